@@ -1,0 +1,47 @@
+# The two commands: `make demo` and `make test`. Both install what they need into .venv first.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: help install browser demo test check bench docs clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,onnx,search,serve]"
+	@touch "$(STAMP)"
+
+install: $(STAMP) ## create .venv and install labelwise into it
+
+browser: # the report is tested in a real browser
+	@command -v chromium >/dev/null || { \
+	  echo "installing chromium for the browser tests"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium; }
+
+demo: install ## train, calibrate, evaluate and report on the embedded data (about three minutes)
+	"$(BIN)/labelwise" demo
+
+test: install browser ## run every test
+	"$(BIN)/python" -m pytest
+
+check: install ## format, lint, types, layers
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/ruff" check .
+	"$(BIN)/mypy"
+	"$(BIN)/lint-imports"
+
+bench: install ## print every benchmark's ratios
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; "$(BIN)/python" "$$file"; done
+
+docs: install ## run every example in the documentation
+	"$(BIN)/python" -m pytest tests/test_docs.py
+
+clean: ## remove .venv and caches (runs/ stays)
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis

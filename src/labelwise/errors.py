@@ -1,0 +1,23 @@
+"""The exception tree: every error a user can cause is a LabelwiseError with one clear sentence."""
+
+__all__ = ["CheckpointError", "DataError", "ImageError", "LabelwiseError", "SettingsError"]
+
+
+class LabelwiseError(Exception):
+    """An error with a message fit for a user: the rule, the value, the mend."""
+
+
+class DataError(LabelwiseError):
+    """A table, split or dataset that cannot be used as it is."""
+
+
+class ImageError(DataError):
+    """One image that cannot be read."""
+
+
+class SettingsError(LabelwiseError):
+    """A setting, name or option that does not exist or does not fit."""
+
+
+class CheckpointError(LabelwiseError):
+    """A saved model or run that is missing, unreadable or belongs to something else."""

@@ -1,0 +1,19 @@
+"""Linear head: mean over the places of the feature map, then one weight vector a label."""
+
+from torch import Tensor, nn
+
+from labelwise.heads.base import Head
+from labelwise.types import Outputs
+
+__all__ = ["LinearHead"]
+
+
+class LinearHead(Head):
+    """``logits = W mean_places(features) + b``."""
+
+    def __init__(self, channels: int, num_labels: int) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(channels, num_labels)
+
+    def forward(self, features: Tensor) -> Outputs:
+        return Outputs(self.classifier(features.mean(dim=(2, 3))))

@@ -1,0 +1,94 @@
+"""Link: a map from logits to probabilities.
+
+    log_probs(v) -> (log p, log(1 - p))       the one primitive
+    p            =  exp(log p)
+    log-odds u   =  log p - log(1 - p)
+
+The pair is primitive because log loss, the label-pair regulariser, calibration on log-odds and
+query ranking all need exactly it. A link describes itself completely in plain data (``spec``),
+so that it can be saved with a model and in the metadata of a predictions file.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, logsigmoid
+
+from labelwise.ops import log1mexp
+
+__all__ = ["Link", "Sigmoid", "Softmax"]
+
+
+class Link(nn.Module, ABC):
+    """A map from logits to probabilities; subclasses give ``log_probs`` and their ``spec``."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of ``logits`` (..., K)."""
+        return self.log_probs(logits)[0].exp()
+
+    def log_odds(self, logits: Tensor) -> Tensor:
+        """Return ``u = log p - log(1 - p)``."""
+        log_p, log_q = self.log_probs(logits)
+        return log_p - log_q
+
+    def logits_at(self, probs: Tensor) -> Tensor:
+        """Return the logits (float64) whose probabilities are ``probs``, by bisection.
+
+        For links that act on each entry alone and rise. Used to start a classifier's biases at
+        the label priors.
+        """
+        if not ((probs > 0) & (probs < 1)).all():
+            raise ValueError(f"probs must lie strictly between 0 and 1, got {probs.tolist()}")
+        goal = torch.logit(probs.double())
+        low, high = torch.full_like(goal, -1e3), torch.full_like(goal, 1e3)
+        for _ in range(80):
+            middle = (low + high) / 2
+            below = self.log_odds(middle) < goal
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def spec(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain data (numbers, lists, nested links)."""
+        return {}
+
+
+class Sigmoid(Link):
+    """``p = 1 / (1 + exp(-v))``, the proper link of cross-entropy."""
+
+    kind = "sigmoid"
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        return logsigmoid(logits), logsigmoid(-logits)
+
+
+class Softmax(Link):
+    """``p = softmax(v / temperature)`` over the labels of an image: they sum to one.
+
+    With several labels present these are not the labels' marginal probabilities.
+    """
+
+    kind = "softmax"
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        self.temperature = temperature
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = log_softmax(logits / self.temperature, dim=-1)
+        return log_p, log1mexp(log_p)
+
+    def logits_at(self, probs: Tensor) -> Tensor:
+        return self.temperature * probs.double().log()
+
+    def spec(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}

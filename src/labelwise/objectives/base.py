@@ -1,0 +1,161 @@
+"""Objective: a loss together with the link under which its logits are probabilities.
+
+Called as ``objective(outputs, targets)``, or with bare tensors in anyone's loop as
+``objective(logits, labels)``. Under distributed training every process sees the joined batch,
+so a step on W processes has the loss and gradient of one process with the W batches together:
+each process computes the same loss L of the gathered logits, the gather's backward adds the W
+equal gradients, and the data-parallel mean over processes divides by W again.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.distributed import gather_rows, world_size
+from labelwise.links import Link
+from labelwise.types import Outputs, Targets
+
+__all__ = ["Objective", "Sum", "Term", "Weighted"]
+
+
+class Objective(nn.Module, ABC):
+    """A scalar loss of a batch, with the link of its logits (None: the logits only rank).
+
+    ``couples_batch`` says that the loss is no mean over micro-batches, so that accumulating
+    gradients would change the method. ``aux`` names the extra head outputs the loss reads.
+    """
+
+    link: Link | None
+    couples_batch: bool = False
+    aux: tuple[str, ...] = ()
+
+    def __init__(self, link: Link | None = None) -> None:
+        super().__init__()
+        self.link = link
+
+    @abstractmethod
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        """Return the scalar loss; logits and labels share one dtype, float32 or float64."""
+
+    def forward(
+        self,
+        outputs: Outputs | Tensor,
+        targets: Targets | Tensor,
+        observed: Tensor | None = None,
+    ) -> Tensor:
+        """Return the scalar loss of a batch given as Outputs and Targets or as bare tensors."""
+        if isinstance(outputs, Tensor):
+            outputs = Outputs(outputs)
+        if isinstance(targets, Tensor):
+            targets = Targets(targets, observed)
+            _check_shapes(outputs, targets)
+            if not torch.compiler.is_compiling():
+                _check_values(targets)
+        _check_shapes(outputs, targets)
+        for name in self.aux:
+            if name not in outputs.aux:
+                raise ValueError(
+                    f"{type(self).__name__} needs the head output {name!r}, "
+                    f"got {sorted(outputs.aux) or 'none'}"
+                )
+        with torch.autocast(outputs.logits.device.type, enabled=False):
+            return self.loss(*_joined(*_full_precision(outputs, targets)))
+
+    def __add__(self, term: "Term") -> "Sum":
+        return Sum(self, term)
+
+
+class Term(nn.Module, ABC):
+    """An addition to an objective that reads the objective's link; scale it by ``2.0 * term``."""
+
+    couples_batch: bool = False
+
+    @abstractmethod
+    def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
+        """Return the scalar of this term under ``link``."""
+
+    def __rmul__(self, weight: float) -> "Weighted":
+        return Weighted(weight, self)
+
+
+class Weighted(Term):
+    """``weight * term``."""
+
+    def __init__(self, weight: float, term: Term) -> None:
+        super().__init__()
+        if weight < 0:
+            raise ValueError(f"the weight of a term must not be negative, got {weight}")
+        self.weight, self.term = weight, term
+        self.couples_batch = term.couples_batch
+
+    def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
+        value: Tensor = self.term(outputs, targets, link)
+        return self.weight * value
+
+
+class Sum(Objective):
+    """``main + terms``; the link is the main objective's, and the terms read it."""
+
+    def __init__(self, main: Objective, *terms: Term) -> None:
+        super().__init__(main.link)
+        self.main, self.terms, self.aux = main, nn.ModuleList(terms), main.aux
+        self.couples_batch = main.couples_batch or any(term.couples_batch for term in terms)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        total = self.main.loss(outputs, targets)
+        for term in self.terms:
+            total = total + term(outputs, targets, self.link)
+        return total
+
+
+def _check_shapes(outputs: Outputs, targets: Targets) -> None:
+    logits, labels = outputs.logits, targets.labels
+    if logits.ndim != 2:
+        raise ValueError(f"logits must be (B, K), got shape {tuple(logits.shape)}")
+    if labels.ndim == 1:
+        raise ValueError(
+            f"labels must be a (B, K) matrix of 0 and 1, got shape {tuple(labels.shape)}; "
+            f"for class ids use torch.nn.functional.one_hot(ids, {logits.shape[1]})"
+        )
+    if labels.shape != logits.shape:
+        raise ValueError(
+            f"labels must have the shape of the logits {tuple(logits.shape)}, "
+            f"got {tuple(labels.shape)}"
+        )
+    if targets.observed is not None and targets.observed.shape != labels.shape:
+        raise ValueError(
+            f"observed must have the shape of the labels {tuple(labels.shape)}, "
+            f"got {tuple(targets.observed.shape)}"
+        )
+
+
+def _check_values(targets: Targets) -> None:
+    if targets.observed is not None and targets.observed.dtype != torch.bool:
+        raise TypeError(f"observed must be a boolean mask, got {targets.observed.dtype}")
+    labels = targets.labels
+    if targets.observed is not None:
+        labels = labels[targets.observed]
+    bad = ~((labels >= 0) & (labels <= 1))
+    if bad.any():
+        raise ValueError(f"labels must lie in [0, 1], got {labels[bad].flatten()[0].item()}")
+
+
+def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:
+    dtype = torch.float64 if outputs.logits.dtype == torch.float64 else torch.float32
+    full = Outputs(
+        outputs.logits.to(dtype), {name: value.to(dtype) for name, value in outputs.aux.items()}
+    )
+    return full, Targets(targets.labels.to(dtype), targets.observed, targets.index)
+
+
+def _joined(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:
+    if world_size() == 1:
+        return outputs, targets
+    joined = Outputs(
+        gather_rows(outputs.logits),
+        {name: gather_rows(value) for name, value in outputs.aux.items()},
+    )
+    observed = None if targets.observed is None else gather_rows(targets.observed)
+    index = None if targets.index is None else gather_rows(targets.index)
+    return joined, Targets(gather_rows(targets.labels), observed, index)

@@ -1,0 +1,84 @@
+"""The values that travel between layers: Targets, Outputs, LabelSpace, DatasetFacts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+
+from torch import Tensor
+
+from labelwise.errors import DataError
+
+__all__ = ["DatasetFacts", "LabelSpace", "Outputs", "Targets", "nearest"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is known of a batch: labels (B, K) in [0, 1], which entries are observed, row numbers.
+
+    ``observed is None`` means everything is known. An unobserved entry leaves sums and
+    denominators, whatever its label says. ``index`` (B,) numbers the rows of the training set.
+    """
+
+    labels: Tensor
+    observed: Tensor | None = None
+    index: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a head returns: logits (B, K), and named extra outputs such as ``proposal``."""
+
+    logits: Tensor
+    aux: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What an objective or a head may need to know of the training set before it is built."""
+
+    num_images: int
+    num_labels: int
+    mean_labels: float
+    priors: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """The label names of a problem, in column order."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for name in self.names:
+            if not name.strip():
+                raise DataError(f"label names must not be empty, got {name!r}")
+            if name in seen:
+                raise DataError(f"label names must be distinct, got {name!r} twice")
+            seen.add(name)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.names)}
+
+    def column(self, name: str) -> int:
+        """Return the column of a label; an unknown name says which names are nearest."""
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise DataError(f"unknown label {name!r}{nearest(name, self.names)}") from None
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return '; did you mean ...?' for the closest names, or the first few names there are."""
+    choices = list(names)
+    folded = {choice.casefold(): choice for choice in choices}
+    close = get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
+    if close:
+        return f"; did you mean {' or '.join(repr(folded[match]) for match in close)}?"
+    more = f" and {len(choices) - 8} more" if len(choices) > 8 else ""
+    return f"; there are: {', '.join(map(repr, choices[:8]))}{more}"
