@@ -1,0 +1,1 @@
+"""Experiments: methods compared fairly, and the papers' tables as runnable settings."""

@@ -1,0 +1,112 @@
+"""Intervals over seeds, paired differences, and what they allow us to say.
+
+    interval    mean ± t(n-1, 97.5 %) s / sqrt(n)
+    difference  the same over d_i = a_i - b_i, seed by seed: runs of one seed share data and order
+    verdict     Holm: differences sorted by p, the j-th of m held against 5 % / (m - j + 1)
+
+One seed has no interval, and nothing can be told apart with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, nan, sqrt
+
+import numpy as np
+from scipy.stats import t as student
+
+__all__ = ["Difference", "Interval", "compare_to_best", "interval", "paired_difference", "verdict"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over n runs with its 95 % interval; infinite with one run."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half_width(self) -> float:
+        """Return half the interval's length."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Difference:
+    """``first - second`` over shared seeds: its interval, p value, and Holm's decision."""
+
+    first: str
+    second: str
+    interval: Interval
+    p_value: float
+    distinguishable: bool = False
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Return the mean of the values that are defined, with its 95 % interval over runs."""
+    kept = np.array([value for value in values if isfinite(value)])
+    if not len(kept):
+        return Interval(nan, nan, nan, 0)
+    mean = float(kept.mean())
+    if len(kept) == 1:
+        return Interval(mean, -inf, inf, 1)
+    half = float(student.ppf(0.975, len(kept) - 1) * kept.std(ddof=1) / sqrt(len(kept)))
+    return Interval(mean, mean - half, mean + half, len(kept))
+
+
+def paired_difference(
+    first: str, second: str, values: Mapping[str, Mapping[int, float]]
+) -> Difference:
+    """Return ``values[first] - values[second]`` over the seeds that both have."""
+    seeds = sorted(set(values[first]) & set(values[second]))
+    gaps = [values[first][seed] - values[second][seed] for seed in seeds]
+    over_seeds = interval(gaps)
+    if over_seeds.n < 2:
+        return Difference(first, second, over_seeds, 1.0)
+    spread = float(np.std(gaps, ddof=1)) / sqrt(over_seeds.n)
+    if spread == 0:
+        return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
+    p_value = float(2 * student.sf(abs(over_seeds.mean) / spread, over_seeds.n - 1))
+    return Difference(first, second, over_seeds, p_value)
+
+
+def compare_to_best(
+    values: Mapping[str, Mapping[int, float]], *, higher_is_better: bool
+) -> list[Difference]:
+    """Return the difference of every method to the best one, decided together by Holm's rule."""
+    means = {name: interval(list(by_seed.values())).mean for name, by_seed in values.items()}
+    defined = {name: mean for name, mean in means.items() if isfinite(mean)}
+    if len(defined) < 2:
+        return []
+    best = (max if higher_is_better else min)(defined, key=defined.__getitem__)
+    gaps = [paired_difference(name, best, values) for name in defined if name != best]
+    gaps.sort(key=lambda gap: gap.p_value)
+    decided, still = [], True
+    for rank, gap in enumerate(gaps):
+        still = still and gap.p_value <= 0.05 / (len(gaps) - rank)
+        decided.append(Difference(gap.first, gap.second, gap.interval, gap.p_value, still))
+    return decided
+
+
+def verdict(metric: str, differences: Sequence[Difference], *, higher_is_better: bool) -> str:
+    """Say in plain words which methods are told apart from the best one, and which are not."""
+    if not differences:
+        return f"{metric}: fewer than two methods have a value, so there is nothing to compare."
+    best = differences[0].second
+    runs = min(gap.interval.n for gap in differences)
+    if runs < 2:
+        return f"{metric}: {best} is ahead, but one seed cannot tell luck from skill."
+    behind = [gap.first for gap in differences if gap.distinguishable]
+    level = [gap.first for gap in differences if not gap.distinguishable]
+    word = "higher" if higher_is_better else "lower"
+    parts = []
+    if behind:
+        parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {runs} seeds")
+    if level:
+        parts.append(f"{best} cannot be told apart from {_listed(level)}")
+    return f"{metric}: {'; '.join(parts)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,86 @@
+"""Oracles: scipy's t interval and paired t test, and Holm's rule worked by hand."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from scipy.stats import t, ttest_rel
+
+from labelwise.experiments.statistics import (
+    Interval,
+    compare_to_best,
+    interval,
+    paired_difference,
+    verdict,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def by_seed(values):
+    return dict(enumerate(values))
+
+
+def test_interval_is_students():
+    values = RNG.normal(size=7)
+    low, high = t.interval(0.95, 6, loc=values.mean(), scale=values.std(ddof=1) / np.sqrt(7))
+    assert interval(values) == Interval(
+        pytest.approx(values.mean()), pytest.approx(low), pytest.approx(high), 7
+    )
+
+
+def test_one_run_has_no_interval_and_undefined_runs_are_left_out():
+    assert interval([0.5]) == Interval(0.5, -inf, inf, 1)
+    assert interval([0.5, float("nan")]).n == 1
+    assert interval([float("nan")]).n == 0
+
+
+def test_paired_difference_is_the_paired_t_test():
+    first, second = RNG.normal(size=5), RNG.normal(size=5)
+    gap = paired_difference("a", "b", {"a": by_seed(first), "b": by_seed(second)})
+    assert gap.p_value == pytest.approx(ttest_rel(first, second).pvalue)
+    assert gap.interval.mean == pytest.approx((first - second).mean())
+
+
+def test_pairs_only_the_seeds_both_have():
+    gap = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
+    assert gap.interval.n == 2
+    assert gap.interval.mean == 1.0
+
+
+def test_holm_stops_at_the_first_that_is_not_told_apart():
+    noise = np.array([0.0, 0.1, -0.1, 0.05])
+    values = {
+        "best": by_seed(1.0 + noise),
+        "near": by_seed(1.0 + noise[::-1] - 0.01),
+        "far": by_seed(0.2 + noise + np.array([0, 1e-3, 2e-3, 0])),
+    }
+    decided = {
+        gap.first: gap.distinguishable for gap in compare_to_best(values, higher_is_better=True)
+    }
+    assert decided == {"far": True, "near": False}
+
+
+def test_the_direction_chooses_the_best():
+    values = {"a": by_seed([1.0, 1.1]), "b": by_seed([2.0, 2.1])}
+    assert compare_to_best(values, higher_is_better=False)[0].second == "a"
+    assert compare_to_best(values, higher_is_better=True)[0].second == "b"
+
+
+def test_verdict_says_what_cannot_be_said():
+    one_seed = {"a": {0: 1.0}, "b": {0: 0.5}}
+    said = verdict("mAP", compare_to_best(one_seed, higher_is_better=True), higher_is_better=True)
+    assert said == "mAP: a is ahead, but one seed cannot tell luck from skill."
+    assert "nothing to compare" in verdict("mAP", [], higher_is_better=True)
+
+
+def test_verdict_names_both_groups():
+    values = {
+        "a": by_seed([1.0, 1.01, 0.99]),
+        "b": by_seed([0.5, 0.51, 0.49]),
+        "c": by_seed([0.9, 1.1, 0.95]),
+    }
+    said = verdict("mAP", compare_to_best(values, higher_is_better=True), higher_is_better=True)
+    assert said == (
+        "mAP: a is higher than b beyond the spread of 3 seeds; a cannot be told apart from c."
+    )

@@ -1,0 +1,77 @@
+"""The habits that a linter cannot keep: one sigmoid, shallow classes, no pickle, small files."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import labelwise
+
+SOURCE = Path(labelwise.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+OPTIONAL = {"labelwise.integrations.torchmetrics", "labelwise.integrations.sklearn"}
+
+
+def modules():
+    for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):
+        if not info.name.endswith("__main__"):
+            yield importlib.import_module(info.name)
+
+
+def classes():
+    for module in modules():
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            if cls.__module__ == module.__name__:
+                yield cls
+
+
+def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
+    allowed = ("links.py", "ops.py", "objectives", "calibrate", "heads")
+    pattern = re.compile(r"\b(?:torch\.|F\.|\.)?(?:sigmoid|softmax)\(")
+    for file in FILES:
+        if file.relative_to(SOURCE).parts[0] not in allowed:
+            assert not pattern.search(file.read_text()), file
+
+
+def test_no_pickle_is_read_and_no_assert_guards_input():
+    for file in FILES:
+        text = file.read_text()
+        for call in re.findall(r"torch\.load\([^)]*\)", text):
+            assert "weights_only=True" in call, f"{file}: {call}"
+        assert not re.search(r"^\s*(import pickle|from pickle import load)", text, re.M) or (
+            "Unpickler" in text
+        ), file
+
+
+def test_files_hold_one_concept():
+    long = {file.name: n for file in FILES if (n := len(file.read_text().splitlines())) > 300}
+    assert not long
+
+
+def test_classes_are_abstract_or_final():
+    ours = set(classes())
+    for cls in ours:
+        for base in cls.__mro__[1:]:
+            if base in ours and not issubclass(cls, BaseException):
+                assert inspect.isabstract(base) or getattr(base, "_is_protocol", False), (
+                    f"{cls.__name__} extends {base.__name__}, which is not abstract"
+                )
+
+
+def test_the_public_names_are_sorted_and_real():
+    assert list(labelwise.__all__) == sorted(labelwise.__all__)
+    for name in labelwise.__all__:
+        assert getattr(labelwise, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        labelwise.nonsense  # noqa: B018
+
+
+def test_importing_modules_leaves_no_global_state():
+    for _ in modules():
+        pass
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
