@@ -6,12 +6,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["gather_rows", "world_size"]
+__all__ = ["broadcast_rows", "gather_rows", "rank", "world_size"]
 
 
 def world_size() -> int:
     """Return the number of processes, 1 outside a distributed run."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, 0 outside a distributed run."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def broadcast_rows(rows: Tensor) -> Tensor:
+    """Return the rows of the first process, which must have the shape of this one's."""
+    if world_size() == 1:
+        return rows
+    received = rows.contiguous()
+    dist.broadcast(received, src=0)
+    return received
 
 
 def gather_rows(rows: Tensor) -> Tensor:

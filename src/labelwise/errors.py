@@ -1,6 +1,13 @@
 """The exception tree: every error a user can cause is a LabelwiseError with one clear sentence."""
 
-__all__ = ["CheckpointError", "DataError", "ImageError", "LabelwiseError", "SettingsError"]
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "ImageError",
+    "LabelwiseError",
+    "SettingsError",
+    "TrainingError",
+]
 
 
 class LabelwiseError(Exception):
@@ -21,3 +28,7 @@ class SettingsError(LabelwiseError):
 
 class CheckpointError(LabelwiseError):
     """A saved model or run that is missing, unreadable or belongs to something else."""
+
+
+class TrainingError(LabelwiseError):
+    """A run that cannot go on, such as a loss that is no longer a number."""

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, logsigmoid
 
+from labelwise.errors import SettingsError
 from labelwise.ops import log1mexp
 
-__all__ = ["Link", "Sigmoid", "Softmax"]
+__all__ = ["Link", "Sigmoid", "Softmax", "require_link"]
 
 
 class Link(nn.Module, ABC):
@@ -68,6 +69,9 @@ class Sigmoid(Link):
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         return logsigmoid(logits), logsigmoid(-logits)
 
+    def log_odds(self, logits: Tensor) -> Tensor:
+        return logits
+
 
 class Softmax(Link):
     """``p = softmax(v / temperature)`` over the labels of an image: they sum to one.
@@ -92,3 +96,13 @@ class Softmax(Link):
 
     def spec(self) -> dict[str, Any]:
         return {"temperature": self.temperature}
+
+
+def require_link(link: Link | None, method: str) -> Link:
+    """Return the link; a method that has none only ranks, and the error says what to do."""
+    if link is None:
+        raise SettingsError(
+            f"{method} ranks labels and has no probabilities; calibrate it first on "
+            "validation data with calibrate.platt(logits, labels, None)"
+        )
+    return link

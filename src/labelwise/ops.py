@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-__all__ = ["log1mexp", "log_softplus", "masked_mean", "select_top_n"]
+__all__ = [
+    "harmonic_numbers",
+    "log1mexp",
+    "log_softplus",
+    "masked_logsumexp",
+    "masked_mean",
+    "reviewed_rows",
+    "select_top_n",
+    "split_labels",
+]
 
 
 def log1mexp(log_p: Tensor) -> Tensor:
@@ -36,3 +45,36 @@ def select_top_n(scores: Tensor, n: int) -> Tensor:
     chosen = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
     chosen[scores.flatten().topk(n).indices] = True
     return chosen.view(scores.shape)
+
+
+def split_labels(labels: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the boolean masks (present, absent); soft labels are cut at one half.
+
+    An unobserved entry is in neither.
+    """
+    present = labels > 0.5
+    if observed is None:
+        return present, ~present
+    return present & observed, ~present & observed
+
+
+def reviewed_rows(observed: Tensor | None) -> Tensor | None:
+    """Return which rows (B,) have anything observed; None means all of them."""
+    return None if observed is None else observed.any(dim=1)
+
+
+def masked_logsumexp(values: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """Return the log-sum-exp over the masked entries along ``dim``.
+
+    Where the mask is empty the result is finite, has no gradient and no meaning: ask
+    ``mask.any(dim)``.
+    """
+    some = mask.any(dim=dim, keepdim=True)
+    kept = torch.where(mask, values, float("-inf"))
+    return torch.where(some, kept, 0.0).logsumexp(dim=dim)
+
+
+def harmonic_numbers(count: int, like: Tensor) -> Tensor:
+    """Return ``H_0, ..., H_count`` with the dtype and device of ``like``."""
+    ranks = torch.arange(1, count + 1, dtype=like.dtype, device=like.device)
+    return torch.cat([ranks.new_zeros(1), ranks.reciprocal().cumsum(0)])

@@ -17,3 +17,6 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def forward(self, features: Tensor) -> Outputs:
         """Return logits (B, K), and whatever ``aux`` names."""
+
+    def start_at(self, logits: Tensor) -> None:
+        """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""

@@ -1,5 +1,6 @@
 """Linear head: mean over the places of the feature map, then one weight vector a label."""
 
+import torch
 from torch import Tensor, nn
 
 from labelwise.heads.base import Head
@@ -17,3 +18,7 @@ class LinearHead(Head):
 
     def forward(self, features: Tensor) -> Outputs:
         return Outputs(self.classifier(features.mean(dim=(2, 3))))
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        self.classifier.bias.copy_(logits)

@@ -1,6 +1,99 @@
 """One method to a file: its loss as a function, its link, its objective."""
 
-from labelwise.objectives.base import Objective, Sum, Term, Weighted
+from labelwise.objectives.asymmetric import FOCAL, Asymmetric, Focusing, PhiLink, asymmetric_loss
+from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
+from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
 from labelwise.objectives.cross_entropy import BCE, bce_loss
+from labelwise.objectives.expected_positives import EPR, expected_positives
+from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
+from labelwise.objectives.quasibinary import (
+    Quasibinary,
+    QuasibinaryLink,
+    precise_normalizer,
+    quasibinary_loss,
+)
+from labelwise.objectives.ranking import (
+    LSEP,
+    RML,
+    WARP,
+    PairwiseHinge,
+    lsep_loss,
+    pairwise_hinge_loss,
+)
+from labelwise.objectives.role import ROLE, role_loss
+from labelwise.objectives.single_positive import (
+    AN,
+    IU,
+    PR,
+    WAN,
+    SmoothedBCE,
+    pr_loss,
+    smoothed_bce_loss,
+    wan_loss,
+)
+from labelwise.objectives.smooth_top_k import SmoothTopK, smooth_top_k_loss
+from labelwise.objectives.softmax import SoftmaxCrossEntropy, softmax_loss
+from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, SPALink, spa_loss
+from labelwise.objectives.top_k import NoisedTopK, noised_top_k_loss
+from labelwise.objectives.two_way import TwoWay, two_way_unit
+from labelwise.objectives.zero_label import MaxConfidence, UniformKL, max_confidence, uniform_kl
 
-__all__ = ["BCE", "Objective", "Sum", "Term", "Weighted", "bce_loss"]
+__all__ = [
+    "AN",
+    "BCE",
+    "CROSS_ENTROPY",
+    "EASY_NEGATIVES",
+    "EPR",
+    "FOCAL",
+    "IU",
+    "LSEP",
+    "PR",
+    "RML",
+    "ROLE",
+    "SPA",
+    "WAN",
+    "WARP",
+    "Asymmetric",
+    "AverageK",
+    "Focusing",
+    "LabelPairs",
+    "MaxConfidence",
+    "NoisedTopK",
+    "Objective",
+    "PairwiseHinge",
+    "PhiLink",
+    "Quasibinary",
+    "QuasibinaryLink",
+    "SPALink",
+    "Side",
+    "SmoothTopK",
+    "SmoothedBCE",
+    "SoftmaxCrossEntropy",
+    "Sum",
+    "Term",
+    "TwoWay",
+    "UniformKL",
+    "Weighted",
+    "asymmetric_loss",
+    "average_k_candidates",
+    "average_k_loss",
+    "bce_loss",
+    "expected_positives",
+    "label_pair_loss",
+    "lsep_loss",
+    "max_confidence",
+    "noised_top_k_loss",
+    "pairwise_hinge_loss",
+    "pr_loss",
+    "precise_normalizer",
+    "quasibinary_loss",
+    "refuse_accumulation",
+    "role_loss",
+    "smooth_top_k_loss",
+    "smoothed_bce_loss",
+    "softmax_loss",
+    "spa_loss",
+    "two_way_unit",
+    "uniform_kl",
+    "wan_loss",
+]

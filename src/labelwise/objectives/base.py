@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.distributed import gather_rows, world_size
-from labelwise.links import Link
+from labelwise.errors import SettingsError
+from labelwise.links import Link, require_link
 from labelwise.types import Outputs, Targets
 
-__all__ = ["Objective", "Sum", "Term", "Weighted"]
+__all__ = ["Objective", "Sum", "Term", "Weighted", "refuse_accumulation"]
 
 
 class Objective(nn.Module, ABC):
@@ -24,11 +25,16 @@ class Objective(nn.Module, ABC):
 
     ``couples_batch`` says that the loss is no mean over micro-batches, so that accumulating
     gradients would change the method. ``aux`` names the extra head outputs the loss reads.
+    ``reads_unknown`` says that unobserved entries take part in the loss (as not known to be
+    present) instead of being left out. The objective's own parameters, if any, are trained
+    without weight decay at ``lr_scale`` times the learning rate of the model.
     """
 
     link: Link | None
     couples_batch: bool = False
     aux: tuple[str, ...] = ()
+    reads_unknown: bool = False
+    lr_scale: float = 1.0
 
     def __init__(self, link: Link | None = None) -> None:
         super().__init__()
@@ -61,6 +67,24 @@ class Objective(nn.Module, ABC):
                 )
         with torch.autocast(outputs.logits.device.type, enabled=False):
             return self.loss(*_joined(*_full_precision(outputs, targets)))
+
+    def step(self, lr: float) -> None:
+        """Update what the objective keeps outside any optimiser; call after the optimiser's step.
+
+        ``lr`` is the learning rate of the model in this step.
+        """
+
+    def start_logits(self, priors: Tensor) -> Tensor | None:
+        """Return the logits (float64) at which the loss is at rest for labels of these shares.
+
+        A classifier's biases start there; None where the logits have no such level.
+        """
+        return None if self.link is None else self.link.logits_at(priors)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of ``logits``, or say how to get them where there is no link."""
+        probs: Tensor = require_link(self.link, type(self).__name__)(logits)
+        return probs
 
     def __add__(self, term: "Term") -> "Sum":
         return Sum(self, term)
@@ -101,12 +125,28 @@ class Sum(Objective):
         super().__init__(main.link)
         self.main, self.terms, self.aux = main, nn.ModuleList(terms), main.aux
         self.couples_batch = main.couples_batch or any(term.couples_batch for term in terms)
+        self.reads_unknown, self.lr_scale = main.reads_unknown, main.lr_scale
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         total = self.main.loss(outputs, targets)
         for term in self.terms:
             total = total + term(outputs, targets, self.link)
         return total
+
+    def step(self, lr: float) -> None:
+        self.main.step(lr)
+
+    def start_logits(self, priors: Tensor) -> Tensor | None:
+        return self.main.start_logits(priors)
+
+
+def refuse_accumulation(objective: Objective, name: str, steps: int) -> None:
+    """Raise if gradients of ``steps`` micro-batches would not add up to the method's gradient."""
+    if steps > 1 and objective.couples_batch:
+        raise SettingsError(
+            f"method {name!r} couples the images of a batch, so gradients cannot be accumulated "
+            f"over {steps} micro-batches; use 1, with a larger batch or more devices"
+        )
 
 
 def _check_shapes(outputs: Outputs, targets: Targets) -> None:
@@ -146,7 +186,11 @@ def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Target
     full = Outputs(
         outputs.logits.to(dtype), {name: value.to(dtype) for name, value in outputs.aux.items()}
     )
-    return full, Targets(targets.labels.to(dtype), targets.observed, targets.index)
+    labels = targets.labels.to(dtype)
+    if targets.observed is not None:
+        # What stands at an unobserved entry, NaN included, must not reach a gradient.
+        labels = torch.where(targets.observed, labels, 0.0)
+    return full, Targets(labels, targets.observed, targets.index)
 
 
 def _joined(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:

@@ -1,0 +1,126 @@
+"""Query decoder: Query2Label (Liu et al. 2021), with the group decoding of ML-Decoder.
+
+One learned query a label looks at the feature map and gathers what speaks for its label:
+
+    memory   = features, one token a place; encoder layers: query = key = memory + position
+    target_0 = 0
+    target_i = decoder layer: query = target + label embedding, key = memory + position,
+               value = memory; no self-attention among the labels
+    logit_k  = w_k . LayerNorm(target)_k + b_k
+
+A layer is attention, then a feed-forward net, each added to its input and normalised after
+(post-norm). With fewer queries than labels, query g decodes the labels g f .. (g+1) f - 1,
+f = ceil(labels / queries) (queries left without a label are not made): the cost of attention no
+longer grows with the number of labels.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.heads.base import Head
+from labelwise.heads.position import sine_position
+from labelwise.types import Outputs
+
+__all__ = ["AttentionLayer", "GroupLinear", "QueryDecoder"]
+
+
+class AttentionLayer(nn.Module):
+    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this."""
+
+    def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+        self.expand = nn.Linear(width, feedforward)
+        self.contract = nn.Linear(feedforward, width)
+        self.norm_attention, self.norm_feedforward = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the next state (B, n, D) from queries (B, n, D), keys and values (B, m, D)."""
+        seen, _ = self.attention(query, key, value, need_weights=False)
+        state = self.norm_attention(state + self.dropout(seen))
+        hidden = self.dropout(torch.relu(self.expand(state)))
+        result: Tensor = self.norm_feedforward(state + self.dropout(self.contract(hidden)))
+        return result
+
+
+class GroupLinear(nn.Module):
+    """``logit_k = w_k . h_{query of k} + b_k``: every query decodes its own run of labels."""
+
+    def __init__(self, width: int, num_labels: int, share: int) -> None:
+        super().__init__()
+        self.num_labels = num_labels
+        queries, bound = -(-num_labels // share), width**-0.5
+        self.weight = nn.Parameter(torch.empty(queries, share, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_labels).uniform_(-bound, bound))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits (B, K) of states (B, queries, D)."""
+        logits = torch.einsum("bqd,qsd->bqs", hidden, self.weight).flatten(1)
+        return logits[:, : self.num_labels] + self.bias
+
+
+class QueryDecoder(Head):
+    """Transformer head with one query a label, or one a group of labels.
+
+    ``width=None`` takes the feature map as it is, as the published model does; a number projects
+    it to that many channels first (1 x 1 convolution). ``feedforward=None`` is 4 times the width.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_labels: int,
+        *,
+        width: int | None = None,
+        queries: int | None = None,
+        attention_heads: int = 4,
+        feedforward: int | None = None,
+        encoder_layers: int = 1,
+        decoder_layers: int = 2,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.width = width = channels if width is None else width
+        if width % 4 or width % attention_heads:
+            raise ValueError(
+                f"the width of a query decoder must be a multiple of 4 and of its "
+                f"{attention_heads} attention heads, got {width}; set width=..."
+            )
+        queries = num_labels if queries is None else queries
+        if not 1 <= queries <= num_labels:
+            raise ValueError(f"queries must lie between 1 and {num_labels} labels, got {queries}")
+        if encoder_layers < 0 or decoder_layers < 1:
+            raise ValueError(
+                "a query decoder must have no negative number of encoder layers and at least one "
+                f"decoder layer, got {encoder_layers} and {decoder_layers}"
+            )
+        feedforward = 4 * width if feedforward is None else feedforward
+        self.project = nn.Identity() if width == channels else nn.Conv2d(channels, width, 1)
+        layer = (width, attention_heads, feedforward, dropout)
+        self.encoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(encoder_layers))
+        self.decoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(decoder_layers))
+        self.norm = nn.LayerNorm(width)
+        self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
+        self.queries = nn.Parameter(torch.randn(len(self.classifier.weight), width))
+        for parameter in (*self.encoder.parameters(), *self.decoder.parameters()):
+            if parameter.ndim > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, features: Tensor) -> Outputs:
+        features = self.project(features)
+        height, width = features.shape[2:]
+        place = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
+        memory = features.flatten(2).transpose(1, 2)  # (B, H W, D)
+        for layer in self.encoder:
+            query = memory + place
+            memory = layer(memory, query, query, memory)
+        key = memory + place
+        target = torch.zeros_like(self.queries).expand(len(memory), -1, -1)
+        for layer in self.decoder:
+            target = layer(target, target + self.queries, key, memory)
+        return Outputs(self.classifier(self.norm(target)))
+
+    @torch.no_grad()
+    def start_at(self, logits: Tensor) -> None:
+        self.classifier.bias.copy_(logits)

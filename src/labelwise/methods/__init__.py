@@ -1,0 +1,63 @@
+"""METHODS: the only place where a name becomes an object.
+
+A method is a named bundle of head and objective, with a sentence, a source and an honest word on
+what its probabilities are. Links, heads and methods are looked up here and nowhere else.
+"""
+
+from typing import Any
+
+from labelwise.errors import SettingsError
+from labelwise.heads import Head, LinearHead, QueryDecoder, TwoHead
+from labelwise.methods.full_labels import FULL_LABELS
+from labelwise.methods.method import Method
+from labelwise.methods.partial_labels import PARTIAL_LABELS
+from labelwise.methods.specs import (
+    LINKS,
+    RULES,
+    link_from_spec,
+    link_to_spec,
+    rule_from_spec,
+    rule_to_spec,
+)
+from labelwise.objectives import Objective
+from labelwise.types import DatasetFacts, nearest
+
+__all__ = [
+    "HEADS",
+    "LINKS",
+    "METHODS",
+    "RULES",
+    "Method",
+    "find_method",
+    "link_from_spec",
+    "link_to_spec",
+    "make_objective",
+    "rule_from_spec",
+    "rule_to_spec",
+]
+
+METHODS: dict[str, Method] = {**FULL_LABELS, **PARTIAL_LABELS}
+
+HEADS: dict[str, type[Head]] = {
+    "linear": LinearHead,
+    "query2label": QueryDecoder,
+    "two-head": TwoHead,
+}
+
+
+def find_method(name: str) -> Method:
+    """Return the method of that name; an unknown name says which are nearest."""
+    if name not in METHODS:
+        raise SettingsError(f"unknown method {name!r}{nearest(name, METHODS)}")
+    return METHODS[name]
+
+
+def make_objective(name: str, facts: DatasetFacts, **options: Any) -> Objective:
+    """Return the objective of a method for a training set, with the method's knobs set."""
+    method = find_method(name)
+    for option in options:
+        if option not in method.options:
+            raise SettingsError(
+                f"method {name!r} has no option {option!r}{nearest(option, method.options)}"
+            )
+    return method.make(facts, **{**method.options, **options})

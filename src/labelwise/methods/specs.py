@@ -1,0 +1,58 @@
+"""Links and rules as plain data, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from labelwise.calibrate import Beta, Histogram, Isotonic, Platt, Temperature
+from labelwise.decide import ExpectedF, Rule, Threshold, TopK
+from labelwise.errors import SettingsError
+from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.objectives import PhiLink, QuasibinaryLink, SPALink
+from labelwise.types import nearest
+
+__all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec", "rule_to_spec"]
+
+LINKS: dict[str, type[Link]] = {
+    link.kind: link
+    for link in (
+        *(Sigmoid, Softmax, PhiLink, SPALink, QuasibinaryLink),
+        *(Beta, Histogram, Isotonic, Platt, Temperature),
+    )
+}
+
+RULES: dict[str, type[Rule]] = {rule.kind: rule for rule in (ExpectedF, Threshold, TopK)}
+
+
+def link_to_spec(link: Link) -> dict[str, Any]:
+    """Return a link as plain data, nested links included."""
+    spec = {
+        key: link_to_spec(value) if isinstance(value, Link) else value
+        for key, value in link.spec().items()
+    }
+    return {"kind": link.kind, **spec}
+
+
+def link_from_spec(spec: Mapping[str, Any]) -> Link:
+    """Return the link that ``link_to_spec`` described."""
+    kind = spec.get("kind")
+    if kind not in LINKS:
+        raise SettingsError(f"unknown link {kind!r}{nearest(str(kind), LINKS)}")
+    arguments = {
+        key: link_from_spec(value) if isinstance(value, Mapping) and "kind" in value else value
+        for key, value in spec.items()
+        if key != "kind"
+    }
+    return LINKS[kind](**arguments)
+
+
+def rule_to_spec(rule: Rule) -> dict[str, Any]:
+    """Return a rule as plain data."""
+    return {"kind": rule.kind, **rule.spec()}
+
+
+def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
+    """Return the rule that ``rule_to_spec`` described."""
+    kind = spec.get("kind")
+    if kind not in RULES:
+        raise SettingsError(f"unknown rule {kind!r}{nearest(str(kind), RULES)}")
+    return RULES[kind](**{key: value for key, value in spec.items() if key != "kind"})

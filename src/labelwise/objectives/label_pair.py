@@ -1,0 +1,130 @@
+"""Label-pair regulariser (LPR): Cheng and Vasconcelos, eqs. 18 to 21.
+
+    LPR = 2 / (T (T - 1))  sum_{t present} sum_{t' absent} softplus(u_t' - u_t)
+
+u is the log-odds of a label under the link of the objective it is added to; sigmoid(u_t - u_t')
+is then the probability that of two labels, one present and one absent, t is the present one
+(eq. 19). T counts the observed labels of the image; an image without a present or without an
+absent label has 0. Eq. 18 conditions on y_t' != y_t' in print: read y_t != y_t'.
+
+The pairs are never laid out as T x T. The rarer side of each image, at most J labels, meets its
+row in blocks of (images, J, T) of bounded size; value and slope come from one visit, so that
+nothing of that size outlives it: O(|P| T) work, O(B T) memory.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from labelwise.links import Link, require_link
+from labelwise.objectives.base import Term
+from labelwise.ops import masked_mean, reviewed_rows, split_labels
+from labelwise.types import Outputs, Targets
+
+__all__ = ["LabelPairs", "label_pair_loss"]
+
+_CHUNK = {"cpu": 2**18, "cuda": 2**22}  # entries of a block
+_LARGEST = 1e6  # stands in for infinite log-odds, whose differences are undefined
+
+
+def label_pair_loss(log_odds: Tensor, present: Tensor, absent: Tensor) -> Tensor:
+    """Return the (B,) regulariser of every image from its log-odds and two boolean masks."""
+    labels = (present | absent).sum(dim=1)
+    pair_sum: Tensor = _pair_sums(log_odds, present, absent)[0]
+    return pair_sum * 2 / (labels * (labels - 1)).clamp(min=1)
+
+
+class LabelPairs(Term):
+    """Mean of LPR over the images of a batch, under the link of the objective."""
+
+    def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
+        log_odds = require_link(link, "LabelPairs' objective").log_odds(outputs.logits)
+        loss = label_pair_loss(
+            log_odds.clamp(-_LARGEST, _LARGEST), *split_labels(targets.labels, targets.observed)
+        )
+        return masked_mean(loss, reviewed_rows(targets.observed))
+
+
+@torch.library.custom_op("labelwise::pair_sums", mutates_args=())
+def _pair_sums(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (B,) sums over pairs, and their (B, T) slope.
+
+    An operator of its own because the number of pairs depends on the data, which a compiler
+    cannot trace.
+    """
+    # softplus(u_n - u_p) = softplus((-u_p) - (-u_n)): sides swap where absent labels are rarer.
+    swap = (absent.sum(dim=1) < present.sum(dim=1))[:, None]
+    scores = torch.where(swap, -log_odds, log_odds)
+    rare, other = torch.where(swap, absent, present), torch.where(swap, present, absent)
+
+    counts, order = rare.sum(dim=1).sort(descending=True)
+    scores, rare = scores[order], rare[order]
+    sizes = counts.tolist()
+    # A gap of -inf stands for no pair: its softplus and its slope are 0.
+    many = torch.where(other[order], scores, float("-inf"))
+    few = scores.new_full((len(scores), sizes[0] if sizes else 0), float("inf"))
+    rows, columns = rare.nonzero(as_tuple=True)
+    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    few[rows, places] = scores[rows, columns]
+
+    total, from_many, from_few = scores.new_zeros(len(scores)), 0 * scores, torch.zeros_like(few)
+    for block, part in _blocks(sizes, many.shape[1], _CHUNK.get(scores.device.type, 2**20)):
+        gap = many[block, None, :] - few[block, part, None]  # (images, J, T)
+        # softplus(x) = max(x, 0) + log(1 + exp(-|x|))
+        total[block] += gap.relu().sum(dim=(1, 2)) + _log1p_sum(gap.abs().neg_().exp_())
+        pull = gap.sigmoid_()
+        from_many[block] += pull.sum(dim=1)
+        from_few[block, part] = pull.sum(dim=2)
+    from_many[rows, columns] = -from_few[rows, places]
+    back = order.argsort()
+    return total[back], torch.where(swap, -from_many[back], from_many[back])
+
+
+def _log1p_sum(values: Tensor) -> Tensor:
+    """Return the (B,) sums of ``log(1 + x)`` of (B, J, T) x in [0, 1]; overwrites ``values``.
+
+    (1 + a)(1 + b) - 1 = a + b + a b loses nothing of small a and b, and 32 factors fit any float:
+    one logarithm serves that many entries.
+    """
+    count = values.shape[1]
+    for _ in range(5):
+        half = (count + 1) // 2
+        left, right = values[:, : count - half], values[:, half:count]
+        left.add_(torch.addcmul(right, left, right))
+        count = half
+    return values[:, :count].log1p().sum(dim=(1, 2))
+
+
+def _blocks(sizes: list[int], labels: int, limit: int) -> Iterator[tuple[slice, slice]]:
+    """Cut rows with falling ``sizes`` into blocks of at most ``limit`` entries, little padded."""
+    first = 0
+    while first < len(sizes) and sizes[first]:
+        size = sizes[first]
+        images = max(1, limit // (size * labels))
+        last = first + 1
+        while last < min(first + images, len(sizes)) and 2 * sizes[last] > size:
+            last += 1
+        step = size if last > first + 1 else max(1, limit // labels)
+        for start in range(0, size, step):
+            yield slice(first, last), slice(start, min(start + step, size))
+        first = last
+
+
+@_pair_sums.register_fake
+def _(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
+    return log_odds.new_empty(len(log_odds)), torch.empty_like(log_odds)
+
+
+def _keep_slope(ctx: torch.autograd.function.FunctionCtx, inputs: object, output: object) -> None:
+    ctx.save_for_backward(output[1])  # type: ignore[index]
+
+
+def _through_slope(
+    ctx: torch.autograd.function.FunctionCtx, grad_total: Tensor, grad_slope: Tensor
+) -> tuple[Tensor, None, None]:
+    (slope,) = ctx.saved_tensors  # type: ignore[attr-defined]
+    return grad_total[:, None] * slope, None, None
+
+
+_pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)

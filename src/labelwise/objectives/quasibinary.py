@@ -1,0 +1,188 @@
+"""Quasibinary classifier: Liao, Gavves, Oh and Snoek, eqs. 10 to 13.
+
+    log C  = logsumexp of all logits of the batch - log N       N labels in the batch   (eq. 10)
+    log q  = z - log C                                                                  (eq. 12)
+    loss   = (1/B) sum_{i,k} -y log q + max(log q, 0)            (eq. 11, which is maximised)
+    p      = min(exp(z) / mean C, 1)
+
+One normaliser for all labels and images makes images comparable; images without labels enter it
+and are pushed down by it. Adding a constant to all logits changes nothing, so a link that has
+seen no batch cannot answer. Eq. 13 is an exponential average (momentum 0.9), kept as log C.
+
+The gradient, with V entries at q > 1, for the three ways to treat C inside the penalty:
+
+    literal    (q - y + [q > 1] - (V/N) q) / B     sums to 0
+    detached   (q - y + [q > 1]) / B               sums to V/B > 0
+    centred    (q - y + [q > 1] - V/(B K)) / B     sums to 0
+
+"literal" turns the likelihood's sign where V > N. "detached" has no such turn, but its V/B
+pushes all logits down together while q, which ignores a common shift, does not answer: nothing
+ever stops the push. The classifier's weights grow a common part, the features grow with it, and
+in the end the units behind them die. "centred" takes the mean logit out of that push and keeps
+both good properties; "detached" stops with an error once log C has fallen below -10.
+"""
+
+from math import isfinite, isnan, log, log1p
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import relu
+
+from labelwise.errors import TrainingError
+from labelwise.links import Link
+from labelwise.objectives.base import Objective
+from labelwise.ops import log1mexp, masked_logsumexp, masked_mean, reviewed_rows
+from labelwise.types import Outputs, Targets
+
+__all__ = [
+    "Quasibinary",
+    "QuasibinaryLink",
+    "log_normalizer",
+    "moving_average",
+    "precise_normalizer",
+    "quasibinary_loss",
+]
+
+Penalty = Literal["literal", "detached", "centred"]
+PENALTIES = ("literal", "detached", "centred")
+_CLIP = -1e-6  # the largest log q with a log-odds
+_DRIFTED = -10.0  # sound runs start near 0 and rise
+
+
+def log_normalizer(logits: Tensor, labels: Tensor, observed: Tensor | None = None) -> Tensor:
+    """Return the scalar ``log C`` of a batch; +inf if no label is observed in it."""
+    if observed is None:
+        observed = torch.ones_like(logits, dtype=torch.bool)
+    total = masked_logsumexp(logits.flatten(), observed.flatten(), 0)
+    return total - torch.where(observed, labels, 0.0).sum().log()
+
+
+def quasibinary_loss(
+    logits: Tensor,
+    labels: Tensor,
+    log_c: Tensor,
+    observed: Tensor | None = None,
+    penalty: Penalty = "literal",
+) -> Tensor:
+    """Return the (B, K) terms ``-y log q + max(log q, 0)``; ``log_c`` carries its gradient."""
+    log_q = logits - log_c
+    if penalty == "literal":
+        excess = log_q
+    else:
+        excess = logits - log_c.detach()
+        if penalty == "centred":
+            mean = masked_mean(logits, observed)
+            excess = excess - (mean - mean.detach())
+    terms = relu(excess) - labels * log_q
+    return terms if observed is None else torch.where(observed, terms, 0.0)
+
+
+class QuasibinaryLink(Link):
+    """``p = min(exp(z) / C, 1)``; ``log_normalizer`` is log of the average C, NaN at first."""
+
+    kind = "quasibinary"
+    log_normalizer: Tensor
+
+    def __init__(self, log_normalizer: float | None = None, momentum: float = 0.9) -> None:
+        super().__init__()
+        if not 0 < momentum < 1:
+            raise ValueError(f"momentum must lie in (0, 1), got {momentum}")
+        self.momentum = momentum
+        start = float("nan") if log_normalizer is None else log_normalizer
+        self.register_buffer("log_normalizer", torch.tensor(start, dtype=torch.float64))
+
+    @torch.no_grad()
+    def track(self, log_c: Tensor) -> None:
+        """Move the average of C towards a batch's; a batch without labels (+inf) moves nothing."""
+        old = self.log_normalizer
+        new = moving_average(old, log_c.to(old), self.momentum)
+        self.log_normalizer.copy_(torch.where(log_c.isfinite().to(old.device), new, old))
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = self._log_q(logits).clamp(max=0)
+        return log_p, log1mexp(log_p)
+
+    def log_odds(self, logits: Tensor) -> Tensor:
+        log_p = self._log_q(logits).clamp(max=_CLIP)
+        return log_p - log1mexp(log_p)
+
+    def logits_at(self, probs: Tensor) -> Tensor:
+        # Before training only differences of logits mean anything, and C counts as 1.
+        return probs.double().log() + self.log_normalizer.double().nan_to_num(nan=0.0)
+
+    def spec(self) -> dict[str, Any]:
+        value = self.log_normalizer.item()
+        return {"log_normalizer": None if isnan(value) else value, "momentum": self.momentum}
+
+    def _log_q(self, logits: Tensor) -> Tensor:
+        return logits - self._known().to(logits)
+
+    def _known(self) -> Tensor:
+        if not torch.compiler.is_compiling() and self.log_normalizer.isnan():
+            raise ValueError(
+                "a quasibinary link must have seen a batch with labels before it gives "
+                "probabilities, got none; train it or use precise_normalizer(logits, labels)"
+            )
+        return self.log_normalizer
+
+
+def moving_average(log_average: Tensor, log_value: Tensor, momentum: float) -> Tensor:
+    """Return ``log(momentum C + (1 - momentum) C_t)`` from logarithms; the first value if NaN."""
+    moved = torch.logaddexp(log_average + log(momentum), log_value + log1p(-momentum))
+    return torch.where(log_average.isnan(), log_value, moved)
+
+
+def precise_normalizer(
+    logits: Tensor, labels: Tensor, observed: Tensor | None = None
+) -> QuasibinaryLink:
+    """Return the link with the exact C of the training set, given its logits in eval mode.
+
+    The moving average lags behind the weights, and saw batch norm in training mode.
+    """
+    log_c = log_normalizer(logits.double(), labels.double(), observed).item()
+    if not isfinite(log_c):
+        raise ValueError("precise_normalizer needs at least one observed label, got none")
+    return QuasibinaryLink(log_c)
+
+
+class Quasibinary(Objective):
+    """Quasibinary loss of a batch; in training it keeps the normaliser of its link."""
+
+    link: QuasibinaryLink
+    couples_batch = True
+
+    def __init__(self, *, penalty: Penalty = "literal", momentum: float = 0.9) -> None:
+        super().__init__(QuasibinaryLink(momentum=momentum))
+        if penalty not in PENALTIES:
+            raise ValueError(f"penalty must be one of {PENALTIES}, got {penalty!r}")
+        self.penalty = penalty
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        logits, labels, observed = outputs.logits, targets.labels, targets.observed
+        log_c = log_normalizer(logits, labels, observed)
+        if self.training:
+            self.link.track(log_c.detach())
+            if self.penalty == "detached" and not torch.compiler.is_compiling():
+                _stop_drift(log_c)
+        log_c = torch.where(log_c.isfinite(), log_c, self._without_labels(logits))
+        terms = quasibinary_loss(logits, labels, log_c, observed, self.penalty)
+        return masked_mean(terms.sum(dim=1), reviewed_rows(observed))
+
+    def start_logits(self, priors: Tensor) -> Tensor:
+        # There is no normaliser yet, but a common shift of all logits changes nothing.
+        return priors.double().log()
+
+    def _without_labels(self, logits: Tensor) -> Tensor:
+        """Return the log C of a batch that has no label: the average, or one without penalty."""
+        known = self.link.log_normalizer.to(logits)
+        return torch.where(known.isnan(), logits.detach().amax(), known)
+
+
+def _stop_drift(log_c: Tensor) -> None:
+    if log_c < _DRIFTED:
+        raise TrainingError(
+            f"quasibinary's detached penalty has pushed all logits down together (log C must stay "
+            f"above {_DRIFTED}, got {log_c.item():.1f}) and will collapse; use penalty='centred' "
+            "or 'literal'"
+        )

@@ -1,0 +1,176 @@
+"""Learning from single positive labels: Cole et al. 2021 (MLSPL); papers 003 and 004.
+
+Of most images one present label is known and the rest is unknown. In ``Targets`` that is
+``labels`` = 1 and ``observed`` = True at the known positives P, ``observed`` = False elsewhere.
+Other objectives leave unknown entries out. These *read* them (``reads_unknown``): their label is
+0, as the base class hands them over, and they count in every mean. So a table with an
+``observed`` mask and a plain 0/1 matrix with the same ones give the same loss; only IU tells
+known absent from unknown. A term added to one of them (label pairs) still leaves unknown entries
+out. With f = sigmoid(v), nl = -log, one value an entry, averaged over all B K entries:
+
+            at P                          elsewhere
+    AN      nl(f)                         nl(1-f)                                  unknown = absent
+    AN-LS   (1-s) nl(f) + s nl(1-f)       (1-s) nl(1-f) + s nl(f)                  s = 0.1
+    WAN     nl(f)                         nl(1-f) / (K-1)
+    PR      sum_j not in P (1 - f + f_j)  0
+    IU      nl(f)                         nl(1-f) at observed absent, 0 at unknown
+    BCE-LS  as AN-LS with complete labels; unknown entries leave the sum and the denominator
+
+s is applied to both sides, as the public code does. IUN, the paper's bound with oracle negatives,
+is IU on data whose unknown entries are the hidden positives. PR's hinge max(0, 1 - f_p + f_j) is
+never cut off, because f lies in [0, 1]; the sum over pairs is therefore linear and takes O(K).
+Paper 003 averages WAN over images (its eq. 5, there called AN): ``per="image"`` is K times
+``per="entry"``.
+
+The public code takes nl(p) = -log(p + 1e-5), eps inside the logarithm: ``eps_mode="code"``.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from labelwise.links import Sigmoid
+from labelwise.objectives.base import Objective
+from labelwise.ops import masked_mean
+from labelwise.types import Outputs, Targets
+
+__all__ = [
+    "AN",
+    "IU",
+    "PR",
+    "WAN",
+    "EpsMode",
+    "Per",
+    "SmoothedBCE",
+    "checked_eps_mode",
+    "checked_per",
+    "neg_logs",
+    "pr_loss",
+    "smoothed_bce_loss",
+    "wan_loss",
+]
+
+EpsMode = Literal["stable", "code"]
+Per = Literal["entry", "image"]
+LOG_EPS = 1e-5
+
+
+def checked_eps_mode(eps_mode: EpsMode) -> EpsMode:
+    """Return ``eps_mode`` if there is such a mode."""
+    if eps_mode not in get_args(EpsMode):
+        raise ValueError(f"eps_mode must be one of {get_args(EpsMode)}, got {eps_mode!r}")
+    return eps_mode
+
+
+def checked_per(per: Per) -> Per:
+    """Return ``per`` if there is such a normalisation."""
+    if per not in get_args(Per):
+        raise ValueError(f"per must be one of {get_args(Per)}, got {per!r}")
+    return per
+
+
+def neg_logs(logits: Tensor, eps_mode: EpsMode = "stable") -> tuple[Tensor, Tensor]:
+    """Return ``(nl(f), nl(1-f))``, each (B, K), exact or with the public code's eps."""
+    if eps_mode == "stable":
+        return softplus(-logits), softplus(logits)
+    return -(torch.sigmoid(logits) + LOG_EPS).log(), -(torch.sigmoid(-logits) + LOG_EPS).log()
+
+
+def smoothed_bce_loss(
+    logits: Tensor, labels: Tensor, smoothing: float = 0.0, eps_mode: EpsMode = "stable"
+) -> Tensor:
+    """Return the (B, K) cross-entropy to labels moved towards 1/2; AN, AN-LS, BCE-LS."""
+    present, absent = neg_logs(logits, eps_mode)
+    smooth = labels + smoothing * (1 - 2 * labels)
+    return smooth * present + (1 - smooth) * absent
+
+
+def wan_loss(logits: Tensor, labels: Tensor, eps_mode: EpsMode = "stable") -> Tensor:
+    """Return the (B, K) cross-entropy in which all absent labels together weigh one present."""
+    present, absent = neg_logs(logits, eps_mode)
+    return labels * present + (1 - labels) / max(labels.shape[1] - 1, 1) * absent
+
+
+def pr_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the (B,) sum of ``max(0, 1 - f_p + f_j)`` over positives p and unobserved j."""
+    probs = torch.sigmoid(logits)
+    positives, others = labels.sum(dim=1), (1 - labels).sum(dim=1)
+    below = others * (labels * (1 - probs)).sum(dim=1)
+    return below + positives * ((1 - labels) * probs).sum(dim=1)
+
+
+class AN(Objective):
+    """Assume negative: what is not known to be present is taken as absent."""
+
+    reads_unknown = True
+
+    def __init__(self, *, smoothing: float = 0.0, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.smoothing, self.eps_mode = _smoothing(smoothing), checked_eps_mode(eps_mode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
+        return loss.mean()
+
+
+class WAN(Objective):
+    """Weak assume negative: the assumed negatives of an image weigh as much as one positive."""
+
+    reads_unknown = True
+
+    def __init__(self, *, per: Per = "entry", eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.per, self.eps_mode = checked_per(per), checked_eps_mode(eps_mode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = wan_loss(outputs.logits, targets.labels, self.eps_mode)
+        return loss.mean() if self.per == "entry" else loss.sum(dim=1).mean()
+
+
+class PR(Objective):
+    """Pairwise ranking of probabilities: known positives above everything else."""
+
+    reads_unknown = True
+
+    def __init__(self) -> None:
+        super().__init__(Sigmoid())
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = pr_loss(outputs.logits, targets.labels)
+        return loss.mean() / outputs.logits.shape[1]
+
+
+class IU(Objective):
+    """Ignore unobserved: cross-entropy at known entries, 0 at unknown, mean over all entries."""
+
+    reads_unknown = True
+
+    def __init__(self, *, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.eps_mode = checked_eps_mode(eps_mode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, 0.0, self.eps_mode)
+        if targets.observed is not None:
+            loss = torch.where(targets.observed, loss, 0.0)
+        return loss.mean()
+
+
+class SmoothedBCE(Objective):
+    """Cross-entropy with label smoothing over the observed entries (BCE-LS)."""
+
+    def __init__(self, *, smoothing: float = 0.1, eps_mode: EpsMode = "stable") -> None:
+        super().__init__(Sigmoid())
+        self.smoothing, self.eps_mode = _smoothing(smoothing), checked_eps_mode(eps_mode)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
+        return masked_mean(loss, targets.observed)
+
+
+def _smoothing(value: float) -> float:
+    if not 0 <= value < 0.5:
+        raise ValueError(f"smoothing must lie in [0, 0.5), got {value}")
+    return value

@@ -1,0 +1,46 @@
+"""Multi-label softmax: the present labels of an image share its probability.
+
+    loss = - sum_k (y_k / |y|) log softmax_k(v / temperature)      rows without labels are skipped
+
+Only the observed labels of an image compete. The probabilities of an image sum to one, so they
+cannot be the labels' own probabilities where more or fewer than one is present.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from labelwise.links import Softmax
+from labelwise.objectives.base import Objective
+from labelwise.ops import masked_mean
+from labelwise.types import Outputs, Targets
+
+__all__ = ["SoftmaxCrossEntropy", "observed_log_softmax", "softmax_loss"]
+
+
+def observed_log_softmax(logits: Tensor, observed: Tensor | None) -> Tensor:
+    """Return log softmax over the observed entries of each row, and 0 at the others."""
+    if observed is None:
+        return log_softmax(logits, dim=1)
+    some = observed.any(dim=1, keepdim=True)
+    kept = torch.where(some, torch.where(observed, logits, float("-inf")), 0.0)
+    return torch.where(observed, log_softmax(kept, dim=1), 0.0)
+
+
+def softmax_loss(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Return the (B,) cross-entropy between labels shared out over each row and log p."""
+    total = labels.sum(dim=1)
+    return -(labels * log_probs).sum(dim=1) / torch.where(total > 0, total, 1.0)
+
+
+class SoftmaxCrossEntropy(Objective):
+    """Mean multi-label softmax loss over the images that have a label."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        super().__init__(Softmax(temperature))
+        self.temperature = temperature
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        log_probs = observed_log_softmax(outputs.logits / self.temperature, targets.observed)
+        loss = softmax_loss(log_probs, targets.labels)
+        return masked_mean(loss, targets.labels.sum(dim=1) > 0)

@@ -1,0 +1,167 @@
+"""Oracles: golden vectors, cross-entropy, timm's ASL, numerical minimisation of the risk."""
+
+import golden
+import pytest
+import torch
+from contract import assert_gradient_is_right, assert_recovers_probabilities, recovery_error
+from timm.loss import AsymmetricLossMultiLabel
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from labelwise.objectives import FOCAL, Asymmetric, Focusing, PhiLink, asymmetric_loss
+
+CASES = golden.cases("asy")
+PHI = golden.cases("phi_map")
+LOGITS = torch.linspace(-12, 12, 97, dtype=torch.float64)
+SETTINGS = [(4, 1, 0.05), (4, 0, 0.0), (2, 2, 0.0), (0.5, 1.5, 0.0), (3, 1, 0.2), (0, 0, 0.1)]
+
+
+def focusing(case, weight_grad="full"):
+    params = case["params"]
+    return Focusing(params["gamma_neg"], params["gamma_pos"], params["margin"], weight_grad)
+
+
+@pytest.mark.parametrize("name", ["asl_repo_default", "focal_sym2", "asyfocal_1_4"])
+def test_golden_values_and_both_gradients(name):
+    case = CASES[name]
+    for mode, key in [("full", "grad_of_sum_full"), ("detached", "grad_of_sum_detached_weight")]:
+        logits, labels, _ = golden.batch(case)
+        loss = asymmetric_loss(logits, labels, focusing(case, mode))
+        golden.close(loss, case["expected"]["elementwise"])
+        loss.sum().backward()
+        golden.close(logits.grad, case["expected"][key])
+        golden.close(Asymmetric(focusing(case, mode))(logits, labels), case["expected"]["mean"])
+
+
+def test_golden_margin_and_reduction():
+    case = CASES["negatives below/at/just above margin"]
+    logits = torch.logit(golden.tensor(case["inputs"]["probs"]))
+    loss = asymmetric_loss(logits, torch.zeros_like(logits), focusing(case))
+    golden.close(loss, case["expected"]["elementwise"])
+    assert loss[0, 0] == 0
+    case = CASES["q2l_reduction_1000x_mean"]
+    logits, labels, _ = golden.batch(case)
+    golden.close(1000 * Asymmetric(focusing(case))(logits, labels), case["expected"]["loss"])
+
+
+@pytest.mark.parametrize("name", [name for name in PHI if name.startswith(("gn=", "maximum"))])
+def test_golden_phi(name):
+    case = PHI[name]
+    logits = torch.logit(golden.tensor(case["inputs"]["prob"]))
+    for mode, key in [("full", "phi_full_gradient"), ("detached", "phi_detached_weight")]:
+        expected = case["expected"][key]
+        probs = PhiLink(**case["params"], weight_grad=mode)(logits)
+        golden.close(probs, expected if isinstance(expected, list) else [expected])
+
+
+def test_golden_log_odds_far_out():
+    case = PHI["log-odds form on logits (m=0), extreme inputs finite"]
+    logits = golden.tensor(case["inputs"]["logits"])
+    for mode in ("full", "detached"):
+        link = PhiLink(**case["params"], weight_grad=mode)
+        golden.close(link.log_odds(logits), case["expected"][f"logodds_{mode}"])
+
+
+def test_golden_population_optima():
+    case = PHI["population optimum under each gradient mode, ASY(gn=4,m=.05)"]
+    for row in case["expected"]["rows"]:
+        knobs = {"gamma_neg": 4, "gamma_pos": row["gamma_pos"], "margin": 0.05}
+        full, detached = PhiLink(**knobs), PhiLink(**knobs, weight_grad="detached")
+        at_full = torch.logit(golden.tensor(row["p_star_full"]))
+        at_detached = torch.logit(golden.tensor(row["p_star_detached"]))
+        torch.testing.assert_close(full(at_full).item(), row["eta"], atol=1e-6, rtol=0)
+        torch.testing.assert_close(detached(at_detached).item(), row["eta"], atol=1e-6, rtol=0)
+        wrong = row["phi_full_of_p_star_detached"]
+        torch.testing.assert_close(full(at_detached).item(), wrong, atol=1e-6, rtol=0)
+
+
+def test_timm_agrees():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(8, 6) * 3, torch.randint(2, (8, 6)).float()
+    for gamma_neg, gamma_pos, margin in [(4, 1, 0.05), (4, 0, 0.05), (2, 2, 0.0)]:
+        peer = AsymmetricLossMultiLabel(gamma_neg, gamma_pos, clip=margin, eps=1e-12)
+        mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+        loss = asymmetric_loss(mine, labels, Focusing(gamma_neg, gamma_pos, margin)).sum()
+        expected = peer(theirs, labels)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+        loss.backward()
+        expected.backward()
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("mode", ["full", "detached"])
+def test_without_focusing_is_cross_entropy(label, mode):
+    labels = torch.full_like(LOGITS, label)
+    expected = binary_cross_entropy_with_logits(LOGITS, labels, reduction="none")
+    torch.testing.assert_close(asymmetric_loss(LOGITS, labels, Focusing(0, 0, 0, mode)), expected)
+    link = PhiLink(0, 0, 0, mode)
+    torch.testing.assert_close(link.log_odds(LOGITS), LOGITS)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_link_is_where_the_slope_of_the_risk_vanishes(setting):
+    for mode in ("full", "detached"):
+        logits = LOGITS[LOGITS.sigmoid() > setting[2]].clone().requires_grad_()
+        slopes = []
+        for label in (1.0, 0.0):
+            loss = asymmetric_loss(logits, torch.full_like(logits, label), Focusing(*setting, mode))
+            slopes.append(torch.autograd.grad(loss.sum(), logits)[0])
+        present, absent = slopes
+        probs = PhiLink(*setting, mode)(logits.detach())
+        torch.testing.assert_close(probs * present + (1 - probs) * absent, 0 * probs)
+        torch.testing.assert_close(probs, absent / (absent - present))
+
+
+@pytest.mark.parametrize("mode", ["full", "detached"])
+def test_link_rises_and_stays_finite_without_margin(mode):
+    logits = torch.tensor([-1e4, *LOGITS, 1e4])
+    for setting in [(4, 1), (2, 2), (4, 0), (0.5, 1.5)]:
+        log_odds = PhiLink(*setting, 0.0, mode).log_odds(logits)
+        assert log_odds.isfinite().all()
+        assert (log_odds.diff() > 0).all()
+
+
+def test_margin_makes_ties_at_zero():
+    link = PhiLink(4, 1, 0.05)
+    logits = torch.logit(torch.tensor([0.01, 0.04, 0.06])).requires_grad_()
+    log_p, log_q = link.log_probs(logits)
+    assert log_p[:2].tolist() == [float("-inf")] * 2
+    assert log_q[:2].tolist() == [0.0, 0.0]
+    log_q.sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_each_gradient_mode_has_its_own_map():
+    for margin in (0.0, 0.05):
+        full = Asymmetric(Focusing(4, 1, margin), phi=True)
+        detached = Asymmetric(Focusing(4, 1, margin, "detached"), phi=True)
+        assert_recovers_probabilities(full)
+        assert_recovers_probabilities(detached)
+        detached.link = PhiLink(4, 1, margin)
+        assert recovery_error(detached) > 0.05
+
+
+def test_gradients_of_other_settings():
+    for setting in SETTINGS:
+        assert_gradient_is_right(lambda facts, s=setting: Asymmetric(Focusing(*s)))
+
+
+def test_no_dead_zone_for_very_wrong_positives():
+    logits = torch.tensor([[-25.0]], requires_grad=True)
+    Asymmetric(FOCAL)(logits, torch.ones(1, 1)).backward()
+    assert logits.grad.item() < -0.9
+
+
+def test_leaves_grad_mode_alone():
+    with torch.no_grad():
+        Asymmetric(Focusing(weight_grad="detached"))(torch.zeros(1, 2), torch.zeros(1, 2))
+        assert not torch.is_grad_enabled()
+
+
+def test_rejects_bad_knobs():
+    with pytest.raises(ValueError, match="must not be negative, got"):
+        Focusing(gamma_neg=-1)
+    with pytest.raises(ValueError, match=r"margin must lie in \[0, 1\), got 1"):
+        Focusing(margin=1)
+    with pytest.raises(ValueError, match="weight_grad must be"):
+        PhiLink(weight_grad="some")

@@ -1,0 +1,128 @@
+"""Oracles: golden vectors, a T^2 loop over pair probabilities, gradcheck."""
+
+from math import log
+
+import golden
+import pytest
+import reference
+import torch
+from contract import assert_recovers_probabilities, example
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import labelwise.objectives.label_pair as label_pair
+from labelwise.errors import SettingsError
+from labelwise.objectives import BCE, SPA, Asymmetric, LabelPairs, TwoWay, label_pair_loss
+from labelwise.ops import split_labels
+from labelwise.types import Outputs, Targets
+
+CASES = golden.cases("lpr")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "per_sample" in CASES[n]["expected"]])
+def test_golden_values(name):
+    log_odds, labels, observed = golden.batch(CASES[name])
+    loss = label_pair_loss(log_odds, *split_labels(labels, observed))
+    golden.close(loss, CASES[name]["expected"]["per_sample"])
+
+
+def test_golden_gradient():
+    case = CASES["gradient of batch mean wrt log-odds"]
+    log_odds, labels, observed = golden.batch(case)
+    label_pair_loss(log_odds, *split_labels(labels, observed)).mean().backward()
+    golden.close(log_odds.grad, case["expected"]["grad"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 9), st.floats(0, 1), st.integers(0, 99))
+def test_equals_the_loop_over_all_pairs(rows, columns, density, seed):
+    generator = torch.Generator().manual_seed(seed)
+    log_odds = 3 * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(rows, columns, generator=generator) < density).double()
+    observed = torch.rand(rows, columns, generator=generator) < 0.8
+    for mask in (None, observed):
+        fast = label_pair_loss(log_odds, *split_labels(labels, mask))
+        slow = reference.label_pairs(log_odds, labels, mask)
+        torch.testing.assert_close(fast, torch.tensor(slow, dtype=torch.float64))
+
+
+def test_many_present_labels_keep_the_digits_of_tiny_terms():
+    """70 present labels, some pairs near and most far apart, in float32 against float64."""
+    scores = torch.cat([torch.linspace(5, 40, 70), torch.linspace(-40, 5, 90)])[None]
+    present = torch.arange(160)[None] < 70
+    for shift in (0.0, 30.0):
+        exact = (scores + shift * present).double()
+        expected = label_pair_loss(exact, present, ~present)
+        pairs = torch.nn.functional.softplus(exact[0, 70:, None] - exact[0, None, :70])
+        torch.testing.assert_close(expected.item(), pairs.sum().item() * 2 / (160 * 159))
+        found = label_pair_loss(exact.float(), present, ~present)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_hundreds_of_equal_labels_do_not_overflow():
+    present = torch.arange(400)[None] < 200
+    found = label_pair_loss(torch.zeros(1, 400), present, ~present).item()
+    torch.testing.assert_close(found, log(2) * 200 * 200 * 2 / (400 * 399), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("density", [0.2, 0.8])
+def test_chunks_change_nothing(density, monkeypatch):
+    log_odds = torch.randn(7, 11, dtype=torch.float64, requires_grad=True)
+    sides = split_labels((torch.rand(7, 11) < density).double(), None)
+    whole = label_pair_loss(log_odds, *sides)
+    (grad,) = torch.autograd.grad(whole.sum(), log_odds)
+    monkeypatch.setitem(label_pair._CHUNK, "cpu", 23)
+    parts = label_pair_loss(log_odds, *sides)
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(torch.autograd.grad(parts.sum(), log_odds)[0], grad)
+    assert torch.autograd.gradcheck(lambda u: label_pair_loss(u, *sides), log_odds)
+
+
+def test_operator_meets_torchs_own_checks():
+    log_odds = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    present, absent = split_labels((torch.rand(5, 6) < 0.4).double(), None)
+    torch.library.opcheck(label_pair._pair_sums, (log_odds, present, absent))
+
+
+def test_reads_the_link_of_its_objective():
+    logits, labels = example()
+    for objective in (BCE(), SPA()):
+        total = (objective + 0.5 * LabelPairs())(logits, labels)
+        log_odds = objective.link.log_odds(logits)
+        pairs = label_pair_loss(log_odds, *split_labels(labels, None)).mean()
+        torch.testing.assert_close(total, objective(logits, labels) + 0.5 * pairs)
+
+
+def test_refuses_an_objective_without_link():
+    with pytest.raises(SettingsError, match="has no probabilities"):
+        (TwoWay() + LabelPairs())(*example())
+
+
+def test_infinite_log_odds_leave_a_finite_gradient():
+    objective = Asymmetric(phi=True) + LabelPairs()
+    logits = torch.tensor([[-9.0, -9.0, 2.0, -8.0]], requires_grad=True)
+    loss = objective(logits, torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+
+
+def test_agrees_with_the_true_probabilities():
+    """At the minimum sigmoid(u_t - u_t') is the chance that t is the present one of the two."""
+    assert_recovers_probabilities(BCE() + 30.0 * LabelPairs())
+
+
+def test_memory_stays_far_below_pairs():
+    """B x K x K would be 3.2 GB here; the listed pairs are 32 x 10 rows of 5,000."""
+    from torch.profiler import ProfilerActivity, profile
+
+    logits = torch.randn(32, 5000, requires_grad=True)
+    labels = torch.zeros(32, 5000)
+    labels[:, :10] = 1
+    outputs, targets = Outputs(logits), Targets(labels)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as trace:
+        LabelPairs()(outputs, targets, BCE().link).backward()
+    largest = max(
+        event.self_cpu_memory_usage / max(event.count, 1) for event in trace.key_averages()
+    )
+    assert largest < 4 * 32 * 5000 * 4

@@ -1,0 +1,225 @@
+"""Oracles: golden vectors, softmax cross-entropy, identities of C, a loop, a small training run."""
+
+from math import log
+
+import golden
+import pytest
+import reference
+import torch
+from contract import assert_recovers_probabilities, example, value_and_grad
+from sklearn.datasets import load_digits
+from torch import nn
+
+from labelwise.errors import TrainingError
+from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.objectives import (
+    Quasibinary,
+    QuasibinaryLink,
+    precise_normalizer,
+    quasibinary_loss,
+)
+from labelwise.objectives.quasibinary import log_normalizer, moving_average
+
+CASES = golden.cases("quasibinary")
+BATCHES = [name for name in CASES if "targets" in CASES[name]["inputs"]]
+PENALTIES = ["literal", "detached", "centred"]
+GRADIENTS = {"literal": "grad_through_C", "detached": "grad_penalty_C_detached"}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_golden_batches(name):
+    expected = CASES[name]["expected"]
+    for penalty, key in GRADIENTS.items():
+        logits, labels, _ = golden.batch(CASES[name])
+        loss = Quasibinary(penalty=penalty)(logits, labels)
+        loss.backward()
+        golden.close(loss, expected["loss"])
+        golden.close(logits.grad, expected[key])
+        log_c = log_normalizer(logits, labels)
+        golden.close(log_c, expected["logC"])
+        golden.close(logits - log_c, expected["log_q"])
+        golden.close((logits - log_c).exp(), expected["q"])
+
+
+def test_golden_probabilities_are_clipped():
+    case = CASES["test-time probability with clipping"]
+    link = QuasibinaryLink(log(case["inputs"]["C_mavg"]))
+    golden.close(link(golden.tensor(case["inputs"]["logits"])), case["expected"]["prob"])
+
+
+def test_golden_moving_average():
+    average = torch.tensor(float("nan"), dtype=torch.float64)
+    link = QuasibinaryLink()
+    for c, expected in [(10.0, 10.0), (20.0, 11.0), (5.0, 10.4)]:
+        average = moving_average(average, golden.tensor(c).log(), 0.9)
+        golden.close(average.exp(), expected)
+        link.track(golden.tensor(c).log())
+        golden.close(link.log_normalizer.exp(), expected)
+
+
+def test_equals_the_loop():
+    for seed in range(4):
+        logits, labels = example(seed=seed)
+        found = Quasibinary()(logits, labels).item()
+        torch.testing.assert_close(found, reference.quasibinary(logits, labels))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_one_image_with_one_label_is_softmax_cross_entropy(penalty):
+    logits = torch.randn(1, 6, dtype=torch.float64)
+    labels = torch.nn.functional.one_hot(torch.tensor([2]), 6).double()
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([2]))
+    torch.testing.assert_close(Quasibinary(penalty=penalty)(logits, labels), expected)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_a_common_shift_changes_nothing(penalty):
+    logits, labels = example()
+    once = value_and_grad(Quasibinary(penalty=penalty), logits, labels)
+    shifted = value_and_grad(Quasibinary(penalty=penalty), logits + 5, labels)
+    torch.testing.assert_close(once, shifted)
+
+
+def test_probabilities_of_a_batch_sum_to_its_labels():
+    logits, labels = example()
+    q = (logits - log_normalizer(logits, labels)).exp()
+    torch.testing.assert_close(q.sum(), labels.sum())
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_gradient_without_violations_is_the_residual(penalty):
+    logits, labels = 0.3 * torch.randn(8, 5, dtype=torch.float64), example(8)[1]
+    labels[1] = 0
+    q = (logits - log_normalizer(logits, labels)).exp()
+    assert q.max() < 1
+    _, grad = value_and_grad(Quasibinary(penalty=penalty), logits, labels)
+    torch.testing.assert_close(grad, (q - labels) / 8)
+
+
+def test_a_batch_without_labels_keeps_the_average_and_only_pays_the_penalty():
+    objective = Quasibinary()
+    logits = torch.tensor([[1.0, -1.0], [2.0, 0.5]])
+    loss, grad = value_and_grad(objective, logits, torch.zeros(2, 2))
+    assert loss == 0
+    assert (grad == 0).all()
+    assert objective.link.log_normalizer.isnan()
+    objective.link.track(torch.tensor(0.75))
+    loss, grad = value_and_grad(objective, logits, torch.zeros(2, 2))
+    torch.testing.assert_close(loss.item(), (0.25 + 1.25) / 2)
+    torch.testing.assert_close(grad, torch.tensor([[0.5, 0.0], [0.5, 0.0]]))
+    assert objective.link.log_normalizer == 0.75
+
+
+def test_the_average_moves_only_in_training():
+    objective = Quasibinary()
+    logits, labels = example()
+    objective.eval()(logits, labels)
+    assert objective.link.log_normalizer.isnan()
+    objective.train()(logits, labels)
+    torch.testing.assert_close(objective.link.log_normalizer, log_normalizer(logits, labels))
+    assert "link.log_normalizer" in objective.state_dict()
+
+
+def test_a_link_before_training_refuses():
+    with pytest.raises(ValueError, match="must have seen a batch with labels"):
+        Quasibinary().probabilities(torch.zeros(1, 3))
+    assert QuasibinaryLink().spec()["log_normalizer"] is None
+    assert link_from_spec(link_to_spec(QuasibinaryLink())).log_normalizer.isnan()
+
+
+def test_precise_normalizer_is_the_c_of_all_rows():
+    logits, labels = example(rows=40)
+    link = precise_normalizer(logits, labels)
+    unclipped = (logits - link.log_normalizer).exp()
+    torch.testing.assert_close(unclipped.sum(), labels.sum())
+    again = link_from_spec(link_to_spec(link))
+    torch.testing.assert_close(again(logits), link(logits), rtol=0, atol=0)
+    observed = torch.rand(40, 5) < 0.5
+    part = precise_normalizer(logits, labels, observed).log_normalizer
+    expected = logits[observed].exp().sum() / labels[observed].sum()
+    torch.testing.assert_close(part.exp(), expected)
+    with pytest.raises(ValueError, match="at least one observed label"):
+        precise_normalizer(logits, torch.zeros_like(labels))
+
+
+def test_link_at_and_beyond_the_clip():
+    link = QuasibinaryLink(1.0)
+    logits = torch.tensor([-1e4, 0.0, 1.0, 1e4])
+    log_p, log_q = link.log_probs(logits)
+    assert log_p.tolist() == [-10001.0, -1.0, 0.0, 0.0]
+    assert log_q[2:].tolist() == [float("-inf")] * 2
+    assert link.log_odds(logits).isfinite().all()
+    torch.testing.assert_close(link(link.logits_at(torch.tensor([0.3]))).item(), 0.3)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_every_penalty_recovers_probabilities(penalty):
+    assert_recovers_probabilities(Quasibinary(penalty=penalty))
+
+
+def test_only_the_detached_penalty_pushes_all_logits_together():
+    """The sum of the gradient is what moves the common shift: V/B for detached, else 0."""
+    logits, labels = example(rows=12, seed=4)
+    violations = (logits > log_normalizer(logits, labels)).sum()
+    assert violations > 0
+    sums = {
+        penalty: value_and_grad(Quasibinary(penalty=penalty), logits, labels)[1].sum().item()
+        for penalty in PENALTIES
+    }
+    expected = {"literal": 0.0, "detached": violations.item() / 12, "centred": 0.0}
+    torch.testing.assert_close(sums, expected, atol=1e-12, rtol=1e-9)
+
+
+def test_centred_takes_only_the_mean_out_of_detached():
+    logits, labels = example(rows=12, seed=4)
+    _, detached = value_and_grad(Quasibinary(penalty="detached"), logits, labels)
+    _, centred = value_and_grad(Quasibinary(penalty="centred"), logits, labels)
+    torch.testing.assert_close(centred, detached - detached.mean())
+
+
+def train_on_digits(penalty, epochs):
+    """Six digits are labels, four are images without labels; the paper's rate and momentum."""
+    images, digits = load_digits(return_X_y=True)
+    images, digits = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
+    labels = torch.nn.functional.one_hot(digits, 10)[:, :6].float()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 6))
+    objective = Quasibinary(penalty=penalty)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    for _ in range(epochs):
+        for rows in torch.randperm(1400).split(64):
+            optimizer.zero_grad()
+            objective(model(images[rows]), labels[rows]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        inside = digits[1400:] < 6
+        right = model(images[1400:])[inside].argmax(dim=1) == digits[1400:][inside]
+    return right.float().mean().item(), model[2].weight.mean(dim=0).norm().item()
+
+
+def test_detached_runs_away_and_is_stopped_while_the_others_learn(monkeypatch):
+    for penalty in ("literal", "centred"):
+        accuracy, common = train_on_digits(penalty, epochs=8)
+        assert accuracy > 0.9
+        assert common < 2
+    with pytest.raises(TrainingError, match="use penalty='centred'"):
+        train_on_digits("detached", epochs=8)
+    monkeypatch.setattr("labelwise.objectives.quasibinary._DRIFTED", float("-inf"))
+    accuracy, common = train_on_digits("detached", epochs=8)
+    assert accuracy < 0.8
+    assert common > 3
+
+
+def test_rejects_bad_knobs():
+    with pytest.raises(ValueError, match="penalty must be one of"):
+        Quasibinary(penalty="soft")
+    with pytest.raises(ValueError, match="momentum must lie in"):
+        Quasibinary(momentum=1.0)
+
+
+def test_soft_labels_and_masks():
+    logits, labels = example()
+    observed = torch.rand(6, 5) < 0.7
+    log_c = log_normalizer(logits, 0.5 * labels, observed)
+    terms = quasibinary_loss(logits, 0.5 * labels, log_c, observed)
+    assert (terms[~observed] == 0).all()

@@ -1,0 +1,131 @@
+"""Oracles: golden vectors, loops over pairs, the law of the sampled rank."""
+
+import golden
+import pytest
+import reference
+import torch
+from contract import example, value_and_grad
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelwise.objectives import LSEP, RML, WARP, PairwiseHinge
+from labelwise.objectives.hinge_pairs import RankWeights, hinge_sum, sort_rivals
+from labelwise.ops import harmonic_numbers, split_labels
+
+LOOPS = [
+    (PairwiseHinge(), reference.pairwise_hinge),
+    (LSEP(), reference.lsep),
+    (WARP(rank="exact"), reference.warp_exact),
+    (RML(rank="exact"), reference.rml_exact),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "objective", "key"),
+    [
+        ("pairwise_hinge", PairwiseHinge(), "mean_over_batch_of_pair_sum"),
+        ("lsep", LSEP(), "mean"),
+    ],
+)
+def test_golden_pairs(method, objective, key):
+    (case,) = golden.cases(method).values()
+    logits, labels, _ = golden.batch(case)
+    golden.close(objective(logits, labels), case["expected"][key])
+
+
+@pytest.mark.parametrize("rank", ["exact", "sampled"])
+def test_golden_ranks(rank):
+    case = next(iter(golden.cases("warp").values()))
+    logits, labels, _ = golden.batch(case)
+    for rounding in ("floor", "round"):
+        objective = WARP(rank=rank, rounding=rounding)
+        golden.close(objective(logits, labels), case["expected"]["loss"])
+    for case in golden.cases("rml").values():
+        logits, labels, _ = golden.batch(case)
+        golden.close(RML(rank=rank)(logits, labels), case["expected"]["loss"])
+
+
+def test_golden_harmonic_numbers():
+    case = golden.cases("warp")["rank weights L(r)=H_r"]
+    sums = harmonic_numbers(79, torch.zeros(1, dtype=torch.float64))
+    golden.close(sums[case["inputs"]["r"]], case["expected"]["L"])
+    assert sums[0] == 0
+
+
+@pytest.mark.parametrize(("objective", "loop"), LOOPS, ids=lambda x: type(x).__name__)
+@settings(max_examples=15, deadline=None)
+@given(rows=st.integers(1, 5), columns=st.integers(1, 9), seed=st.integers(0, 99))
+def test_equals_the_loop(objective, loop, rows, columns, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(rows, columns, generator=generator) < 0.4).double()
+    observed = torch.rand(rows, columns, generator=generator) < 0.8
+    observed[:, 0] = True
+    for mask in (None, observed):
+        slow = []
+        for row, scores in enumerate(logits.tolist()):
+            slow.append(loop(scores, *reference.sides(labels, row, mask)))
+        torch.testing.assert_close(objective(logits, labels, mask).item(), sum(slow) / rows)
+
+
+def test_ties_of_scores_do_no_harm():
+    logits, labels = torch.zeros(2, 6, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.float64)
+    labels[:, :2] = 1
+    loss, grad = value_and_grad(PairwiseHinge(), logits, labels)
+    assert loss == 8
+    expected = torch.tensor([-2.0, -2, 1, 1, 1, 1], dtype=torch.float64).expand(2, 6)
+    torch.testing.assert_close(grad, expected)
+
+
+def test_a_rival_exactly_at_the_margin_does_not_count_in_the_rank():
+    logits, labels = torch.tensor([[1.0, 0.0, 0.5]]), torch.tensor([[1.0, 0.0, 0.0]])
+    assert WARP(rank="exact")(logits, labels) == 0.5
+
+
+def test_sampled_ranks_follow_the_law_of_drawing_without_replacement():
+    """With 2 violators among 4 absent labels the first violation is at trial 1, 2 or 3."""
+    logits = torch.tensor([[0.0, 5.0, 5.0, -5.0, -5.0]]).expand(20000, 5)
+    present, absent = split_labels(torch.tensor([[1.0, 0, 0, 0, 0]]).expand(20000, 5), None)
+    rivals = sort_rivals(logits, absent)
+    _, count = hinge_sum(logits, rivals, 1.0)
+    weights = RankWeights(seed=3)(count, rivals, present, absent)[:, 0]
+    shares = [
+        (weights - harmonic).abs().lt(1e-5).float().mean().item() for harmonic in (25 / 12, 1.5, 1)
+    ]
+    expected = [1 / 2, 1 / 3, 1 / 6]  # ranks 4 // 1, 4 // 2, 4 // 3
+    torch.testing.assert_close(shares, expected, atol=0.015, rtol=0)
+
+
+@pytest.mark.parametrize(("rounding", "ranks"), [("floor", {5, 2, 1}), ("round", {5, 3, 2, 1})])
+def test_rounding_of_five_over_trials(rounding, ranks):
+    """One violator among 5 absent labels is met at trial 1 to 5; halves round up."""
+    logits = torch.tensor([[0.0, 5.0, -5.0, -5.0, -5.0, -5.0]]).expand(500, 6)
+    present, absent = split_labels(torch.tensor([[1.0, 0, 0, 0, 0, 0]]).expand(500, 6), None)
+    rivals = sort_rivals(logits, absent)
+    _, count = hinge_sum(logits, rivals, 1.0)
+    weights = RankWeights(rounding=rounding)(count, rivals, present, absent)[:, 0]
+    assert set(weights.tolist()) == set(harmonic_numbers(5, logits)[list(ranks)].tolist())
+
+
+def test_draws_change_with_steps_and_seeds_and_rest_in_eval_mode():
+    logits, labels = example()
+    objective = WARP()
+    values = [objective(logits, labels).item() for _ in range(4)]
+    assert len(set(values)) > 1
+    assert objective.weights.step == 4
+    resting = objective.eval()
+    assert resting(logits, labels) == resting(logits, labels)
+    assert objective.weights.step == 4
+    seeds = {WARP(seed=seed)(logits, labels).item() for seed in range(6)}
+    assert len(seeds) > 1
+
+
+def test_rejects_bad_knobs():
+    with pytest.raises(ValueError, match="rank must be 'sampled' or 'exact', got 'first'"):
+        WARP(rank="first")
+    with pytest.raises(ValueError, match="rounding must be"):
+        WARP(rounding="up")
+    with pytest.raises(ValueError, match="margin must be positive, got 0"):
+        PairwiseHinge(0)
+    with pytest.raises(ValueError, match="RML needs s < 1"):
+        RML(beta=2)

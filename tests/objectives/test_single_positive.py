@@ -1,0 +1,160 @@
+"""Single-positive losses against golden vectors, a slow double loop and their degenerate cases."""
+
+import pytest
+import torch
+from golden import cases, close, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import one_hot
+
+from labelwise.errors import SettingsError
+from labelwise.objectives import (
+    AN,
+    BCE,
+    EPR,
+    IU,
+    PR,
+    SPA,
+    WAN,
+    LabelPairs,
+    SmoothedBCE,
+    pr_loss,
+    refuse_accumulation,
+)
+
+CODE = {"eps_mode": "code"}
+OF_MLSPL = {
+    "an": lambda **o: AN(**o),
+    "an_ls": lambda **o: AN(smoothing=0.1, **o),
+    "wan": lambda **o: WAN(**o),
+    "epr": lambda **o: EPR(2.0, **o),
+    "pr": lambda **o: PR(),
+}
+
+
+def logits_and_labels(case):
+    return torch.logit(tensor(case["inputs"]["preds"])), tensor(case["inputs"]["labels_obs"])
+
+
+def random_batch(seed=0, rows=5, labels=7):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(rows, labels, generator=generator, dtype=torch.float64)
+    return logits, (torch.rand(rows, labels, generator=generator) < 0.3).double()
+
+
+@pytest.mark.parametrize("name", OF_MLSPL)
+def test_golden(name):
+    case = cases(f"mlspl_{name}")["2x4"]
+    batch = logits_and_labels(case)
+    close(OF_MLSPL[name](**CODE)(*batch), case["expected"]["total"])
+    close(OF_MLSPL[name]()(*batch), case["expected"]["total_with_eps0"])
+
+
+def test_golden_iun_knows_the_true_negatives_only():
+    case = cases("mlspl_iun")["2x4"]
+    logits, labels = logits_and_labels(case)
+    observed = (labels == 1) | (tensor(case["inputs"]["labels_true"]) == -1)
+    close(IU(**CODE)(logits, labels, observed), case["expected"]["total"])
+    close(IU()(logits, labels, observed), case["expected"]["total_with_eps0"])
+
+
+def test_golden_complete_labels():
+    case = cases("mlspl_bce_ls")["2x4 clean"]
+    close(SmoothedBCE(**CODE)(*logits_and_labels(case)), case["expected"]["total"])
+    case = cases("mlspl_bce")["2x4 clean"]
+    close(SmoothedBCE(smoothing=0.0, **CODE)(*logits_and_labels(case)), case["expected"]["total"])
+
+
+def test_golden_of_paper_003():
+    case = cases("avgk_an")["eq. (5) batch mean"]
+    logits, labels = tensor(case["inputs"]["logits"]), one_hot(torch.tensor([0, 1, 0]), 4)
+    close(WAN(per="image")(logits, labels), case["expected"]["loss"])
+    close(4 * WAN()(logits, labels), case["expected"]["loss"])
+    case = cases("avgk_epr")["eq. (8)"]
+    close(EPR(2, weight=0.5, per="image")(logits, labels), case["expected"]["loss"])
+
+
+@pytest.mark.parametrize("name", OF_MLSPL)
+def test_unknown_and_absent_are_read_alike(name):
+    logits, labels = random_batch()
+    plain = OF_MLSPL[name]()(logits, labels)
+    hidden = torch.where(labels == 1, labels, float("nan"))
+    torch.testing.assert_close(OF_MLSPL[name]()(logits, hidden, labels == 1), plain)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 4), st.integers(2, 6))
+def test_pr_is_the_double_loop_of_hinges(seed, rows, labels):
+    logits, truth = random_batch(seed, rows, labels)
+    f = torch.sigmoid(logits)
+    slow = [
+        sum(
+            max(0.0, 1 - f[i, p] + f[i, j])
+            for p in range(labels)
+            for j in range(labels)
+            if truth[i, p] == 1 and truth[i, j] == 0
+        )
+        for i in range(rows)
+    ]
+    torch.testing.assert_close(pr_loss(logits, truth), torch.tensor(slow, dtype=torch.float64))
+
+
+def test_degenerate_cases():
+    logits, labels = random_batch()
+    bce = BCE()(logits, labels)
+    for same in (AN(), IU(), SmoothedBCE(smoothing=0.0)):
+        torch.testing.assert_close(same(logits, labels), bce)
+    two = random_batch(labels=2)
+    torch.testing.assert_close(WAN()(*two), AN()(*two))
+    torch.testing.assert_close(AN(smoothing=0.1)(logits, labels), SmoothedBCE()(logits, labels))
+    k = torch.sigmoid(logits).sum(1).mean().item()
+    torch.testing.assert_close(EPR(k)(logits, labels), EPR(k, weight=0.0)(logits, labels))
+    assert EPR(k + 1)(logits, labels) > EPR(k)(logits, labels)
+
+
+def test_smoothed_bce_leaves_unknown_entries_out_of_the_mean_but_iu_counts_them():
+    logits, labels = random_batch()
+    observed = torch.ones_like(labels, dtype=torch.bool)
+    observed[:, 3:] = False
+    torch.testing.assert_close(
+        SmoothedBCE()(logits, labels, observed), SmoothedBCE()(logits[:, :3], labels[:, :3])
+    )
+    torch.testing.assert_close(
+        IU()(logits, labels, observed), IU()(logits[:, :3], labels[:, :3]) * 3 / 7
+    )
+
+
+def test_a_term_added_to_them_still_leaves_unknown_entries_out():
+    logits, labels = random_batch()
+    observed = torch.ones_like(labels, dtype=torch.bool)
+    observed[:, 3:] = False
+    both = AN() + LabelPairs()
+    assert both.reads_unknown
+    pairs = both(logits, labels, observed) - AN()(logits, labels, observed)
+    moved = torch.where(observed, logits, 9.0)
+    again = both(moved, labels, observed) - AN()(moved, labels, observed)
+    torch.testing.assert_close(pairs, again)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: AN(smoothing=0.5), r"smoothing must lie in \[0, 0.5\), got 0.5"),
+        (lambda: AN(eps_mode="exact"), "eps_mode must be one of .* got 'exact'"),
+        (lambda: WAN(per="batch"), "per must be one of .* got 'batch'"),
+        (lambda: EPR(0.0), "k must be positive .* got 0.0"),
+        (lambda: EPR(1.0, weight=-1.0), "weight not negative, got 1.0 and -1.0"),
+    ],
+)
+def test_refuses_bad_knobs(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()
+
+
+def test_accumulation_is_refused_by_name_for_methods_that_couple_a_batch():
+    refuse_accumulation(SPA(), "spa", 4)
+    refuse_accumulation(EPR(2.0), "epr", 1)
+    with pytest.raises(SettingsError, match=r"'epr' couples the images of a batch.* 4 micro"):
+        refuse_accumulation(EPR(2.0), "epr", 4)
+    with pytest.raises(SettingsError, match="'epr\\+lpr'"):
+        refuse_accumulation(EPR(2.0) + LabelPairs(), "epr+lpr", 2)

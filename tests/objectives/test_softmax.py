@@ -1,0 +1,80 @@
+"""Softmax and its zero-label companions. Oracles: golden vectors, torch."""
+
+import golden
+import pytest
+import torch
+from contract import example
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from labelwise.objectives import (
+    MaxConfidence,
+    SoftmaxCrossEntropy,
+    UniformKL,
+    max_confidence,
+    uniform_kl,
+)
+
+
+def test_golden_softmax():
+    (case,) = golden.cases("softmax_ml").values()
+    logits, labels, _ = golden.batch(case)
+    golden.close(SoftmaxCrossEntropy()(logits, labels), case["expected"]["mean"])
+
+
+@pytest.mark.parametrize(
+    ("method", "function"), [("uniform_kl", uniform_kl), ("max_conf", max_confidence)]
+)
+def test_golden_zero_label(method, function):
+    (case,) = golden.cases(method).values()
+    log_probs = log_softmax(golden.tensor(case["inputs"]["logits"]), dim=1)
+    golden.close(function(log_probs), case["expected"]["per_sample"])
+    golden.close(function(log_probs).mean(), case["expected"]["mean"])
+
+
+def test_torch_agrees_on_soft_shares_and_temperature():
+    logits, labels = example()
+    some = labels.sum(dim=1) > 0
+    shares = labels[some] / labels[some].sum(dim=1, keepdim=True)
+    for temperature in (1.0, 2.5):
+        expected = cross_entropy(logits[some] / temperature, shares)
+        objective = SoftmaxCrossEntropy(temperature)
+        torch.testing.assert_close(objective(logits, labels), expected)
+        expected = (logits / temperature).softmax(dim=1)
+        torch.testing.assert_close(objective.probabilities(logits), expected)
+
+
+def test_uniform_adds_the_divergence_of_images_without_labels():
+    logits, labels = example()
+    labels[3] = 0
+    outside = labels.sum(dim=1) == 0
+    log_probs = log_softmax(logits[outside], dim=1)
+    divergence = kl_div(log_probs, torch.full_like(log_probs, 0.2), reduction="batchmean")
+    plain = SoftmaxCrossEntropy()(logits, labels)
+    torch.testing.assert_close(UniformKL(0.3)(logits, labels), plain + 0.3 * divergence)
+
+
+def test_max_confidence_averages_both_kinds_of_image_together():
+    logits, labels = example()
+    labels[3] = 0
+    inside = labels.sum(dim=1) > 0
+    shares = labels[inside] / labels[inside].sum(dim=1, keepdim=True)
+    entropy = cross_entropy(logits[inside], shares, reduction="sum")
+    confidence = logits[~inside].softmax(dim=1).amax(dim=1).log().sum()
+    torch.testing.assert_close(MaxConfidence()(logits, labels), (entropy + confidence) / 6)
+
+
+@pytest.mark.parametrize("objective", [UniformKL(), MaxConfidence()])
+def test_an_unreviewed_image_is_not_an_image_without_labels(objective):
+    logits, labels = example()
+    observed = torch.ones(6, 5, dtype=torch.bool)
+    observed[0] = False
+    torch.testing.assert_close(
+        objective(logits, labels, observed), objective(logits[1:], labels[1:])
+    )
+
+
+def test_rejects_bad_knobs():
+    with pytest.raises(ValueError, match="temperature must be positive, got 0"):
+        SoftmaxCrossEntropy(0)
+    with pytest.raises(ValueError, match="beta must not be negative, got -1"):
+        UniformKL(-1)

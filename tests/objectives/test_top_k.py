@@ -1,0 +1,153 @@
+"""Noised and smooth top-k losses against golden vectors, enumeration and their limits."""
+
+from itertools import combinations
+from math import log
+
+import pytest
+import torch
+from golden import cases, close, tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import one_hot
+
+from labelwise.objectives import NoisedTopK, SmoothTopK, noised_top_k_loss, smooth_top_k_loss
+from labelwise.objectives.smooth_top_k import log_symmetric_sums
+
+
+def random_batch(seed, rows=4, labels=6):
+    generator = torch.Generator().manual_seed(seed)
+    scores = 2 * torch.randn(rows, labels, generator=generator, dtype=torch.float64)
+    return scores, one_hot(torch.randint(labels, (rows,), generator=generator), labels)
+
+
+def hard_limit(scores, labels, k, alpha=1.0):
+    """Return max(0, alpha + (k-th largest other score - score of the label) / k), slowly."""
+    losses = []
+    for row, truth in zip(scores, labels, strict=True):
+        rivals = sorted(row[truth == 0].tolist(), reverse=True)
+        losses.append(max(0.0, alpha + (rivals[k - 1] - row[truth == 1].item()) / k))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def test_golden_noised():
+    case = cases("noised_topk")["k=2 explicit noise"]
+    scores, noise = tensor(case["inputs"]["scores"]), tensor(case["inputs"]["noise_Z"])
+    losses = noised_top_k_loss(scores, noise, 2)
+    close(losses[[0, 1], [0, 2]], case["expected"]["per_sample"])
+
+
+def test_without_noise_it_is_the_hinge_on_the_next_score():
+    scores = torch.tensor([[2.0, 1.5, -3.0]])
+    labels = torch.tensor([[1.0, 0.0, 0.0]])
+    assert NoisedTopK(1, eps=0.0)(scores, labels).item() == 0.5
+    scores, labels = random_batch(0)
+    border = scores.sort(dim=1, descending=True).values[:, 2]
+    expected = (1 + border - (scores * labels).sum(1)).clamp(min=0).mean()
+    torch.testing.assert_close(NoisedTopK(2, eps=0.0)(scores, labels), expected)
+
+
+def test_gradient_is_the_mean_of_the_chosen_one_hots():
+    scores = torch.tensor([[0.0, 0.1, 0.2, -9.0]], dtype=torch.float64, requires_grad=True)
+    noise = torch.randn(1, 4, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    noised_top_k_loss(scores, noise, 1)[0, 3].backward()
+    chosen = (scores.detach().unsqueeze(2) + noise).argsort(dim=1, descending=True)[0, 1]
+    expected = one_hot(chosen, 4).double().mean(0) - torch.tensor([0, 0, 0, 1.0])
+    torch.testing.assert_close(scores.grad[0], expected)
+
+
+def test_the_noise_changes_with_the_step_and_comes_back_with_the_state():
+    batch = random_batch(1)
+    objective, other = NoisedTopK(2, eps=1.0, seed=3), NoisedTopK(2, eps=1.0, seed=4)
+    first, second = objective(*batch), objective(*batch)
+    assert first != second
+    assert other(*batch) != first
+    objective.load_state_dict(NoisedTopK(2).state_dict())
+    assert objective(*batch) == first
+    objective.eval()
+    assert objective(*batch) == objective(*batch) == second
+
+
+@pytest.mark.parametrize("name", cases("smooth_topk"))
+def test_golden_smooth(name):
+    case = cases("smooth_topk")[name]
+    scores, params = tensor([case["inputs"]["scores"]]), case["params"]
+    labels = one_hot(torch.tensor([case["inputs"]["label"]]), 5)
+    objective = SmoothTopK(params["k"], tau=params["tau"], alpha=params["alpha"])
+    close(objective(scores, labels), case["expected"]["loss"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 9), st.data())
+def test_symmetric_sums_are_sums_over_subsets(seed, count, data):
+    k = data.draw(st.integers(1, count))
+    generator = torch.Generator().manual_seed(seed)
+    logs = 3 * torch.randn(1, count, generator=generator, dtype=torch.float64)
+    for degree, found in zip((k - 1, k), log_symmetric_sums(logs, k), strict=True):
+        subsets = [logs[0, list(subset)].sum() for subset in combinations(range(count), degree)]
+        torch.testing.assert_close(found[0], torch.stack(subsets).logsumexp(0))
+
+
+def test_smooth_becomes_hard_as_tau_falls():
+    scores, labels = random_batch(2, rows=50)
+    for k in (1, 2, 4):
+        limit = hard_limit(scores, labels, k).mean()
+        near = SmoothTopK(k, tau=1e-4)(scores, labels)
+        torch.testing.assert_close(near, limit, atol=1e-3, rtol=0)
+
+
+def test_hard_images_take_the_limit_and_it_fits_the_smooth_form():
+    k, tau = 2, 0.1
+    gap = k * tau * log(1000)
+    row = torch.tensor([3.0, 3.0, 3.0 - gap - 1e-3, 0.5, 0.2], dtype=torch.float64)
+    easy = row.clone()
+    easy[2] += 2e-3  # just below the gap: smooth
+    for label in range(5):
+        labels = one_hot(torch.tensor([label]), 5)
+        found = SmoothTopK(k, tau=tau)(row[None], labels)
+        torch.testing.assert_close(found, hard_limit(row[None], labels, k).mean())
+        smooth = smooth_top_k_loss(easy[None], labels, k, tau, 1.0)[0, label]
+        assert smooth != hard_limit(easy[None], labels, k)[0]
+        torch.testing.assert_close(smooth, found, atol=2 * tau * log(2), rtol=0)
+
+
+@pytest.mark.parametrize("objective", [NoisedTopK(2, eps=0.0), SmoothTopK(2, tau=0.5)])
+def test_a_constant_added_to_all_scores_changes_nothing(objective):
+    scores, labels = random_batch(3)
+    torch.testing.assert_close(objective(scores + 17.0, labels), objective(scores, labels))
+
+
+@pytest.mark.parametrize("objective", [NoisedTopK(2, eps=0.0), SmoothTopK(2)])
+def test_images_without_a_label_are_left_out_and_several_take_their_mean(objective):
+    scores, labels = random_batch(4)
+    alone = objective(scores[1:], labels[1:])
+    none = labels.clone()
+    none[0] = 0
+    torch.testing.assert_close(objective(scores, none), alone)
+    both = torch.zeros(1, 6)
+    both[0, :2] = 1
+    assert objective(scores[:1], both) > 0
+
+
+def test_ten_thousand_labels_in_single_precision():
+    scores = torch.randn(2, 10_000, requires_grad=True)
+    labels = one_hot(torch.tensor([0, 1]), 10_000)
+    loss = SmoothTopK(5, tau=0.1)(scores, labels)
+    loss.backward()
+    exact = SmoothTopK(5, tau=0.1)(scores.detach().double(), labels)
+    torch.testing.assert_close(loss.detach().double(), exact, rtol=1e-5, atol=0)
+    assert scores.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: NoisedTopK(0), "at least 1 .* got 0, 10, 0.2"),
+        (lambda: NoisedTopK(1, eps=-1.0), "eps not negative"),
+        (lambda: SmoothTopK(1, tau=0.0), "tau positive"),
+        (lambda: NoisedTopK(3)(torch.zeros(1, 3), torch.eye(3)[:1]), "below the 3 labels, got 3"),
+        (lambda: SmoothTopK(3)(torch.zeros(1, 3), torch.eye(3)[:1]), "below the 3 labels, got 3"),
+    ],
+)
+def test_refuses_bad_knobs(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()
