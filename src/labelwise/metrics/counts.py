@@ -1,0 +1,163 @@
+"""For each positive entry of a line: how many entries, and how many positives, score as much.
+
+Average precision, AUROC, coverage and precision-recall curves are all sums over positives of such
+counts. Ties are grouped: entries with equal scores are at each other's level.
+
+A line with few positives is compared with each of them directly; a line with many is sorted and
+the positives are looked up. Both are exact. Unobserved entries become NaN, which is at no level.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.metrics.inputs import (
+    BLOCK_ENTRIES,
+    Array,
+    By,
+    Mask,
+    as_mask,
+    blocks,
+    check_by,
+    check_shapes,
+    present_labels,
+    read,
+)
+
+__all__ = ["Lines", "Positives", "lines_of"]
+
+Counts: TypeAlias = NDArray[np.intp]
+
+
+# Comparing an entry costs about 1/64 of sorting it, and a sorted line has a fixed cost.
+COMPARED_POSITIVES = 64
+LINE_COST = 64_000
+
+
+class Level(NamedTuple):
+    """Which entries are counted: by comparison, and by place in a sorted line."""
+
+    compare: np.ufunc
+    side: Literal["left", "right"]
+
+
+AT_LEAST = Level(np.greater_equal, "left")
+ABOVE = Level(np.greater, "right")
+
+
+@dataclass(frozen=True)
+class Positives:
+    """The positives of some lines in order of line, then of falling score.
+
+    ``line`` and ``score`` are (P,), ``per_line`` (L,), ``start`` (L,) is each line's first.
+    """
+
+    line: Counts
+    score: NDArray[Any]
+    per_line: Counts
+    start: Counts
+
+    def at_least(self) -> Counts:
+        """Return how many positives of the same line score at least as much, (P,)."""
+        return self._groups()[1] + 1 - self.start[self.line]
+
+    def above(self) -> Counts:
+        """Return how many positives of the same line score more, (P,)."""
+        return self._groups()[0] - self.start[self.line]
+
+    def _groups(self) -> tuple[Counts, Counts]:
+        """Return the first and last position of each positive's group of equal scores."""
+        opens = np.ones(len(self.line), dtype=np.bool_)
+        opens[1:] = (self.line[1:] != self.line[:-1]) | (self.score[1:] != self.score[:-1])
+        first = np.flatnonzero(opens)
+        last = np.append(first[1:], len(self.line)) - 1
+        group = np.cumsum(opens) - 1
+        return first[group], last[group]
+
+    def total(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the sum over the positives of each line, (L,)."""
+        sums = np.bincount(self.line, values, minlength=len(self.per_line))
+        return sums.astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A block of lines: scores (L, n) with NaN where unobserved, and which are present."""
+
+    where: slice
+    scores: NDArray[Any]
+    present: Mask
+    known: Counts
+
+    def positives(self) -> Positives:
+        """Return the positives of the block."""
+        flat = np.flatnonzero(self.present)
+        line = flat // self.scores.shape[1]
+        score = self.scores.ravel()[flat]
+        per_line = np.bincount(line, minlength=len(self.scores))
+        start = np.cumsum(per_line) - per_line
+        if len(flat) < 16 * len(self.scores):
+            return Positives(line, score[np.lexsort((-score, line))], per_line, start)
+        for first, count in zip(start, per_line, strict=True):  # faster where lines are long
+            score[first : first + count] = np.sort(score[first : first + count])[::-1]
+        return Positives(line, score, per_line, start)
+
+    def at_least(self, positives: Positives) -> Counts:
+        """Return how many entries of its line score at least as much as each positive, (P,)."""
+        return self._count(positives, AT_LEAST)[0]
+
+    def at_least_and_above(self, positives: Positives) -> tuple[Counts, Counts]:
+        """Return the same, and how many entries score more, each (P,)."""
+        at_least, above = self._count(positives, AT_LEAST, ABOVE)
+        return at_least, above
+
+    def _count(self, positives: Positives, *levels: Level) -> list[Counts]:
+        length = self.scores.shape[1]
+        few = positives.per_line * length <= COMPARED_POSITIVES * length + LINE_COST
+        counts = [np.empty(len(positives.line), dtype=np.intp) for _ in levels]
+        compared = np.flatnonzero(few[positives.line])
+        for chunk in blocks(len(compared), length, BLOCK_ENTRIES // 4):
+            index = compared[chunk]
+            rows, score = self.scores[positives.line[index]], positives.score[index, None]
+            for row, level in zip(counts, levels, strict=True):
+                bits = np.bitwise_count(np.packbits(level.compare(rows, score), axis=1))
+                row[index] = bits.sum(axis=1, dtype=np.intp)
+        for line in np.flatnonzero(~few):
+            start = positives.start[line]
+            own = slice(start, start + positives.per_line[line])
+            ordered = np.sort(self.scores[line])  # NaN, unobserved, comes last
+            rising = positives.score[own][::-1]
+            for row, level in zip(counts, levels, strict=True):
+                below = np.searchsorted(ordered, rising, side=level.side)
+                row[own] = self.known[line] - below[::-1]
+        return counts
+
+
+def lines_of(
+    scores: Array, labels: Array, observed: Array | None, by: By, entries: int | None = None
+) -> Iterator[Lines]:
+    """Yield the matrix in blocks of lines."""
+    check_by(by)
+    rows, columns = check_shapes(scores=scores, labels=labels, observed=observed)
+    lines, length = (rows, columns) if by == "image" else (columns, rows)
+    # Blocks of columns are wider, so that each row gives more than one cache line.
+    default = BLOCK_ENTRIES if by == "image" else 4 * BLOCK_ENTRIES
+    for where in blocks(lines, length, entries or default):
+        score = read(scores, where, by)
+        if not np.issubdtype(score.dtype, np.floating):
+            score = score.astype(np.float64)
+        mask = None if observed is None else as_mask(read(observed, where, by), "observed")
+        present = present_labels(read(labels, where, by), mask)
+        if mask is not None:
+            known = np.count_nonzero(mask, axis=1)
+            if np.isnan(score[mask]).any():
+                raise ValueError("scores must not be NaN where they are observed, got NaN")
+            score = np.where(mask, score, score.dtype.type(np.nan))
+        else:
+            known = np.full(len(score), length, dtype=np.intp)
+            if np.isnan(score).any():
+                raise ValueError("scores must not be NaN, got NaN")
+        yield Lines(where, score, present, known)

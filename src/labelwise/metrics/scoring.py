@@ -1,0 +1,181 @@
+"""Brier score and log loss of all entries, and what they are made of.
+
+    score       = calibration + refinement + within
+    refinement  = uncertainty - resolution
+
+                   Brier                              log loss
+    calibration    sum_b w_b (acc_b - conf_b)^2       sum_b w_b KL(acc_b || conf_b)
+    resolution     sum_b w_b (acc_b - base)^2         sum_b w_b KL(acc_b || base)
+    uncertainty    base (1 - base)                    entropy of base
+
+with w_b = n_b / n and base = share present. Calibration can be mended by a map of the
+probabilities, refinement cannot. ``within`` is what the bins hide, since probabilities differ
+inside a bin; it shrinks as bins grow. A certain and wrong prediction has infinite log loss, and
+is not clipped; ``infinite`` counts such entries.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.metrics.averages import Averaged
+from labelwise.metrics.binning import round_edges, width_edges
+from labelwise.metrics.cells import cell_sums
+from labelwise.metrics.inputs import Array, blocks, check_shapes, chosen, read
+
+__all__ = ["ProperScore", "brier_score", "log_loss", "log_loss_from_logs"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ProperScore:
+    """A mean score over ``count`` entries, its parts, and the mean of each label."""
+
+    value: float
+    calibration: float
+    resolution: float
+    uncertainty: float
+    per_label: Averaged
+    count: int
+    infinite: int
+
+    @property
+    def refinement(self) -> float:
+        """What no map of the probabilities can mend."""
+        return self.uncertainty - self.resolution
+
+    @property
+    def within(self) -> float:
+        """What the bins hide: the score less calibration and refinement."""
+        return self.value - self.calibration - self.refinement
+
+
+def brier_score(
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    where: Array | None = None,
+    bins: int = 10,
+) -> ProperScore:
+    """Return the mean of (p - y)^2 over the chosen entries."""
+
+    def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
+        prob = read(probs, part, "image")
+        return prob, (prob - label) ** 2
+
+    shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+    edges = round_edges(width_edges(bins), probs)
+    return _score(shape, entries, labels, observed, where, edges, _square, _square_entropy)
+
+
+def log_loss(
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    where: Array | None = None,
+    bins: int = 10,
+) -> ProperScore:
+    """Return the mean of -y log p - (1 - y) log(1 - p), from probabilities."""
+
+    def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
+        prob = read(probs, part, "image")
+        exact = prob.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return prob, -_times(label, np.log(exact)) - _times(1 - label, np.log1p(-exact))
+
+    shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+    edges = round_edges(width_edges(bins), probs)
+    return _score(shape, entries, labels, observed, where, edges, _kl, _entropy)
+
+
+def log_loss_from_logs(
+    log_p: Array,
+    log_q: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    where: Array | None = None,
+    bins: int = 10,
+) -> ProperScore:
+    """Return the same from a link's (log p, log(1 - p)), exact where p rounds to 0 or 1."""
+
+    def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
+        present, absent = read(log_p, part, "image"), read(log_q, part, "image")
+        return np.exp(present), -_times(label, present) - _times(1 - label, absent)
+
+    shape = check_shapes(log_p=log_p, log_q=log_q, labels=labels, observed=observed, where=where)
+    edges = round_edges(width_edges(bins), log_p)
+    return _score(shape, entries, labels, observed, where, edges, _kl, _entropy)
+
+
+def _score(
+    shape: tuple[int, int],
+    entries: Callable[[slice, Floats], tuple[NDArray[Any], Floats]],
+    labels: Array,
+    observed: Array | None,
+    where: Array | None,
+    edges: NDArray[Any],
+    divergence: Callable[[Floats, Floats], Floats],
+    entropy: Callable[[Floats], Floats],
+) -> ProperScore:
+    """Return the score whose entries a function gives a block of rows at a time."""
+    rows, columns = shape
+    bins = edges.shape[-1] - 1
+    counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
+    totals, infinite = np.zeros(columns), 0
+    for part in blocks(rows, columns):
+        label = read(labels, part, "image").astype(np.float64)
+        keep = chosen(part, observed=observed, where=where)
+        prob, loss = entries(part, label)
+        if keep is not None:
+            loss = np.where(keep, loss, 0.0)
+        cells = cell_sums(prob, label, keep, edges, "label")
+        for sums, added in zip((counts, confidence, present), cells, strict=True):
+            sums += added
+        totals += loss.sum(axis=0)
+        infinite += int(np.isposinf(loss).sum())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        per_label = Averaged.over(totals / counts.sum(axis=1), "label")
+        weight, confidence, present = (a.sum(axis=0) for a in (counts, confidence, present))
+        count, filled = weight.sum(), weight > 0
+        base = present.sum() / count
+        weight, confidence, present = (a[filled] for a in (weight, confidence, present))
+        return ProperScore(
+            value=float(totals.sum() / count),
+            calibration=float(weight @ divergence(present / weight, confidence / weight) / count),
+            resolution=float(weight @ divergence(present / weight, base) / count),
+            uncertainty=float(entropy(base)),
+            per_label=per_label,
+            count=int(count),
+            infinite=infinite,
+        )
+
+
+def _square(truth: Floats, guess: Floats) -> Floats:
+    return (truth - guess) ** 2
+
+
+def _square_entropy(base: Floats) -> Floats:
+    return base * (1 - base)
+
+
+def _kl(truth: Floats, guess: Floats) -> Floats:
+    guess = np.minimum(guess, 1.0)  # a mean of ones may round above one
+    present = _times(truth, np.log(truth) - np.log(guess))
+    return present + _times(1 - truth, np.log1p(-truth) - np.log1p(-guess))
+
+
+def _entropy(base: Floats) -> Floats:
+    return -_times(base, np.log(base)) - _times(1 - base, np.log1p(-base))
+
+
+def _times(weight: Floats, value: NDArray[Any]) -> Floats:
+    """Return the product, 0 where the weight is 0 even if the value is infinite."""
+    with np.errstate(invalid="ignore"):
+        return np.where(weight == 0, 0.0, weight * value)

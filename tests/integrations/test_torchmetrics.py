@@ -1,0 +1,137 @@
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+
+from labelwise import metrics
+from labelwise.integrations.torchmetrics import (
+    MultilabelCalibrationError,
+    MultilabelMeanAveragePrecision,
+    MultilabelSetScore,
+    ZeroLabelFalseAlarmRate,
+)
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+BATCHES = (slice(0, 7), slice(7, 40), slice(40, 60))
+
+
+@pytest.fixture(params=DEVICES)
+def problem(request):
+    random = torch.Generator().manual_seed(0)
+    probs = torch.rand(60, 5, generator=random)
+    labels = (torch.rand(60, 5, generator=random) < 0.4 * probs).long()
+    labels[:, 3] = 0
+    observed = torch.rand(60, 5, generator=random) < 0.8
+    return tuple(part.to(request.param) for part in (probs, labels, observed))
+
+
+def streamed(metric, *arrays):
+    metric = metric.to(arrays[0].device)
+    for rows in BATCHES:
+        metric.update(*(array[rows] for array in arrays))
+    return metric
+
+
+@pytest.mark.parametrize("error", ["ece", "ace", "mce"])
+def test_calibration_error_is_that_of_all_batches(problem, error):
+    pooled = streamed(MultilabelCalibrationError(5, error=error), *problem)
+    expected = getattr(metrics.reliability(*problem), error)()
+    assert pooled.compute().item() == pytest.approx(float(expected), rel=1e-6)
+    each = streamed(MultilabelCalibrationError(5, error=error, pool=False), *problem)
+    expected = getattr(metrics.label_reliability(*problem), error)()
+    assert each.compute().item() == pytest.approx(np.nanmean(expected), rel=1e-6)
+
+
+def test_state_stays_exact_and_adds_up(problem):
+    """As ranks do: the states of two metrics summed are the state of one that saw both."""
+    one = streamed(MultilabelCalibrationError(5), *problem)
+    assert one.counts.dtype == torch.int64
+    assert one.confidence_sums.dtype == one.present_sums.dtype == torch.float64
+    assert one.sums().pooled().counts.sum() == problem[2].sum().item()
+    one.reset()
+    assert one.counts.sum() == 0
+    rank = MultilabelCalibrationError(5).to(problem[0].device)
+    rank.update(*problem)
+    other = MultilabelCalibrationError(5).to(problem[0].device)
+    other.update(*problem)
+    rank.merge_state(other)
+    assert rank.counts.sum() == 2 * problem[2].sum()
+
+
+def test_ranks_are_synced_by_adding_their_sums(problem):
+    """The path torchmetrics takes over ranks, with the second rank's state given by hand."""
+    probs, labels, observed = problem
+    first, second = slice(0, 25), slice(25, 60)
+    there = MultilabelCalibrationError(5).to(probs.device)
+    there.update(probs[second], labels[second], observed[second])
+    states = iter([there.counts, there.confidence_sums, there.present_sums])
+    here = MultilabelCalibrationError(
+        5,
+        dist_sync_fn=lambda state, group: [state, next(states)],
+        distributed_available_fn=lambda: True,
+    ).to(probs.device)
+    here.update(probs[first], labels[first], observed[first])
+    expected = metrics.reliability(*problem).ece()
+    assert here.compute().item() == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_calibration_error_takes_a_selection(problem):
+    where = problem[0] > 0.5
+    metric = MultilabelCalibrationError(5).to(problem[0].device)
+    metric.update(*problem, where)
+    expected = metrics.reliability(*problem, where=where).ece()
+    assert metric.compute().item() == pytest.approx(float(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize("by", ["label", "image"])
+def test_mean_average_precision_leaves_undefined_out(problem, by):
+    found = streamed(MultilabelMeanAveragePrecision(by=by), *problem).compute().item()
+    assert found == pytest.approx(metrics.average_precision(*problem, by=by).value, rel=1e-6)
+    plain = streamed(MultilabelMeanAveragePrecision(by=by), *problem[:2]).compute().item()
+    expected = metrics.average_precision(*problem[:2], by=by).value
+    assert plain == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_set_score_takes_the_sets_of_any_rule(problem, average):
+    probs, labels, observed = problem
+    sets = probs >= torch.tensor([0.1, 0.2, 0.3, 0.9, 0.5], device=probs.device)
+    metric = streamed(MultilabelSetScore(5, beta=2, average=average), sets, labels, observed)
+    counts = metrics.confusion(sets, labels, observed)
+    expected = (counts if average == "macro" else counts.micro()).f_score(2).value
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_false_alarms(problem):
+    probs, labels, observed = problem
+    sets = probs > 0.7
+    metric = streamed(ZeroLabelFalseAlarmRate(), sets, labels, observed)
+    expected = metrics.false_alarm_rate(sets, labels, observed).value
+    assert metric.compute().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_metrics_work_in_a_collection(problem):
+    collection = torchmetrics.MetricCollection(
+        {"ece": MultilabelCalibrationError(5), "map": MultilabelMeanAveragePrecision()}
+    ).to(problem[0].device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collection.update(*problem)
+    assert set(collection.compute()) == {"ece", "map"}
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match="error must be"):
+        MultilabelCalibrationError(5, error="l1")
+    with pytest.raises(ValueError, match="average must be"):
+        MultilabelSetScore(5, average="weighted")
+
+
+def test_without_torchmetrics_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    monkeypatch.delitem(sys.modules, "labelwise.integrations.torchmetrics")
+    with pytest.raises(ImportError, match="pip install torchmetrics"):
+        import labelwise.integrations.torchmetrics  # noqa: F401

@@ -1,0 +1,288 @@
+import json
+from pathlib import Path
+
+import metrics_reference as slow
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from sklearn.calibration import calibration_curve
+
+from labelwise import metrics
+from labelwise.metrics import CalibrationSums, mass_edges, reliability, width_edges
+from labelwise.metrics.binning import bin_of, round_edges
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())["calibration"]
+QUICK = settings(max_examples=60, deadline=None)
+
+
+def calibrated(seed, rows=400, columns=6, dtype=np.float64):
+    random = np.random.default_rng(seed)
+    probs = random.random((rows, columns)).astype(dtype)
+    return probs, random.random((rows, columns)) < probs
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+def test_golden(case):
+    inputs, expected, where = case["inputs"], case["expected"], None
+    if "prob" in inputs:
+        probs, labels = (np.array(inputs[key])[:, None] for key in ("prob", "targets"))
+    else:
+        probs, labels = (np.array(inputs[key]) for key in ("scores", "targets"))
+        where = metrics.top_k_sets(probs, case["params"]["k"])
+    found = reliability(probs, labels, where=where, bins=case["params"]["bins"])
+    assert found.ece() == pytest.approx(expected["ece"], rel=1e-12)
+    assert found.ace() == pytest.approx(expected["ace"], rel=1e-12)
+    assert found.mce() == pytest.approx(expected["mce"], rel=1e-12)
+    assert found.counts.tolist() == expected["counts"]
+    filled = expected["nonempty"]
+    assert np.flatnonzero(found.counts).tolist() == filled
+    np.testing.assert_allclose(found.confidence[filled], expected["conf"], rtol=1e-12)
+    np.testing.assert_allclose(found.accuracy[filled], expected["acc"], rtol=1e-12)
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+@pytest.mark.parametrize("bins", [1, 3, 10, 60])
+def test_errors_equal_the_loops(problem, bins):
+    probs, labels, observed = problem
+    edges = width_edges(bins)
+    expected = slow.calibration_errors(probs[observed], labels[observed], edges)
+    found = reliability(*problem, bins=bins)
+    np.testing.assert_allclose([found.ece(), found.ace(), found.mce()], expected, atol=1e-12)
+    columns = slow.lines(*problem, "label")
+    expected = np.array([slow.calibration_errors(*line, edges) for line in columns])
+    found = metrics.label_reliability(*problem, bins=bins)
+    np.testing.assert_allclose(found.ece(), expected[:, 0], atol=1e-12)
+    np.testing.assert_allclose(found.ace(), expected[:, 1], atol=1e-12)
+    np.testing.assert_allclose(found.mce(), expected[:, 2], atol=1e-12)
+    assert (found.ece() <= found.mce() + 1e-12)[found.counts.sum(axis=1) > 0].all()
+
+
+def test_equals_scikit_learn():
+    probs, labels = calibrated(0)
+    accuracy, confidence = calibration_curve(labels.ravel(), probs.ravel(), n_bins=15)
+    found = reliability(probs, labels, bins=15)
+    np.testing.assert_allclose(found.accuracy, accuracy, rtol=1e-12)
+    np.testing.assert_allclose(found.confidence, confidence, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bins", [2, 3, 5, 7, 10, 15, 20, 49, 100])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_an_edge_lies_in_the_bin_below_it_in_every_precision(bins, dtype):
+    """k / M, rounded to the type, belongs to bin k - 1; the next number up belongs to bin k."""
+    values = width_edges(bins).astype(dtype)
+    edges = round_edges(width_edges(bins), values)
+    wide = values.astype(np.float32) if dtype == np.float16 else values
+    assert bin_of(wide, edges, np.zeros(bins + 1, dtype=np.intp)).tolist() == [0, *range(bins)]
+    above = np.nextafter(values[:-1], dtype(1)).astype(wide.dtype)
+    assert bin_of(above, edges, np.zeros(bins, dtype=np.intp)).tolist() == list(range(bins))
+
+
+def test_bfloat16_edges_are_those_of_bfloat16():
+    probs = torch.tensor([[0.3], [0.7]], dtype=torch.bfloat16)
+    assert reliability(probs, torch.zeros(2, 1)).counts.tolist() == [0, 0, 1, 0, 0, 0, 1, 0, 0, 0]
+
+
+def test_integer_probabilities_are_zero_and_one():
+    for probs in (np.array([[0], [1]]), torch.tensor([[0], [1]])):
+        assert reliability(probs, np.ones((2, 1))).counts.tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+def test_mass_bins_hold_equal_counts_up_to_ties(problem):
+    probs, _, observed = problem
+    bins = 4
+    entries = np.sort(probs[observed])
+    edges = mass_edges(probs, observed, bins=bins)
+    assert edges[0] == 0
+    assert edges[-1] == 1
+    for k in range(1, bins):
+        share = -(-len(entries) * k // bins)
+        if len(entries):
+            below = np.count_nonzero(entries <= edges[k])
+            assert below >= share
+            assert np.count_nonzero(entries < edges[k]) < max(share, 1)
+    own = mass_edges(probs, observed, bins=bins, per_label=True)
+    for column in range(probs.shape[1]):
+        one = slice(column, column + 1)
+        expected = mass_edges(probs[:, one], observed[:, one], bins=bins)
+        np.testing.assert_array_equal(own[column], expected)
+
+
+def test_mass_bins_of_distinct_values_are_even():
+    probs, labels = calibrated(1, rows=100, columns=5)
+    assert set(reliability(probs, labels, bins=10, binning="mass").counts) == {50}
+    each = metrics.label_reliability(probs, labels, bins=10, binning="mass")
+    assert (each.counts == 10).all()
+    expected = [
+        reliability(probs[:, [k]], labels[:, [k]], bins=10, binning="mass").ece() for k in range(5)
+    ]
+    np.testing.assert_allclose(each.ece(), expected, rtol=1e-12)
+
+
+def test_mass_bins_respect_where():
+    probs, labels = calibrated(2, rows=50, columns=6)
+    where = metrics.top_k_sets(probs, 2)
+    assert reliability(probs, labels, where=where, binning="mass").counts.sum() == 100
+    assert set(reliability(probs, labels, where=where, binning="mass").counts) == {10}
+
+
+def test_shards_merge_to_the_whole():
+    probs, labels, observed = slow.problem(1, rows=97, columns=7, levels=100)
+    whole = CalibrationSums.zeros(7, width_edges(12))
+    whole.update(probs, labels, observed)
+    merged = CalibrationSums.zeros(7, width_edges(12))
+    streamed = CalibrationSums.zeros(7, width_edges(12))
+    for rows in np.array_split(np.arange(97), 9):
+        shard = CalibrationSums.zeros(7, width_edges(12))
+        shard.update(probs[rows], labels[rows], observed[rows])
+        streamed.update(probs[rows], labels[rows], observed[rows])
+        merged = merged.merge(shard)
+    for sums in (merged, streamed):
+        np.testing.assert_array_equal(sums.counts, whole.counts)
+        np.testing.assert_allclose(sums.confidence_sums, whole.confidence_sums, rtol=1e-13)
+        np.testing.assert_array_equal(sums.present_sums, whole.present_sums)
+        assert sums.pooled().ece() == pytest.approx(float(whole.pooled().ece()), rel=1e-12)
+
+
+def test_exact_past_the_whole_numbers_of_float32():
+    """24 million entries in one bin: float32 sums stop at 16,777,216 and report 0.0104."""
+    rows = 6_000_000
+    probs = np.broadcast_to(np.float32(0.25), (rows, 4))
+    labels = np.broadcast_to(np.array([True, False, False, False]), (rows, 4))
+    sums = CalibrationSums.zeros(4, width_edges(10))
+    sums.update(probs, labels)
+    assert sums.pooled().counts.sum() == 4 * rows > 2**24
+    assert sums.pooled().ece() == 0
+    assert sums.per_label().ece().tolist() == [0.75, 0.25, 0.25, 0.25]
+    for _ in range(12):
+        sums = sums.merge(sums)
+    assert sums.pooled().counts.sum() == 4 * rows * 2**12 > 2**36
+    assert sums.pooled().ece() == 0
+
+
+@pytest.mark.parametrize("device", slow.DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_torch_on_every_device_equals_numpy(dtype, device):
+    probs, labels, observed = slow.problem(5, rows=60, columns=6, levels=16)
+    tensor = torch.from_numpy(probs).to(device, dtype)
+    others = torch.from_numpy(labels).to(device), torch.from_numpy(observed).to(device)
+    values = tensor.double().cpu().numpy()
+    found = metrics.label_reliability(tensor, *others, bins=8)
+    expected = metrics.label_reliability(values, labels, observed, bins=8)
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    np.testing.assert_allclose(found.ece(), expected.ece(), rtol=1e-12)
+
+
+def test_probabilities_of_zero_and_one_are_kept():
+    """Certain entries, as the quasibinary link gives them, fall in the outer bins."""
+    probs, labels = np.array([[0.0], [1.0], [1.0]]), np.array([[0], [1], [0]])
+    found = reliability(probs, labels)
+    assert found.counts.tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 0, 2]
+    assert found.mce() == 0.5
+
+
+def test_small_bins_can_be_left_out():
+    probs, labels = np.array([[0.05]] * 9 + [[0.95]]), np.zeros((10, 1))
+    found = reliability(probs, labels)
+    assert found.mce() == pytest.approx(0.95)
+    assert found.mce(min_count=2) == pytest.approx(0.05)
+    assert found.ace(min_count=2) == pytest.approx(0.05)
+    assert found.ece(min_count=2) == pytest.approx(0.05)
+    assert np.isnan(found.ece(min_count=11))
+    assert np.isnan(found.ace(min_count=11))
+    with pytest.raises(ValueError, match="min_count"):
+        found.ece(min_count=0)
+
+
+def test_soft_labels_count_by_their_value():
+    found = reliability(np.array([[0.55, 0.55]]), np.array([[0.25, 0.75]]))
+    assert found.accuracy[5] == pytest.approx(0.5)
+
+
+def test_unobserved_entries_may_hold_anything():
+    probs, labels, observed = slow.problem(8, rows=30, columns=4)
+    expected = reliability(probs, labels, observed).ece()
+    probs[~observed], labels[~observed] = np.nan, -1
+    assert reliability(probs, labels, observed).ece() == expected
+
+
+def test_debiased_error_follows_its_formula():
+    probs, labels = calibrated(3, rows=60)
+    found = reliability(probs, labels, bins=5)
+    draws = np.random.default_rng(0).standard_normal((200_000, 5))
+    deviation = np.sqrt(found.accuracy * (1 - found.accuracy) / found.counts)
+    noisy = np.abs(found.gaps() + deviation * draws) @ found.counts / found.counts.sum()
+    expected = 2 * found.ece() - noisy.mean()
+    assert found.debiased_ece() == pytest.approx(float(expected), abs=5e-4)
+
+
+def test_debiasing_removes_what_chance_adds():
+    """Over many calibrated samples the squared estimate averages 0, and plain ECE does not."""
+    plain, debiased, squared = [], [], []
+    for seed in range(300):
+        random = np.random.default_rng(seed)
+        probs = random.choice([0.15, 0.45, 0.85], (40, 3))
+        found = reliability(probs, random.random((40, 3)) < probs)
+        plain.append(found.ece())
+        debiased.append(found.debiased_ece())
+        squared.append(found.debiased_squared())
+    error = np.std(squared) / np.sqrt(len(squared))
+    assert abs(np.mean(squared)) < 4 * error
+    assert np.mean(plain) > 0.04
+    # E|Z + Z'| = sqrt(2) E|Z|, so 2 - sqrt(2) of the error of a calibrated model remains.
+    assert np.mean(debiased) / np.mean(plain) == pytest.approx(2 - np.sqrt(2), abs=0.06)
+
+
+def test_debiased_square_takes_off_the_unbiased_variance():
+    found = reliability(np.full((5, 1), 0.25), np.array([[0], [1], [1], [0], [1]]))
+    assert found.debiased_squared() == pytest.approx(0.35**2 - 0.6 * 0.4 / 4, rel=1e-12)
+
+
+def test_a_single_entry_has_no_noise_to_take_off():
+    found = reliability(np.array([[0.25]]), np.array([[1]]))
+    assert found.debiased_squared() == pytest.approx(0.75**2)
+    assert found.debiased_ece() == pytest.approx(0.75)
+
+
+def test_nothing_observed_is_undefined():
+    found = reliability(np.array([[0.5]]), np.array([[1]]), np.array([[False]]))
+    for value in (found.ece(), found.ace(), found.mce(), found.debiased_ece()):
+        assert np.isnan(value)
+    assert mass_edges(np.zeros((0, 2)), bins=3).tolist() == width_edges(3).tolist()
+
+
+def test_misuse_is_refused():
+    probs, labels = calibrated(4, rows=10, columns=3)
+    with pytest.raises(ValueError, match=r"probs must lie in \[0, 1\], got values from -1.0"):
+        reliability(probs - 1 - probs, labels)
+    with pytest.raises(ValueError, match="probs must lie in"):
+        reliability(np.full((2, 2), np.nan), np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="labels must lie in"):
+        reliability(probs, labels * 2.0)
+    with pytest.raises(ValueError, match="bins must be at least 1, got 0"):
+        reliability(probs, labels, bins=0)
+    with pytest.raises(ValueError, match="binning must be"):
+        reliability(probs, labels, binning="adaptive")
+    with pytest.raises(TypeError, match="where must be boolean"):
+        reliability(probs, labels, where=probs)
+    sums = CalibrationSums.zeros(4, width_edges(10))
+    with pytest.raises(ValueError, match="probs must have 4 columns, got 3"):
+        sums.update(probs, labels)
+    with pytest.raises(ValueError, match="same labels and edges"):
+        sums.merge(CalibrationSums.zeros(4, width_edges(11)))
+    with pytest.raises(ValueError, match="edges must be"):
+        CalibrationSums.zeros(4, np.zeros((3, 11)))
+    own = CalibrationSums.zeros(3, mass_edges(probs, per_label=True))
+    with pytest.raises(ValueError, match="bins shared by all labels"):
+        own.pooled()
+
+
+def test_many_bins_of_each_labels_own():
+    """More bins than a byte can number, one set of edges a label."""
+    probs, labels = calibrated(5, rows=700, columns=2)
+    each = metrics.label_reliability(probs, labels, bins=300, binning="mass")
+    assert each.counts.sum() == 1400
+    assert each.counts.max() <= 3

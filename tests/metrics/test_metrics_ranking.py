@@ -1,0 +1,293 @@
+import json
+from pathlib import Path
+
+import metrics_reference as slow
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from sklearn import metrics as sk
+
+from labelwise import metrics
+from labelwise.metrics import counts
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())
+QUICK = settings(max_examples=60, deadline=None)
+SLOW_AP = {"tied": slow.ap_tied, "untied": slow.ap_untied, "voc": slow.ap_voc}
+
+
+def column(values):
+    return np.asarray(values)[:, None]
+
+
+def dense(seed=0, rows=60, columns=8, rate=0.3, dtype=np.float64):
+    """No ties to speak of, every label and image defined for AUROC and AP."""
+    random = np.random.default_rng(seed)
+    labels = random.random((rows, columns)) < rate
+    labels[:, 0], labels[:, 1] = True, False
+    labels[0], labels[1] = True, False
+    return random.standard_normal((rows, columns)).astype(dtype), labels
+
+
+@pytest.mark.parametrize("case", GOLDEN["ap"], ids=lambda case: case["name"])
+def test_golden_average_precision(case):
+    scores, labels = (column(case["inputs"][key]) for key in ("scores", "targets"))
+    names = {
+        "ap_tie_aware": "tied",
+        "ap_noninterpolated": "untied",
+        "ap_if_positives_first": "untied",
+        "ap_voc_interpolated": "voc",
+    }
+    for key, expected in case["expected"].items():
+        if key in names:
+            ours = metrics.average_precision(scores, labels, variant=names[key]).value
+            assert ours == pytest.approx(expected, rel=1e-12), key
+        else:
+            assert key == "ap_if_positives_last"
+            last = metrics.average_precision(scores[::-1], labels[::-1], variant="untied").value
+            assert last == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", GOLDEN["map"], ids=lambda case: case["name"])
+def test_golden_mean_average_precision(case):
+    scores, labels = (np.array(case["inputs"][key]) for key in ("scores", "targets"))
+    by_label = metrics.average_precision(scores, labels)
+    by_image = metrics.average_precision(scores, labels, by="image")
+    assert 100 * by_label.value == pytest.approx(case["expected"]["map_class"], rel=1e-12)
+    assert 100 * by_image.value == pytest.approx(case["expected"]["map_sample"], rel=1e-12)
+    assert by_image.undefined.tolist() == [3]
+    assert by_image.num_defined == 3
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+def test_average_precision_equals_the_loops(problem):
+    for by in ("label", "image"):
+        for variant, loop in SLOW_AP.items():
+            expected = [loop(*line) for line in slow.lines(*problem, by)]
+            found = metrics.average_precision(*problem, by=by, variant=variant)
+            np.testing.assert_allclose(found.items, expected, rtol=1e-12)
+            assert found.undefined.tolist() == np.flatnonzero(np.isnan(expected)).tolist()
+            if found.num_defined:
+                assert found.value == pytest.approx(np.nanmean(expected), rel=1e-12)
+            else:
+                assert np.isnan(found.value)
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+def test_ranking_metrics_equal_the_loops(problem):
+    for name, loop in (("coverage_error", slow.coverage), ("one_error", slow.one_error)):
+        expected = [loop(*line) for line in slow.lines(*problem, "image")]
+        found = getattr(metrics, name)(*problem)
+        np.testing.assert_allclose(found.items, expected, rtol=1e-12, err_msg=name)
+    for by in ("label", "image"):
+        expected = [slow.auroc(*line) for line in slow.lines(*problem, by)]
+        np.testing.assert_allclose(metrics.auroc(*problem, by=by).items, expected, rtol=1e-12)
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+def test_pooled_metrics_equal_the_loops(problem):
+    scores, labels, observed = problem
+    flat = scores[observed].tolist(), labels[observed].tolist()
+    assert metrics.micro_average_precision(*problem) == pytest.approx(
+        slow.ap_tied(*flat), rel=1e-12, nan_ok=True
+    )
+    assert metrics.micro_auroc(*problem) == pytest.approx(slow.auroc(*flat), rel=1e-12, nan_ok=True)
+
+
+def test_sorting_and_comparing_count_the_same(monkeypatch):
+    """Both ways to count must agree where the choice between them would fall either way."""
+    scores, labels, observed = slow.problem(3, rows=3000, columns=5, levels=200, rate=0.4)
+    monkeypatch.setattr(counts, "COMPARED_POSITIVES", 0)
+    monkeypatch.setattr(counts, "LINE_COST", 0)
+    by_sort = metrics.auroc(scores, labels, observed).items
+    ap_by_sort = metrics.average_precision(scores, labels, observed).items
+    monkeypatch.setattr(counts, "COMPARED_POSITIVES", 10**9)
+    np.testing.assert_array_equal(metrics.auroc(scores, labels, observed).items, by_sort)
+    ap = metrics.average_precision(scores, labels, observed).items
+    np.testing.assert_array_equal(ap, ap_by_sort)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equals_scikit_learn(rate, dtype):
+    scores, labels = dense(rows=800, columns=12, rate=rate, dtype=dtype)
+    scores = scores.round(2)
+    known = [c for c in range(12) if c not in (0, 1)]
+    found = metrics.average_precision(scores, labels).items[known]
+    expected = sk.average_precision_score(labels[:, known], scores[:, known], average=None)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    expected = sk.roc_auc_score(labels[:, known], scores[:, known], average=None)
+    np.testing.assert_allclose(metrics.auroc(scores, labels).items[known], expected, rtol=1e-12)
+    some = labels.any(axis=1)
+    found = metrics.label_ranking_average_precision(scores, labels).value
+    expected = sk.label_ranking_average_precision_score(labels[some], scores[some])
+    assert found == pytest.approx(expected, rel=1e-12)
+    expected = sk.coverage_error(labels[some], scores[some])
+    assert metrics.coverage_error(scores, labels).value == pytest.approx(expected, rel=1e-12)
+    mixed = some & ~labels.all(axis=1)
+    smooth = scores + np.arange(12) * 1e-4  # scikit-learn counts a tie as a whole error
+    loss = sk.label_ranking_loss(labels[mixed], smooth[mixed])
+    by_image = metrics.auroc(smooth, labels, by="image")
+    assert 1 - by_image.value == pytest.approx(loss, rel=1e-12)
+    expected = sk.average_precision_score(labels, scores, average="micro")
+    assert metrics.micro_average_precision(scores, labels) == pytest.approx(expected, rel=1e-12)
+    expected = sk.roc_auc_score(labels.ravel(), scores.ravel())
+    assert metrics.micro_auroc(scores, labels) == pytest.approx(expected, rel=1e-12)
+
+
+def test_pooling_in_blocks_changes_nothing(monkeypatch):
+    scores, labels = dense(rows=400)
+    whole = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
+    monkeypatch.setattr("labelwise.metrics.curves.SORTED_ENTRIES", 100)
+    parts = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
+    assert whole == parts
+
+
+def test_precision_recall_curve_is_that_of_scikit_learn_where_recall_changes():
+    scores, labels = dense(rows=100, columns=3)
+    scores = scores.round(1)
+    precision, recall, thresholds = sk.precision_recall_curve(labels.ravel(), scores.ravel())
+    kept = np.isin(thresholds, scores[labels])
+    curve = metrics.precision_recall_curve(scores, labels)
+    np.testing.assert_array_equal(curve.thresholds[::-1], thresholds[kept])
+    np.testing.assert_allclose(curve.precision[::-1], precision[:-1][kept], rtol=1e-12)
+    np.testing.assert_allclose(curve.recall[::-1], recall[:-1][kept], rtol=1e-12)
+    for beta in (0.5, 1.0, 2.0):
+        threshold, value = curve.best(beta)
+        every = [sk.fbeta_score(labels.ravel(), scores.ravel() >= t, beta=beta) for t in thresholds]
+        assert value == pytest.approx(max(every), rel=1e-12)
+        reached = sk.fbeta_score(labels.ravel(), scores.ravel() >= threshold, beta=beta)
+        assert value == pytest.approx(reached, rel=1e-12)
+
+
+def test_a_curve_without_positives_is_empty():
+    curve = metrics.precision_recall_curve(np.zeros((3, 2)), np.zeros((3, 2)))
+    assert len(curve.thresholds) == 0
+    with pytest.raises(ValueError, match="at least one positive"):
+        curve.best()
+
+
+def test_untied_ranks_long_ties_by_index():
+    """Longer than what any sort does by insertion, which is stable by accident."""
+    scores, labels, observed = slow.problem(3, rows=500, columns=3, levels=2)
+    expected = [slow.ap_untied(*line) for line in slow.lines(scores, labels, observed, "label")]
+    found = metrics.average_precision(scores, labels, observed, variant="untied")
+    np.testing.assert_allclose(found.items, expected, rtol=1e-12)
+
+
+def test_voc_is_never_below_the_default():
+    scores, labels = dense(rows=500)
+    plain = metrics.average_precision(scores, labels).items
+    assert (metrics.average_precision(scores, labels, variant="voc").items >= plain)[[0, 2]].all()
+
+
+def test_auroc_turns_over_with_the_labels():
+    scores, labels = dense(rows=200)
+    turned = metrics.auroc(scores, ~labels).items
+    np.testing.assert_allclose(metrics.auroc(scores, labels).items + turned, 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("device", slow.DEVICES)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
+def test_torch_on_every_device_equals_numpy(dtype, device):
+    scores, labels, observed = slow.problem(5, rows=40, columns=6, levels=16)
+    tensor = torch.from_numpy(scores).to(device, dtype)
+    values = tensor.double().cpu().numpy()
+    others = torch.from_numpy(labels).to(device), torch.from_numpy(observed).to(device)
+    for metric in (
+        metrics.average_precision,
+        metrics.auroc,
+        metrics.coverage_error,
+        metrics.one_error,
+    ):
+        found = metric(tensor, *others)
+        np.testing.assert_array_equal(found.items, metric(values, labels, observed).items)
+    assert metrics.micro_auroc(tensor, *others) == metrics.micro_auroc(values, labels, observed)
+
+
+def test_half_precision_numpy_and_integer_scores_are_read():
+    scores, labels, observed = slow.problem(6, rows=30, columns=4, levels=8)
+    expected = metrics.average_precision(scores, labels, observed).items
+    for same in (scores.astype(np.float16), (8 * scores).astype(np.int64)):
+        found = metrics.average_precision(same, labels, observed).items
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_labels_of_any_type_and_layout_are_read():
+    scores, labels, observed = slow.problem(7, rows=30, columns=4)
+    expected = metrics.average_precision(scores, labels, observed).items
+    for same in (labels.astype(bool), labels.astype(np.float32), np.asfortranarray(labels)):
+        found = metrics.average_precision(np.asfortranarray(scores), same, observed).items
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_infinite_scores_are_ordinary():
+    scores = column([np.inf, 1.0, -np.inf, -np.inf])
+    labels, observed = column([0, 1, 1, 0]), column([True, True, True, False])
+    expected = (1 / 2 + 2 / 3) / 2
+    assert metrics.average_precision(scores, labels, observed).value == pytest.approx(expected)
+
+
+def test_unobserved_entries_may_hold_anything():
+    scores, labels, observed = slow.problem(8, rows=30, columns=4)
+    dirty, odd = scores.copy(), labels.copy()
+    dirty[~observed], odd[~observed] = np.nan, -1
+    for metric in (metrics.average_precision, metrics.auroc, metrics.one_error):
+        expected = metric(scores, labels, observed).items
+        np.testing.assert_array_equal(metric(dirty, odd, observed).items, expected)
+
+
+def test_empty_matrices_are_undefined():
+    for shape in ((0, 3), (3, 0), (0, 0)):
+        empty = np.zeros(shape)
+        for by in ("label", "image"):
+            found = metrics.average_precision(empty, empty, by=by)
+            assert np.isnan(found.value)
+            assert found.num_defined == 0
+        assert np.isnan(metrics.micro_auroc(empty, empty))
+
+
+def test_undefined_labels_are_named():
+    found = metrics.average_precision(np.eye(3), np.diag([1, 0, 1]))
+    assert found.undefined_names(["cat", "dog", "sea"]) == ["dog"]
+    with pytest.raises(ValueError, match="names must be 3, got 2"):
+        found.undefined_names(["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.zeros(3), np.zeros(3)), ValueError, r"scores must be \(N, K\), got shape \(3,\)"),
+        ((np.zeros((2, 2)), np.zeros((2, 3))), ValueError, "labels must have the shape of scores"),
+        ((np.zeros((2, 2)), np.full((2, 2), 0.5)), ValueError, "labels must be 0 or 1"),
+        ((np.zeros((2, 2)), np.full((2, 2), -1)), ValueError, "labels must be 0 or 1"),
+        ((np.full((2, 2), np.nan), np.zeros((2, 2))), ValueError, "must not be NaN"),
+        (
+            (np.full((2, 2), np.nan), np.zeros((2, 2)), np.ones((2, 2), dtype=bool)),
+            ValueError,
+            "must not be NaN where",
+        ),
+        ((np.zeros((2, 2)),) * 3, TypeError, "observed must be boolean"),
+    ],
+)
+def test_bad_input_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        metrics.average_precision(*arguments)
+
+
+def test_an_unknown_axis_is_refused():
+    for metric in (metrics.average_precision, metrics.auroc):
+        with pytest.raises(ValueError, match="by must be 'label' or 'image', got 'class'"):
+            metric(np.eye(2), np.eye(2), by="class")
+    with pytest.raises(ValueError, match="by must be"):
+        metrics.confusion(np.eye(2) > 0, np.eye(2), by="class")
+
+
+def test_an_unknown_variant_is_refused():
+    with pytest.raises(ValueError, match="variant must be"):
+        metrics.average_precision(np.eye(2), np.eye(2), variant="coco")

@@ -1,0 +1,240 @@
+import metrics_reference as slow
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn import metrics as sk
+
+from labelwise import metrics
+from labelwise.metrics.intervals import bootstrap
+
+
+def calibrated(seed, rows=300, columns=5):
+    random = np.random.default_rng(seed)
+    probs = random.uniform(0.02, 0.98, (rows, columns))
+    return probs, random.random((rows, columns)) < probs
+
+
+def test_scores_equal_scikit_learn():
+    probs, labels = calibrated(0)
+    labels[:, 0] = True
+    brier, log = metrics.brier_score(probs, labels), metrics.log_loss(probs, labels)
+    for k in range(1, 5):
+        assert brier.per_label.items[k] == pytest.approx(
+            sk.brier_score_loss(labels[:, k], probs[:, k]), rel=1e-12
+        )
+        assert log.per_label.items[k] == pytest.approx(
+            sk.log_loss(labels[:, k], probs[:, k]), rel=1e-12
+        )
+    assert brier.value == pytest.approx(np.mean((probs - labels) ** 2), rel=1e-12)
+    assert log.value == pytest.approx(sk.log_loss(labels.ravel(), probs.ravel()), rel=1e-12)
+    assert brier.count == log.count == labels.size
+
+
+@pytest.mark.parametrize("score", [metrics.brier_score, metrics.log_loss])
+def test_parts_add_up_and_nothing_hides_when_bins_are_single_values(score):
+    random = np.random.default_rng(1)
+    probs = random.choice([0.05, 0.25, 0.65, 0.95], (500, 3))
+    labels = random.random((500, 3)) < 0.5 * probs + 0.2
+    found = score(probs, labels)
+    assert found.within == pytest.approx(0, abs=1e-12)
+    assert found.calibration > 0
+    assert found.resolution > 0
+    acc = {p: labels[probs == p].mean() for p in np.unique(probs)}
+    mended = np.vectorize(acc.get)(probs)
+    assert score(mended, labels).calibration == pytest.approx(0, abs=1e-12)
+    assert score(mended, labels).value == pytest.approx(found.refinement, rel=1e-12)
+    base = np.full(probs.shape, labels.mean())
+    assert score(base, labels).value == pytest.approx(found.uncertainty, rel=1e-12)
+
+
+def test_what_bins_hide_shrinks_as_they_grow():
+    probs, labels = calibrated(2, rows=4000)
+    hidden = [abs(metrics.brier_score(probs, labels, bins=bins).within) for bins in (2, 10, 50)]
+    assert hidden[0] > hidden[1] > hidden[2]
+
+
+@pytest.mark.parametrize("device", slow.DEVICES)
+def test_masks_and_tensors(device):
+    probs, labels, observed = slow.problem(3, rows=40, columns=5, levels=9)
+    probs = 0.05 + 0.9 * probs
+    where = np.random.default_rng(0).random(probs.shape) < 0.7
+    chosen = observed & where
+    expected = np.mean((probs - labels)[chosen] ** 2)
+    probs[~chosen], labels[~chosen] = np.nan, -1
+    tensors = [torch.from_numpy(a).to(device) for a in (probs, labels, observed)]
+    found = metrics.brier_score(*tensors, where=torch.from_numpy(where).to(device))
+    assert found.value == pytest.approx(expected, rel=1e-12)
+    assert found.count == chosen.sum()
+    log = metrics.log_loss(*tensors, where=where)
+    expected = sk.log_loss(labels[chosen], probs[chosen], labels=[0, 1])
+    assert log.value == pytest.approx(expected, rel=1e-12)
+
+
+def test_logs_keep_what_probabilities_round_away():
+    logits = torch.tensor([[60.0, -60.0, 3.0]], dtype=torch.float64)
+    log_p, log_q = torch.nn.functional.logsigmoid(logits), torch.nn.functional.logsigmoid(-logits)
+    labels = torch.tensor([[0, 1, 1]])
+    found = metrics.log_loss_from_logs(log_p, log_q, labels)
+    expected = (60 + 60 + np.log1p(np.exp(-3.0))) / 3
+    assert found.value == pytest.approx(expected, rel=1e-12)
+    rounded = metrics.log_loss(log_p.exp(), labels)
+    assert rounded.value == np.inf
+    assert rounded.infinite == 1
+    assert found.infinite == 0
+
+
+def test_certain_and_right_costs_nothing():
+    probs, labels = np.array([[0.0, 1.0]]), np.array([[0, 1]])
+    for score in (metrics.log_loss, metrics.brier_score):
+        found = score(probs, labels)
+        assert found.value == 0
+        assert found.calibration == pytest.approx(0, abs=1e-15)
+
+
+def test_soft_labels_have_the_log_loss_of_their_mixture():
+    probs, soft = np.array([[0.3, 0.8]]), np.array([[0.25, 0.5]])
+    expected = -(soft * np.log(probs) + (1 - soft) * np.log(1 - probs)).mean()
+    assert metrics.log_loss(probs, soft).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_no_entry_has_no_score():
+    found = metrics.brier_score(np.full((2, 2), 0.5), np.eye(2), np.zeros((2, 2), dtype=bool))
+    assert np.isnan(found.value)
+    assert found.per_label.num_defined == 0
+
+
+def test_bootstrap_equals_drawing_images_one_by_one():
+    probs, labels, observed = slow.problem(4, rows=40, columns=4, levels=50)
+    found = metrics.calibration_interval(probs, labels, observed, draws=50, level=0.8, seed=3)
+    random = np.random.default_rng(3)
+    draws = random.integers(40, size=(50, 40))
+    values = [
+        metrics.reliability(probs[rows], labels[rows], observed[rows]).ece() for rows in draws
+    ]
+    value = metrics.reliability(probs, labels, observed).ece()
+    low, high = 2 * value - np.quantile(values, [0.9, 0.1])
+    assert found.value == pytest.approx(float(value), rel=1e-12)
+    assert found.low == pytest.approx(max(low, 0), rel=1e-9)
+    assert found.high == pytest.approx(high, rel=1e-9)
+
+
+def test_bootstrap_blocks_draw_the_same_images(monkeypatch):
+    probs, labels = calibrated(5, rows=50)
+    whole = metrics.calibration_interval(probs, labels, metric="mce", draws=40)
+    monkeypatch.setattr("labelwise.metrics.intervals.DRAWN_ENTRIES", 100)
+    assert metrics.calibration_interval(probs, labels, metric="mce", draws=40) == whole
+    other = metrics.calibration_interval(probs, labels, metric="ace", draws=40, binning="mass")
+    assert other.low <= other.value <= other.high
+
+
+def test_interval_of_a_mean_covers_it_as_often_as_it_says():
+    random = np.random.default_rng(6)
+    covered = 0
+    for seed in range(200):
+        sums = np.column_stack([random.exponential(size=120), np.ones(120)])
+        found = bootstrap(sums, lambda s: s[:, 0] / s[:, 1], draws=200, level=0.9, seed=seed)
+        covered += found.low <= 1 <= found.high
+    assert 0.8 < covered / 200 < 0.97
+
+
+def test_bootstrap_refuses_nonsense():
+    probs, labels = calibrated(7, rows=5)
+    with pytest.raises(ValueError, match="level must lie"):
+        metrics.calibration_interval(probs, labels, level=1.0)
+    with pytest.raises(ValueError, match="metric must be"):
+        metrics.calibration_interval(probs, labels, metric="brier")
+
+
+def rejections(make, trials=300, level=0.05):
+    """Return how often each test rejects, (spiegelhalter, chi2)."""
+    rejected = np.zeros(2)
+    for seed in range(trials):
+        found = metrics.calibration_test(*make(np.random.default_rng(seed)), bins=4)
+        rejected += np.array([found.spiegelhalter_p, found.chi2_p]) < level
+    return rejected / trials
+
+
+def test_calibrated_models_are_rejected_as_often_as_the_level_says():
+    def independent(random):
+        probs = random.random((200, 3))
+        return probs, random.random((200, 3)) < probs
+
+    rates = rejections(independent)
+    assert (rates > 0.015).all()
+    assert (rates < 0.095).all()
+
+
+def test_labels_of_one_image_may_depend_on_each_other():
+    """Every label ten times over: tests that count entries as draws reject most of the time."""
+
+    def copied(random):
+        probs = random.random((200, 1)).repeat(10, axis=1)
+        return probs, (random.random((200, 1)) < probs[:, :1]).repeat(10, axis=1)
+
+    rates = rejections(copied)
+    assert (rates > 0.015).all()
+    assert (rates < 0.095).all()
+
+
+def test_overconfidence_is_found_and_has_a_positive_z():
+    random = np.random.default_rng(8)
+    truth = random.random((500, 4))
+    labels = random.random((500, 4)) < truth
+    sharp = truth**3 / (truth**3 + (1 - truth) ** 3)
+    found = metrics.calibration_test(sharp, labels)
+    assert found.spiegelhalter_z > 4
+    assert found.spiegelhalter_p < 1e-4
+    assert found.chi2_p < 1e-4
+    assert metrics.calibration_test(0.25 + truth / 2, labels).spiegelhalter_z < -4
+
+
+def test_p_values_are_those_of_scipy():
+    probs, labels = calibrated(9)
+    found = metrics.calibration_test(probs, labels)
+    assert found.degrees == 10
+    assert found.num_images == 300
+    assert found.chi2_p == pytest.approx(stats.chi2.sf(found.chi2, 10), rel=1e-9)
+    assert found.spiegelhalter_p == pytest.approx(
+        2 * stats.norm.sf(abs(found.spiegelhalter_z)), rel=1e-9
+    )
+
+
+def test_statistics_equal_plain_linear_algebra():
+    probs, labels, observed = slow.problem(10, rows=80, columns=4, levels=97)
+    probs = 0.01 + 0.98 * probs
+    found = metrics.calibration_test(probs, labels, observed, bins=3)
+    gap = np.where(observed, labels - probs, 0)
+    drawn = np.stack(
+        [np.where((probs > k / 3) & (probs <= (k + 1) / 3), gap, 0).sum(1) for k in range(3)]
+    )
+    total = drawn.sum(axis=1)
+    assert found.chi2 == pytest.approx(total @ np.linalg.solve(drawn @ drawn.T, total), rel=1e-9)
+    image = (gap * (1 - 2 * probs)).sum(axis=1)
+    assert found.spiegelhalter_z == pytest.approx(image.sum() / np.sqrt((image**2).sum()))
+
+
+def test_bins_that_move_together_are_one_degree_of_freedom():
+    found = metrics.calibration_test(np.array([[0.15, 0.85]]), np.array([[1, 0]]))
+    assert found.degrees == 1
+    assert found.chi2 == pytest.approx(1)
+
+
+def test_bins_of_tiny_gaps_count_as_much_as_others():
+    probs = np.array([[1e-6, 0.5], [1e-6, 0.4], [1e-7, 0.5]])
+    assert metrics.calibration_test(probs, np.array([[0, 1], [0, 0], [0, 1]])).degrees == 3
+
+
+def test_certain_and_wrong_refutes_calibration():
+    probs = np.full((50, 1), 0.5)
+    probs[0] = 1.0
+    labels = np.arange(50)[:, None] % 2
+    found = metrics.calibration_test(probs, labels)
+    assert found.impossible == 1
+    assert found.chi2_p == found.spiegelhalter_p == 0
+    assert metrics.calibration_test(probs, labels, probs < 1).impossible == 0
+
+
+def test_certain_and_right_is_no_evidence():
+    found = metrics.calibration_test(np.ones((3, 1)), np.ones((3, 1)))
+    assert (found.chi2_p, found.spiegelhalter_p, found.degrees) == (1.0, 1.0, 0)

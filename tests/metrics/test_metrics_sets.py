@@ -1,0 +1,185 @@
+import json
+from pathlib import Path
+
+import metrics_reference as slow
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from sklearn import metrics as sk
+
+from labelwise import metrics
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())
+QUICK = settings(max_examples=60, deadline=None)
+
+
+def sets_problem(seed, **options):
+    scores, labels, observed = slow.problem(seed, **options)
+    return scores > 0.5, labels, observed
+
+
+@pytest.mark.parametrize("case", GOLDEN["f1_topk"], ids=lambda case: case["name"])
+def test_golden_top_k(case):
+    scores, labels = (np.array(case["inputs"][key]) for key in ("scores", "targets"))
+    found, expected = metrics.top_k_scores(scores, labels, **case["params"]), case["expected"]
+    np.testing.assert_allclose(found.per_label, expected["per_class_f1"], rtol=1e-12)
+    assert 100 * found.macro_f1 == pytest.approx(expected["macro_f1"], rel=1e-12)
+    assert 100 * found.micro_f1 == pytest.approx(expected["micro_f1"], rel=1e-12)
+    assert 100 * found.cf1 == pytest.approx(expected["CF1_from_mean_PR"], rel=1e-12)
+
+
+@pytest.mark.parametrize("case", GOLDEN["avgk_class_groups"], ids=lambda case: case["name"])
+def test_golden_shots(case):
+    counts = np.array(case["inputs"]["train_counts"])
+    values = np.array(case["inputs"]["per_class_accuracy"])
+    assert metrics.shot_groups(counts).tolist() == case["expected"]["groups"]
+    groups = metrics.by_shot(values, torch.from_numpy(counts))
+    for shot in ("few", "medium", "many"):
+        assert groups[shot].value == pytest.approx(case["expected"][shot], rel=1e-12)
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+def test_counts_equal_the_loops(problem):
+    scores, labels, observed = problem
+    sets = scores > 0.5
+    for by in ("label", "image"):
+        found = metrics.confusion(sets, labels, observed, by=by)
+        expected = [
+            [
+                sum(bool(s) == a and bool(y) == b for s, y in zip(*line, strict=True))
+                for a, b in ((True, True), (True, False), (False, True), (False, False))
+            ]
+            for line in slow.lines(sets, labels, observed, by)
+        ]
+        np.testing.assert_array_equal(
+            [found.tp, found.fp, found.fn, found.tn], np.array(expected).T
+        )
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("undefined", "value"), [("skip", np.nan), ("zero", 0), ("one", 1)])
+def test_scores_equal_scikit_learn(beta, undefined, value):
+    sets, labels, _ = sets_problem(0, rows=60, columns=10, rate=0.1)
+    sets[:, 0] = labels[:, 0] = False
+    sets[0] = labels[0] = False
+    keep = {"zero_division": value}
+    found = metrics.confusion(sets, labels)
+    for average, counts in (
+        ("macro", found),
+        ("micro", found.micro()),
+        ("samples", metrics.confusion(sets, labels, by="image")),
+    ):
+        for score, ours in (
+            (sk.precision_score, counts.precision(undefined)),
+            (sk.recall_score, counts.recall(undefined)),
+        ):
+            expected = score(labels, sets, average=average, **keep)
+            assert ours.value == pytest.approx(expected, rel=1e-12)
+        expected = sk.fbeta_score(labels, sets, beta=beta, average=average, **keep)
+        assert counts.f_score(beta, undefined).value == pytest.approx(expected, rel=1e-12)
+    assert metrics.hamming_loss(sets, labels) == pytest.approx(sk.hamming_loss(labels, sets))
+    exact = metrics.subset_accuracy(sets, labels)
+    assert exact.value == pytest.approx(sk.accuracy_score(labels, sets))
+
+
+def test_cf1_is_the_harmonic_mean_of_the_mean_precision_and_recall():
+    sets, labels, _ = sets_problem(1, rows=60, columns=10)
+    counts = metrics.confusion(sets, labels)
+    p, r = counts.precision().value, counts.recall().value
+    assert counts.cf1() == pytest.approx(2 / (1 / p + 1 / r), rel=1e-12)
+    wrong = metrics.confusion(np.array([[True, False]]), np.array([[0, 1]]))
+    assert wrong.cf1() == 0
+    nothing = metrics.confusion(np.zeros((1, 1), dtype=bool), np.zeros((1, 1)))
+    assert np.isnan(nothing.cf1())
+
+
+def test_unknown_entries_are_neither_right_nor_wrong():
+    sets, labels, observed = sets_problem(2, rows=30, columns=5, unknown=0.5)
+    labels[~observed] = -1
+    wrong = (sets != (labels == 1)) & observed
+    assert metrics.hamming_loss(sets, labels, observed) == wrong.sum() / observed.sum()
+    exact = metrics.subset_accuracy(sets, labels, observed)
+    seen = observed.any(axis=1)
+    np.testing.assert_array_equal(np.isnan(exact.items), ~seen)
+    assert exact.value == (~wrong.any(axis=1))[seen].mean()
+    assert np.isnan(metrics.hamming_loss(sets, labels, np.zeros_like(observed)))
+
+
+@pytest.mark.parametrize("device", slow.DEVICES)
+def test_torch_on_every_device_equals_numpy(device):
+    problem = sets_problem(3, rows=30, columns=5)
+    tensors = [torch.from_numpy(array).to(device) for array in problem]
+    found, expected = metrics.confusion(*tensors), metrics.confusion(*problem)
+    np.testing.assert_array_equal(found.f_score().items, expected.f_score().items)
+    scores = torch.from_numpy(np.random.default_rng(0).random((9, 5))).to(device)
+    np.testing.assert_array_equal(
+        metrics.top_k_sets(scores, 2), metrics.top_k_sets(scores.cpu().numpy(), 2)
+    )
+
+
+@QUICK
+@given(problem=slow.PROBLEMS)
+def test_top_k_takes_the_lower_index_of_ties(problem):
+    scores = problem[0]
+    for k in range(1, scores.shape[1] + 1):
+        expected = np.zeros(scores.shape, dtype=bool)
+        for row, line in enumerate(scores):
+            best = sorted(range(len(line)), key=lambda i: (-line[i], i))[:k]
+            expected[row, best] = True
+        np.testing.assert_array_equal(metrics.top_k_sets(scores, k), expected)
+
+
+def test_top_k_counts_an_undefined_label_as_zero_and_confusion_leaves_it_out():
+    scores, labels = np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([[1, 0], [1, 0]])
+    assert metrics.top_k_scores(scores, labels, k=1).macro_f1 == 0.5
+    counts = metrics.confusion(metrics.top_k_sets(scores, 1), labels)
+    assert counts.f_score().value == 1
+    assert counts.f_score().undefined.tolist() == [1]
+
+
+def test_set_sizes():
+    sets = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 1, 1]], dtype=bool)
+    found = metrics.set_sizes(sets)
+    assert (found.mean, found.largest, found.empty) == (1.5, 3, 0.25)
+    assert found.deviation == np.std([2, 0, 1, 3])
+
+
+def test_average_k_accuracy_of_single_labels_is_the_share_of_sets_that_hold_them():
+    random = np.random.default_rng(4)
+    probs, classes = random.random((200, 6)), random.integers(0, 5, 200)
+    sets = probs >= 0.6
+    found = metrics.average_k_accuracy(sets, np.eye(6, dtype=int)[classes])
+    hits = sets[np.arange(200), classes]
+    assert found.per_image.value == hits.mean()
+    expected = [hits[classes == k].mean() for k in range(5)]
+    np.testing.assert_allclose(found.per_label.items[:5], expected, rtol=1e-12)
+    assert found.per_label.undefined.tolist() == [5]
+    assert found.mean_size == sets.sum() / 200
+    groups = metrics.by_shot(found.per_label.items, np.array([1, 1, 50, 500, 500, 500]))
+    assert groups["many"].value == pytest.approx(np.mean(expected[3:5]))
+    assert groups["many"].undefined.tolist() == [2]
+
+
+def test_misuse_is_refused():
+    sets, labels, _ = sets_problem(5, rows=4, columns=3)
+    with pytest.raises(TypeError, match="sets must be boolean, got float64"):
+        metrics.confusion(sets.astype(float), labels)
+    with pytest.raises(ValueError, match="labels must be 0 or 1"):
+        metrics.confusion(sets, labels + 2)
+    with pytest.raises(ValueError, match="undefined must be"):
+        metrics.confusion(sets, labels).f_score(undefined="nan")
+    with pytest.raises(ValueError, match="beta must be positive"):
+        metrics.confusion(sets, labels).f_score(beta=0)
+    for k in (0, 4):
+        with pytest.raises(ValueError, match="k must be between 1 and 3"):
+            metrics.top_k_sets(labels, k)
+    with pytest.raises(ValueError, match="must not be NaN"):
+        metrics.top_k_sets(np.full((1, 2), np.nan), 1)
+    with pytest.raises(ValueError, match="at least one set"):
+        metrics.set_sizes(np.zeros((0, 3), dtype=bool))
+    with pytest.raises(ValueError, match="train_counts must be"):
+        metrics.shot_groups(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="per_label must have 2 values, got 3"):
+        metrics.by_shot(np.zeros(3), np.zeros(2))
