@@ -1,0 +1,227 @@
+"""``labelwise data``: describe a table, split it, hide labels, write it in another format."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from labelwise.data import LabelTable
+    from labelwise.data.describe import Description
+
+__all__ = ["data_app"]
+
+data_app = typer.Typer(
+    help="Describe, split, corrupt and convert label tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[
+    str,
+    typer.Argument(help="A file, a folder, scenes, FORMAT:path, or 'train=a.csv;test=b.csv'."),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv .tsv .jsonl .parquet")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="An option of the format, KEY=VALUE (YAML), more than once."),
+]
+Skip = Annotated[bool, typer.Option("--skip-missing", help="Leave missing images out.")]
+Seed = Annotated[int, typer.Option(help="The seed of what is drawn by chance.")]
+LABELS_SHOWN = 30
+
+
+@data_app.command("describe")
+def describe_table(
+    source: Source,
+    options: Options = None,
+    skip_missing: Skip = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Also read every image and find shared ones.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if a known set does not have its known counts.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every label.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show label frequencies, labels per image, pairs, zero-label and unknown shares."""
+    import json
+
+    from labelwise.cli.text import say
+    from labelwise.data.checks import reject_shared_content
+    from labelwise.data.describe import describe
+    from labelwise.errors import DataError
+
+    table = _load(source, options, skip_missing)
+    if content:
+        reject_shared_content(table)
+    description = describe(table)
+    stated, mismatches = _against_papers(source, table)
+    if as_json:
+        say(json.dumps({**description.as_dict(), "count_mismatches": mismatches}, indent=2))
+    else:
+        _show(description, LABELS_SHOWN if not every else len(description.labels))
+        for sentence in mismatches:
+            say(f"not the whole set: {sentence}")
+        if stated and not mismatches:
+            say("the counts are those stated of the whole set")
+    if strict and mismatches:
+        raise DataError(f"{table.name}: {'; '.join(mismatches)}")
+
+
+@data_app.command("split")
+def split_table(
+    source: Source,
+    out: Out,
+    shares: Annotated[str, typer.Option(help="Shares of the splits.")] = "train=.8,val=.1,test=.1",
+    seed: Seed = 0,
+    by_content: Annotated[
+        bool, typer.Option(help="Read the images, keep equal ones in one split.")
+    ] = True,
+    options: Options = None,
+    skip_missing: Skip = False,
+) -> None:
+    """Write the table with a stratified split; groups and equal images stay together."""
+    from labelwise.cli.text import say
+    from labelwise.data.export import export
+    from labelwise.data.split import stratified_split
+
+    table = _load(source, options, skip_missing)
+    parted = stratified_split(table, _shares(shares), seed=seed, by_content=by_content)
+    export(parted, out)
+    sizes = ", ".join(f"{name} {len(part):,}" for name, part in parted.splits().items())
+    say(f"wrote {out}: {sizes}")
+
+
+@data_app.command("observe")
+def observe_table(
+    source: Source,
+    out: Out,
+    single_positive: Annotated[
+        bool, typer.Option("--single-positive", help="Keep one present label an image.")
+    ] = False,
+    keep: Annotated[float | None, typer.Option(help="Keep each label known at this rate.")] = None,
+    flip_present: Annotated[float, typer.Option(help="Chance that present turns absent.")] = 0.0,
+    flip_absent: Annotated[float, typer.Option(help="Chance that absent turns present.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Default 1200 for single positives.")] = None,
+    options: Options = None,
+    skip_missing: Skip = False,
+) -> None:
+    """Write the table with fewer labels known, or some wrong, in its train split."""
+    from labelwise.cli.text import say
+    from labelwise.data import observe as corrupt
+    from labelwise.data.describe import describe
+    from labelwise.data.export import export
+    from labelwise.errors import SettingsError
+
+    chosen = [single_positive, keep is not None, flip_present > 0 or flip_absent > 0]
+    if sum(chosen) != 1:
+        raise SettingsError("give one of --single-positive, --keep, --flip-present/--flip-absent")
+    table = _load(source, options, skip_missing)
+    if single_positive:
+        table = corrupt.single_positive(table, seed=1200 if seed is None else seed)
+    elif keep is not None:
+        table = corrupt.keep_known(table, keep, seed=seed or 0)
+    else:
+        table = corrupt.flip_labels(table, present=flip_present, absent=flip_absent, seed=seed or 0)
+    export(table, out)
+    share = describe(table).unknown_share
+    say(f"wrote {out}: {len(table):,} images, {share:.1%} of the entries unknown")
+
+
+@data_app.command("export")
+def export_table(
+    source: Source, out: Out, options: Options = None, skip_missing: Skip = False
+) -> None:
+    """Write the table in another format."""
+    from labelwise.cli.text import say
+    from labelwise.data.export import export
+
+    table = _load(source, options, skip_missing)
+    export(table, out)
+    say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
+
+
+def _load(source: str, options: list[str] | None, skip_missing: bool) -> "LabelTable":
+    import yaml
+
+    from labelwise.data import load
+    from labelwise.errors import SettingsError
+
+    given: dict[str, Any] = {}
+    for option in options or []:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise SettingsError(f"an option must be KEY=VALUE, got {option!r}")
+        try:
+            given[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise SettingsError(f"the value of {key!r} must be YAML, got {value!r}") from None
+    return load(source, skip_missing=skip_missing, **given)
+
+
+def _shares(text: str) -> dict[str, float]:
+    from labelwise.errors import SettingsError
+
+    shares = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            shares[name.strip()] = float(value)
+        except ValueError:
+            raise SettingsError(f"shares must read train=.8,val=.2, got {text!r}") from None
+    return shares
+
+
+def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
+    """Return whether counts are stated of this format, and the sentences where they differ."""
+    from labelwise.data.describe import count_mismatches
+    from labelwise.data.load import find_parts
+    from labelwise.data.readers import GENERATED
+
+    parts = [] if source in GENERATED else find_parts(source)
+    if len(parts) != 1 or not parts[0][1].counts:
+        return False, []
+    reader = parts[0][1]
+    return True, count_mismatches(table, reader.counts, reader.labels)
+
+
+def _show(description: "Description", shown: int) -> None:
+    from labelwise.cli.text import say, show_table
+
+    images = max(1, description.images)
+    say(f"{description.name}: {description.images:,} images, {len(description.labels)} labels")
+    if description.splits:
+        say("splits: " + ", ".join(f"{name} {n:,}" for name, n in description.splits.items()))
+    if description.groups is not None:
+        say(f"groups: {description.groups:,}")
+    say(f"labels per image: {description.mean_labels:.2f} on average; images with 0, 1, 2, ...: ")
+    say("  " + ", ".join(f"{count:,}" for count in description.labels_per_image[:16]))
+    say(f"zero-label (reviewed, none of them): {description.zero_label / images:.1%}")
+    say(f"unlabelled (nothing known): {description.unlabelled / images:.1%}")
+    say(f"unknown entries: {description.unknown_share:.1%}")
+    if description.never_present:
+        say(f"labels without any image: {', '.join(description.never_present[:shown])}")
+    ranked = sorted(description.labels, key=lambda label: (-label.present, label.name))
+    rows = [
+        (
+            label.name,
+            f"{label.present:,}",
+            f"{label.absent:,}",
+            f"{label.unknown:,}",
+            "undefined" if label.share is None else f"{label.share:.2%}",
+        )
+        for label in ranked[:shown]
+    ]
+    say()
+    show_table(("label", "present", "absent", "unknown", "present among known"), rows)
+    if len(ranked) > shown:
+        say(f"... and {len(ranked) - shown} more labels (--all shows them)")
+    if description.pairs:
+        say()
+        pairs = [(p.first, p.second, f"{p.images:,}", f"{p.lift:.2f}") for p in description.pairs]
+        show_table(("most frequent", "pairs", "images", "lift"), pairs[:10])
+    for note in description.notes:
+        say(f"note: {note}")

@@ -1,0 +1,47 @@
+"""Label tables, where their images are, and every format they are read from."""
+
+from labelwise.data.describe import Description, describe
+from labelwise.data.export import export
+from labelwise.data.images import (
+    ArrayImages,
+    BytesImages,
+    CropImages,
+    FeatureRows,
+    FileImages,
+    ImageSource,
+    JoinedImages,
+    SpanImages,
+)
+from labelwise.data.load import load
+from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
+from labelwise.data.posterior import PosteriorData, posterior
+from labelwise.data.scenes import scenes
+from labelwise.data.sets import LabelSets
+from labelwise.data.split import mlspl_split, stratified_split
+from labelwise.data.table import LabelTable
+
+__all__ = [
+    "ArrayImages",
+    "BytesImages",
+    "CropImages",
+    "Description",
+    "FeatureRows",
+    "FileImages",
+    "ImageSource",
+    "JoinedImages",
+    "LabelSets",
+    "LabelTable",
+    "PosteriorData",
+    "SpanImages",
+    "describe",
+    "export",
+    "flip_labels",
+    "keep_known",
+    "load",
+    "mlspl_split",
+    "observe_uniform",
+    "posterior",
+    "scenes",
+    "single_positive",
+    "stratified_split",
+]

@@ -1,0 +1,62 @@
+"""Encoded bytes to an upright 8-bit RGB image, or an ImageError that names the image.
+
+Alpha is laid on white; 16-bit grey keeps its high byte; of an animation the first frame counts;
+the EXIF rotation is applied. ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size
+as long as both sides stay at least that long.
+"""
+
+import io
+import warnings
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from labelwise.errors import ImageError
+
+__all__ = ["MAX_PIXELS", "decode"]
+
+MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
+
+# A huge image is refused by name below; Pillow's own warning about it would only come twice.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
+    """Return the image as RGB, or raise an ImageError with ``name`` and what is wrong."""
+    if not content:
+        raise ImageError(f"{name}: the image is empty (0 bytes)")
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            if at_least is not None:
+                image.draft(None, (at_least, at_least))
+            return _rgb(ImageOps.exif_transpose(image))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{name}: this is not an image file") from None
+    except Exception as error:  # decoders raise a dozen kinds for broken bytes
+        reason = str(error).strip() or type(error).__name__
+        raise ImageError(f"{name}: the image cannot be read ({reason})") from error
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        image.load()
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_deep_grey(image)
+    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        page = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(page, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_deep_grey(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"mode {image.mode} has no agreed white; save it as 8 or 16 bit")
+    return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)).convert("RGB")

@@ -1,0 +1,132 @@
+"""describe: what a table holds, as plain data: frequencies, sizes, pairs, zero-label, unknown."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from labelwise.data.table import LabelTable
+
+__all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "describe"]
+
+PAIRS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    """How often one label is present, absent and unknown; ``share`` is present among known."""
+
+    name: str
+    present: int
+    absent: int
+    unknown: int
+    share: float | None
+
+
+@dataclass(frozen=True)
+class PairCount:
+    """How often two labels are present together; ``lift`` is against independence."""
+
+    first: str
+    second: str
+    images: int
+    lift: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """The numbers of a table. ``zero_label``: reviewed, none of them; ``unlabelled``: none known.
+
+    ``labels_per_image[n]`` counts images with n present labels; ``unknown_share`` is over all
+    entries; ``never_present`` names labels without a single image.
+    """
+
+    name: str
+    images: int
+    splits: dict[str, int]
+    groups: int | None
+    zero_label: int
+    unlabelled: int
+    partly_known: int
+    unknown_share: float
+    mean_labels: float
+    labels_per_image: list[int]
+    labels: list[LabelCount]
+    pairs: list[PairCount]
+    never_present: list[str]
+    notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+def describe(table: LabelTable) -> Description:
+    """Return the numbers of a table; its most frequent pairs come first."""
+    present, unknown = table.present.counts(), table.unknown.counts()
+    unknown_sizes = table.unknown.sizes()
+    labels = [
+        LabelCount(name, int(p), len(table) - int(p) - int(u), int(u), _share(p, len(table) - u))
+        for name, p, u in zip(table.space.names, present, unknown, strict=True)
+    ]
+    unlabelled = int(table.unlabelled().sum())
+    return Description(
+        name=table.name,
+        images=len(table),
+        splits={}
+        if table.split is None
+        else {name: len(part) for name, part in table.splits().items()},
+        groups=None if table.group is None else int(table.group.codes().max(initial=-1)) + 1,
+        zero_label=int(table.zero_label().sum()),
+        unlabelled=unlabelled,
+        partly_known=int((unknown_sizes > 0).sum()) - unlabelled,
+        unknown_share=float(unknown_sizes.sum() / max(1, len(table) * len(table.space))),
+        mean_labels=float(present.sum() / max(1, len(table))),
+        labels_per_image=np.bincount(table.present.sizes()).tolist(),
+        labels=labels,
+        pairs=_pairs(table),
+        never_present=[label.name for label in labels if not label.present],
+        notes=list(table.notes),
+    )
+
+
+def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int | None) -> list[str]:
+    """Return a sentence for each number that differs from what is stated of the whole set."""
+    found = {} if table.split is None else {k: len(part) for k, part in table.splits().items()}
+    sentences = [
+        f"{split} has {found.get(split, 0):,} images, the whole set has {count:,}"
+        for split, count in counts.items()
+        if found.get(split, 0) != count
+    ]
+    if labels is not None and len(table.space) != labels:
+        sentences.append(f"there are {len(table.space)} labels, the whole set has {labels}")
+    return sentences
+
+
+def _share(present: int, known: int) -> float | None:
+    return float(present / known) if known else None
+
+
+def _pairs(table: LabelTable) -> list[PairCount]:
+    sets = table.present.plain()
+    ones = np.ones(len(sets.columns), np.int64)
+    shape = (len(table), len(table.space))
+    member = sparse.csr_array((ones, sets.columns, sets.offsets), shape=shape)
+    together = sparse.triu(member.T @ member, k=1).tocoo()
+    most = np.lexsort((together.col, together.row, -together.data))[:PAIRS_SHOWN]
+    counts, names = sets.counts(), table.space.names
+    return [
+        PairCount(
+            names[together.row[place]],
+            names[together.col[place]],
+            int(together.data[place]),
+            float(
+                together.data[place]
+                * len(table)
+                / (counts[together.row[place]] * counts[together.col[place]])
+            ),
+        )
+        for place in most
+    ]

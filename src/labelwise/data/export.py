@@ -1,0 +1,128 @@
+"""export: a table to CSV, TSV, JSON Lines or Parquet, in the columns that load reads back."""
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+
+from labelwise.data.images import BytesImages, FeatureRows, FileImages, SpanImages
+from labelwise.data.table import LabelTable
+from labelwise.errors import DataError
+from labelwise.files import replacing
+
+__all__ = ["export"]
+
+BATCH_ROWS = 4096
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+def export(table: LabelTable, path: str | Path) -> None:
+    """Write the table; images that are not files go into Parquet as bytes.
+
+    ``unknown`` is ``*`` where every label that is not present is unknown.
+    """
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{target}: a table must end in {', '.join(SUFFIXES)}")
+    if isinstance(table.images, FeatureRows):
+        raise DataError(f"{table.name}: a table of features cannot be written as images")
+    if not isinstance(table.images, FileImages) and suffix != ".parquet":
+        raise DataError(
+            f"{table.name}: its images are not single files; write .parquet, which can hold them"
+        )
+    if suffix in (".csv", ".tsv"):
+        for name in table.space.names:
+            if "|" in name or name.strip() != name or name == "*":
+                raise DataError(
+                    f"the label {name!r} cannot stand in text that is split on '|'; "
+                    "write .jsonl or .parquet"
+                )
+    batches = _batches(table, target.parent, as_text=suffix in (".csv", ".tsv"))
+    with replacing(target) as temporary:
+        if suffix == ".jsonl":
+            with temporary.open("w", encoding="utf-8") as stream:
+                for batch in batches:
+                    for row in batch.to_pylist():
+                        stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            return
+        first = next(batches)
+        if suffix == ".parquet":
+            classes = json.dumps(list(table.space.names)).encode()
+            schema = first.schema.with_metadata({b"classes": classes})
+            with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+                for batch in _with_first(first, batches):
+                    writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+            return
+        options = arrow_csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ",")
+        with arrow_csv.CSVWriter(temporary, first.schema, write_options=options) as writer:
+            for batch in _with_first(first, batches):
+                writer.write_batch(batch)
+
+
+def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _batches(table: LabelTable, folder: Path, *, as_text: bool) -> Iterator[Any]:
+    for start in range(0, len(table), BATCH_ROWS):
+        part = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
+        columns: dict[str, Any] = {"path": pa.array(_paths(part, folder), pa.string())}
+        if not isinstance(part.images, FileImages):
+            blobs = [_encoded(part, row) for row in range(len(part))]
+            columns["image"] = pa.array(blobs, pa.binary())
+        columns["labels"] = _label_lists(part, as_text)
+        if table.has_unknown():
+            columns["unknown"] = _unknown_lists(part, as_text)
+        if part.split is not None:
+            columns["split"] = pa.array(part.split.tolist(), pa.string())
+        if part.group is not None:
+            columns["group"] = pa.array(list(part.group), pa.string())
+        yield pa.record_batch(list(columns.values()), list(columns))
+
+
+def _paths(table: LabelTable, folder: Path) -> list[str]:
+    if not isinstance(table.images, FileImages):
+        return list(table.ids)
+    inside = os.path.relpath(table.images.root, folder)
+    return [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
+
+
+def _label_lists(table: LabelTable, as_text: bool) -> Any:
+    names = table.space.names
+    rows = [[names[column] for column in table.present.row(row)] for row in range(len(table))]
+    return _column(rows, as_text)
+
+
+def _unknown_lists(table: LabelTable, as_text: bool) -> Any:
+    names, width = table.space.names, len(table.space)
+    open_rows = table.present.sizes() + table.unknown.sizes() == width
+    open_rows &= table.unknown.sizes() > 0
+    rows = [
+        ["*"] if open_rows[row] else [names[column] for column in table.unknown.row(row)]
+        for row in range(len(table))
+    ]
+    return _column(rows, as_text)
+
+
+def _column(rows: list[list[str]], as_text: bool) -> Any:
+    if as_text:
+        return pa.array(["|".join(row) for row in rows], pa.string())
+    return pa.array(rows, pa.list_(pa.string()))
+
+
+def _encoded(table: LabelTable, row: int) -> bytes:
+    """Return the image as it is stored, or as PNG if it is an array or a crop."""
+    if isinstance(table.images, BytesImages | SpanImages):
+        return table.images.content(row)
+    buffer = io.BytesIO()
+    table.images.read(row).save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,226 @@
+"""ImageSource: where the pixels of a table are, and how one is read."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelwise.data.decode import decode
+from labelwise.data.names import Names
+from labelwise.errors import ImageError
+
+__all__ = [
+    "ArrayImages",
+    "BytesImages",
+    "CropImages",
+    "FeatureRows",
+    "FileImages",
+    "ImageSource",
+    "JoinedImages",
+    "SpanImages",
+]
+
+
+class ImageSource(ABC):
+    """The images of a table, in row order; ``ids`` are the names shown to users."""
+
+    ids: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abstractmethod
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        """Return one image as upright RGB; a JPEG may come smaller, both sides >= ``at_least``."""
+
+    @abstractmethod
+    def content(self, row: int) -> bytes:
+        """Return the bytes that stand for one image; equal bytes mean equal images."""
+
+    @abstractmethod
+    def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
+        """Return the images of the given rows."""
+
+
+class ArrayImages(ImageSource):
+    """Images in memory: pixels (N, H, W, 3), uint8."""
+
+    def __init__(self, pixels: NDArray[np.uint8], ids: Sequence[str] | None = None) -> None:
+        if pixels.ndim != 4 or pixels.shape[3] != 3 or pixels.dtype != np.uint8:
+            raise ValueError(
+                f"pixels must be uint8 (N, H, W, 3), got {pixels.dtype} {pixels.shape}"
+            )
+        self.pixels = pixels
+        self.ids = _named(ids, len(pixels))
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        return Image.fromarray(self.pixels[row])
+
+    def content(self, row: int) -> bytes:
+        return bytes(self.pixels[row])
+
+    def subset(self, rows: NDArray[np.int64]) -> "ArrayImages":
+        return ArrayImages(self.pixels[rows], _taken(self.ids, rows))
+
+
+class FileImages(ImageSource):
+    """Image files: ``paths`` are relative to ``root`` or absolute, and are the ids."""
+
+    def __init__(self, root: str | Path, paths: Sequence[str]) -> None:
+        self.root = Path(root)
+        self.ids = Names(paths)
+
+    def path(self, row: int) -> Path:
+        """Return where one image is."""
+        return self.root / self.ids[row]
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        return decode(self.content(row), str(self.path(row)), at_least)
+
+    def content(self, row: int) -> bytes:
+        path = self.path(row)
+        try:
+            return path.read_bytes()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ImageError(f"{path}: the image cannot be opened ({reason})") from None
+
+    def subset(self, rows: NDArray[np.int64]) -> "FileImages":
+        return FileImages(self.root, _taken(self.ids, rows))
+
+
+class SpanImages(ImageSource):
+    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``."""
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        file: NDArray[np.int64],
+        offset: NDArray[np.int64],
+        size: NDArray[np.int64],
+        ids: Sequence[str],
+    ) -> None:
+        self.files, self.file, self.offset, self.size = files, file, offset, size
+        self.ids = Names(ids)
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        return decode(self.content(row), self.ids[row], at_least)
+
+    def content(self, row: int) -> bytes:
+        path = self.files[int(self.file[row])]
+        try:
+            with path.open("rb") as stream:
+                stream.seek(int(self.offset[row]))
+                return stream.read(int(self.size[row]))
+        except OSError as error:
+            raise ImageError(f"{path}: the shard cannot be opened ({error.strerror})") from None
+
+    def subset(self, rows: NDArray[np.int64]) -> "SpanImages":
+        spans = self.file[rows], self.offset[rows], self.size[rows]
+        return SpanImages(self.files, *spans, _taken(self.ids, rows))
+
+
+class BytesImages(ImageSource):
+    """Encoded images in memory: ``blobs`` is a binary Arrow array, or any list of bytes."""
+
+    def __init__(self, blobs: Any, ids: Sequence[str]) -> None:
+        self.blobs, self.ids = blobs, Names(ids)
+        if len(blobs) != len(self.ids):
+            raise ValueError(f"blobs and ids must agree, got {len(blobs)} and {len(self.ids)}")
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        return decode(self.content(row), self.ids[row], at_least)
+
+    def content(self, row: int) -> bytes:
+        blob = self.blobs[int(row)]
+        return blob if isinstance(blob, bytes) else bytes(blob.as_py() or b"")
+
+    def subset(self, rows: NDArray[np.int64]) -> "BytesImages":
+        if isinstance(self.blobs, list):
+            return BytesImages([self.blobs[row] for row in rows], _taken(self.ids, rows))
+        return BytesImages(self.blobs.take(rows), _taken(self.ids, rows))
+
+
+class JoinedImages(ImageSource):
+    """Images of several sources: ``rows`` counts through all of them, one after the other."""
+
+    def __init__(
+        self, sources: Sequence[ImageSource], rows: NDArray[np.int64] | None = None
+    ) -> None:
+        self.sources = list(sources)
+        self.ends = np.cumsum([len(source) for source in sources])
+        self.rows = np.arange(self.ends[-1]) if rows is None else rows
+        ids = Names.concatenate(Names(source.ids) for source in sources)
+        self.ids = ids if rows is None else ids.take(rows)
+
+    def _find(self, row: int) -> tuple[ImageSource, int]:
+        whole = int(self.rows[row])
+        part = int(np.searchsorted(self.ends, whole, side="right"))
+        return self.sources[part], whole - int(self.ends[part]) + len(self.sources[part])
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        source, inside = self._find(row)
+        return source.read(inside, at_least)
+
+    def content(self, row: int) -> bytes:
+        source, inside = self._find(row)
+        return source.content(inside)
+
+    def subset(self, rows: NDArray[np.int64]) -> "JoinedImages":
+        return JoinedImages(self.sources, self.rows[rows])
+
+
+class CropImages(ImageSource):
+    """A box (left, top, right, bottom) of another source's image in each row."""
+
+    def __init__(self, source: ImageSource, boxes: NDArray[np.float64], ids: Sequence[str]) -> None:
+        self.source, self.boxes, self.ids = source, boxes, Names(ids)
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        image = self.source.read(row)
+        left, top, right, bottom = (round(float(edge)) for edge in self.boxes[row])
+        left, top = max(0, left), max(0, top)
+        right, bottom = min(image.width, right), min(image.height, bottom)
+        if right <= left or bottom <= top:
+            raise ImageError(f"{self.ids[row]}: the box {self.boxes[row].tolist()} is empty")
+        return image.crop((left, top, right, bottom))
+
+    def content(self, row: int) -> bytes:
+        return self.source.content(row) + bytes(self.boxes[row])
+
+    def subset(self, rows: NDArray[np.int64]) -> "CropImages":
+        return CropImages(self.source.subset(rows), self.boxes[rows], _taken(self.ids, rows))
+
+
+class FeatureRows(ImageSource):
+    """Features (N, D), or maps of them (N, D, h, w), float32, for the backbone "identity"."""
+
+    def __init__(self, features: NDArray[np.float32], ids: Sequence[str] | None = None) -> None:
+        if features.ndim not in (2, 4):
+            raise ValueError(f"features must be (N, D) or (N, D, h, w), got {features.shape}")
+        self.features = features
+        self.ids = _named(ids, len(features))
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        raise ImageError(f"{self.ids[row]}: this table holds features, not images")
+
+    def content(self, row: int) -> bytes:
+        return bytes(self.features[row])
+
+    def subset(self, rows: NDArray[np.int64]) -> "FeatureRows":
+        return FeatureRows(self.features[rows], _taken(self.ids, rows))
+
+
+def _named(ids: Sequence[str] | None, rows: int) -> Names:
+    names = Names([f"{row:06d}" for row in range(rows)] if ids is None else ids)
+    if len(names) != rows:
+        raise ValueError(f"there must be one id a row, got {len(names)} for {rows} rows")
+    return names
+
+
+def _taken(ids: Sequence[str], rows: NDArray[np.int64]) -> Names:
+    return Names(ids).take(rows)

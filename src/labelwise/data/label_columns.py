@@ -1,0 +1,160 @@
+"""Columns that hold labels, as Arrow arrays, to sparse rows of vocabulary numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelwise.data.vocabulary import Vocabulary
+from labelwise.errors import DataError
+
+__all__ = ["SparseRows", "first_true", "read_lists", "read_one_hot"]
+
+EVERYTHING = "*"
+STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
+STATES |= {"": -1, "-1": -1, "-1.0": -1, "nan": -1}  # unknown
+At = Callable[[int], str]  # the name of a row of this batch, for errors
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """How many labels each row has, their numbers row by row, and two kinds of special row.
+
+    ``null`` rows have no list at all; ``everything`` rows say ``*``.
+    """
+
+    sizes: NDArray[np.int32]
+    numbers: NDArray[np.int32]
+    null: NDArray[np.bool_]
+    everything: NDArray[np.bool_]
+
+
+def read_lists(
+    column: Any, header: str, vocabulary: Vocabulary, at: At, *, separator: str = "|"
+) -> SparseRows:
+    """Return the label sets of a column of lists, of separated text, or of class numbers."""
+    null = np.asarray(column.is_null(), np.bool_)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_integer(column.type):
+        column = _names_of(column, header, vocabulary, at)
+    if _is_text(column.type):
+        column = _divided(column, header, vocabulary, at, separator)
+    if not _is_list(column.type):
+        raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
+    parents = np.asarray(pc.list_parent_indices(column), np.int64)
+    words = pc.list_flatten(column)
+    if pa.types.is_dictionary(words.type):
+        words = words.cast(words.type.value_type)
+    if pa.types.is_integer(words.type):
+        words = _names_of(words, header, vocabulary, lambda index: at(int(parents[index])))
+    if pa.types.is_null(words.type):
+        words = words.cast(pa.string())
+    if not _is_text(words.type):
+        raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {words.type}")
+    coded = pc.utf8_trim_whitespace(pc.fill_null(words, "")).dictionary_encode()
+    code = np.asarray(coded.indices, np.int64)
+    dictionary = coded.dictionary.to_pylist()
+    numbers = np.full(len(dictionary) + 1, -1, np.int32)
+    everything = np.zeros(len(null), np.bool_)
+    for index, word in enumerate(dictionary):
+        if word == EVERYTHING:
+            everything[parents[code == index]] = True
+        elif word:
+            row = int(parents[(code == index).argmax()])
+            numbers[index] = vocabulary.number(word, at(row))
+    number = numbers[code]
+    kept = number >= 0
+    sizes = np.bincount(parents[kept], minlength=len(null)).astype(np.int32)
+    return SparseRows(sizes, number[kept], null, everything)
+
+
+def read_one_hot(batch: Any, headers: Sequence[str], at: At) -> tuple[SparseRows, SparseRows]:
+    """Return the present and the unknown labels of one column a label; column k is number k."""
+    states = np.empty((batch.num_rows, len(headers)), np.int8)
+    words = pa.array(list(STATES), pa.large_string())
+    values = np.array([*STATES.values(), 2], np.int8)
+    for place, header in enumerate(headers):
+        column = batch.column(header)
+        if not _is_scalar(column.type):
+            raise DataError(
+                f"{at(0)}: the label column {header!r} must hold 1, 0 or nothing, "
+                f"got {column.type}; if it is not a label, ignore it"
+            )
+        text = pc.fill_null(column.cast(pa.large_string()), "")
+        text = pc.utf8_lower(pc.utf8_trim_whitespace(text))
+        if pa.types.is_floating(column.type):
+            text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
+        found = pc.fill_null(pc.index_in(text, value_set=words), len(STATES))
+        states[:, place] = values[np.asarray(found)]
+        if (states[:, place] == 2).any():
+            row = int((states[:, place] == 2).argmax())
+            raise DataError(
+                f"{at(row)}: the label column {header!r} must hold 1, 0 or nothing (= unknown), "
+                f"got {str(column[row].as_py())!r}; if it is not a label, ignore it"
+            )
+    return _rows_where(states == 1), _rows_where(states == -1)
+
+
+def first_true(mask: Any) -> int:
+    """Return the first row where an Arrow mask is true."""
+    return int(np.asarray(pc.fill_null(mask, False)).argmax())
+
+
+def _rows_where(mask: NDArray[np.bool_]) -> SparseRows:
+    rows, numbers = np.nonzero(mask)
+    sizes = np.bincount(rows, minlength=len(mask)).astype(np.int32)
+    never = np.zeros(len(mask), np.bool_)
+    return SparseRows(sizes, numbers.astype(np.int32), never, never)
+
+
+def _names_of(codes: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
+    """Return the names of class numbers; without given names the number is the name."""
+    if not vocabulary.closed:
+        return codes.cast(pa.string())
+    outside = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(vocabulary)))
+    if pc.any(outside).as_py():
+        row = first_true(outside)
+        raise DataError(
+            f"{at(row)}: {header!r} must be in 0..{len(vocabulary) - 1}, got {codes[row].as_py()}"
+        )
+    return pa.array(list(vocabulary), pa.string()).take(codes)
+
+
+def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
+    text = pc.fill_null(column, "")
+    comma = pc.match_substring(text, ",")
+    if separator != "," and not vocabulary.closed and pc.any(comma).as_py():
+        row = first_true(comma)
+        raise DataError(
+            f"{at(row)}: {header!r} is split on {separator!r} but holds a comma, got "
+            f"{text[row].as_py()!r}; give separator ',' if it parts labels, or the names of all "
+            "labels if it belongs to one"
+        )
+    return pc.split_pattern(text, separator)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_scalar(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        _is_text(kind)
+        or types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_null(kind)
+    )

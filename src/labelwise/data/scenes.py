@@ -1,0 +1,232 @@
+"""scenes: real handwritten digits pasted onto coloured, cluttered canvases.
+
+The 1,797 digit images that ship with scikit-learn are divided among train, val and test before
+anything is pasted, so no handwriting is shared between splits. A scene holds 0 to 5 digits; its
+labels are the digits that are there. Popularity falls from 0 to 9, and a digit likes to bring its
+partner (1 and 7, 3 and 8, ...), so labels are imbalanced and correlated. Scenes are drawn in
+chunks, each from its own seed: a larger set begins with the smaller one, and chunks run in
+parallel.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from labelwise.data.images import ArrayImages
+from labelwise.data.table import SPLITS, LabelTable
+from labelwise.types import LabelSpace
+
+__all__ = ["scenes"]
+
+CHUNK = 256
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SHARES = (0.6, 0.2, 0.2)  # of the handwriting, for train, val and test
+COUNT_CHANCE = (0.15, 0.25, 0.25, 0.18, 0.11, 0.06)  # of 0, 1, ... 5 digits in a scene
+POPULARITY = np.array([0.20, 0.17, 0.14, 0.12, 0.10, 0.08, 0.07, 0.05, 0.04, 0.03])
+PARTNER = np.array([6, 7, 5, 8, 9, 2, 0, 1, 3, 4])
+PARTNER_CHANCE = 0.4
+SIDES = np.array([14, 16, 18, 20, 22])  # of a digit, in pixels
+PLACES_TRIED = 6  # the place with the least overlap is taken
+STROKES = 3  # bars of clutter a scene
+CONTRAST = 0.3  # least distance in brightness between a digit and the page behind it
+
+
+def scenes(
+    num_train: int = 12_000,
+    num_val: int = 2_000,
+    num_test: int = 2_000,
+    *,
+    size: int = 48,
+    seed: int = 0,
+    threads: int = 2,
+) -> LabelTable:
+    """Return scenes of ``size`` by ``size`` pixels with ten labels, the same for the same seed."""
+    if size < 32:
+        raise ValueError(f"size must be at least 32, got {size}")
+    sizes = (num_train, num_val, num_test)
+    pixels = np.empty((sum(sizes), size, size, 3), np.uint8)
+    labels = np.empty((sum(sizes), 10), np.bool_)
+    jobs = []
+    start = 0
+    for part, rows in enumerate(sizes):
+        for chunk, first in enumerate(range(0, rows, CHUNK)):
+            span = slice(start + first, start + min(first + CHUNK, rows))
+            jobs.append((span, part, np.random.SeedSequence((seed, part, chunk))))
+        start += rows
+    handwriting, strokes = _handwriting(seed), _strokes()
+
+    def draw(job: tuple[slice, int, np.random.SeedSequence]) -> None:
+        span, part, chance = job
+        drawn, there = _draw(np.random.default_rng(chance), handwriting[part], strokes, size)
+        rows = span.stop - span.start
+        pixels[span], labels[span] = drawn[:rows], there[:rows]
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(draw, jobs))
+    ids = [
+        f"{part}/{row:06d}" for part, rows in zip(SPLITS, sizes, strict=True) for row in range(rows)
+    ]
+    return LabelTable.from_arrays(
+        LabelSpace(DIGITS),
+        ArrayImages(pixels, ids),
+        labels,
+        split=np.repeat(SPLITS, sizes),
+        name="scenes",
+    )
+
+
+def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+    """Return, for train, val and test, the digit images (n, 8, 8) in [0, 1] sorted by digit."""
+    images, digits = load_digits(return_X_y=True)
+    rng = np.random.default_rng((seed, 1797))
+    parts: list[list[NDArray[np.int64]]] = [[], [], []]
+    for digit in range(10):
+        rows = rng.permutation(np.flatnonzero(digits == digit))
+        ends = np.round(np.cumsum(SHARES) * len(rows)).astype(int)[:-1]
+        for part, chosen in zip(parts, np.split(rows, ends), strict=True):
+            part.append(chosen)
+    pixels = images.reshape(-1, 8, 8).astype(np.float32) / 16
+    return [
+        (_boxes(pixels[np.concatenate(part)]), np.cumsum([0, *map(len, part)])) for part in parts
+    ]
+
+
+def _strokes() -> NDArray[np.float32]:
+    """Return straight bars at 16 angles, boxed like digits."""
+    grid = (np.arange(8) - 3.5).astype(np.float32)
+    angle = np.arange(16)[:, None, None] * np.pi / 16
+    across = np.cos(angle) * grid[:, None] + np.sin(angle) * grid
+    return _boxes(np.clip(1.2 - np.abs(across), 0, 1).astype(np.float32))
+
+
+def _boxes(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return (sides, n, S, S): 8x8 masks at each side, in a corner of the largest box."""
+    largest = int(SIDES.max())
+    boxes = np.zeros((len(SIDES), len(pixels), largest, largest), np.float32)
+    for level, side in enumerate(SIDES):
+        stretch = _stretch(8, int(side))
+        boxes[level, :, :side, :side] = stretch @ pixels @ stretch.T
+    return boxes
+
+
+def _stretch(source: int, target: int) -> NDArray[np.float32]:
+    """Return the (target, source) matrix of linear interpolation."""
+    at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
+    weights: NDArray[np.float32] = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(source)))
+    return weights.astype(np.float32)
+
+
+def _choose_digits(
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return digits (CHUNK, 5) and how many of them are used, as a mask."""
+    digits = rng.choice(10, (CHUNK, 5), p=POPULARITY)
+    follows = rng.random((CHUNK, 5)) < PARTNER_CHANCE
+    for slot in range(1, 5):
+        partner = PARTNER[digits[:, slot - 1]]
+        digits[:, slot] = np.where(follows[:, slot], partner, digits[:, slot])
+    count = rng.choice(6, CHUNK, p=COUNT_CHANCE)
+    return digits, np.arange(5) < count[:, None]
+
+
+def _draw(
+    rng: np.random.Generator,
+    handwriting: tuple[NDArray[np.float32], NDArray[np.int64]],
+    strokes: NDArray[np.float32],
+    size: int,
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return one chunk of scenes, (CHUNK, size, size, 3), and their labels, (CHUNK, 10)."""
+    boxes, starts = handwriting
+    digits, used = _choose_digits(rng)
+    room = int(SIDES.max())
+    canvas = np.zeros((CHUNK, 3, size + room, size + room), np.float32)
+    canvas[:, :, :size, :size] = _page(rng, size)
+    everyone = np.arange(CHUNK)
+    for _ in range(STROKES):
+        level = rng.integers(len(SIDES), size=CHUNK)
+        corner = rng.integers(size - SIDES[level][:, None] // 2, size=(CHUNK, 2))
+        mask = strokes[level, rng.integers(strokes.shape[1], size=CHUNK)]
+        _paste(canvas, everyone, corner, 0.7 * mask, rng.random((CHUNK, 3), np.float32))
+    placed = np.zeros((CHUNK, 0, 3), np.int64)
+    for slot in range(5):
+        level = rng.integers(len(SIDES), size=CHUNK)
+        digit = digits[:, slot]
+        sample = starts[digit] + rng.integers(np.diff(starts)[digit])
+        corner = _least_overlap(rng, placed, SIDES[level], size)
+        placed = np.concatenate([placed, np.c_[corner, SIDES[level]][:, None]], 1)
+        colours = rng.random((CHUNK, 3), np.float32)
+        rows = np.flatnonzero(used[:, slot])
+        middle = corner[rows] + SIDES[level[rows], None] // 2
+        page = canvas[rows, :, middle[:, 0], middle[:, 1]].mean(1)
+        ink = _contrasting(colours[rows], page)
+        _paste(canvas, rows, corner[rows], boxes[level[rows], sample[rows]], ink)
+    labels = np.zeros((CHUNK, 10), np.bool_)
+    labels[np.nonzero(used)[0], digits[used]] = True
+    return _grain(rng, canvas[:, :, :size, :size]), labels
+
+
+def _page(rng: np.random.Generator, size: int) -> NDArray[np.float32]:
+    """Return smooth coloured pages, (CHUNK, 3, size, size)."""
+    colour = rng.random((CHUNK, 3, 1, 1), np.float32)
+    coarse = 0.7 * colour + 0.3 * rng.random((CHUNK, 3, 4, 4), np.float32)
+    at = np.linspace(0, 3, size, dtype=np.float32)
+    before = np.minimum(at.astype(np.int64), 2)
+    after = at - before
+    # Not a matrix product: BLAS threads inside our own threads only wait for each other.
+    wide = coarse[..., before] + np.diff(coarse)[..., before] * after
+    steps = np.diff(wide, axis=2)[:, :, before]
+    steps *= after[:, None]
+    steps += wide[:, :, before]
+    return steps
+
+
+def _grain(rng: np.random.Generator, canvas: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the canvases as bytes, (CHUNK, size, size, 3), with a noise of -15 to 15."""
+    speck = np.frombuffer(rng.bytes(canvas.size), np.uint8).reshape(canvas.shape)
+    noise = (speck >> 4).view(np.int8) - (speck & 15).view(np.int8)
+    bright = canvas * np.float32(255) + noise
+    np.clip(bright, 0, 255, out=bright)
+    return np.ascontiguousarray(bright.astype(np.uint8).transpose(0, 2, 3, 1))
+
+
+def _least_overlap(
+    rng: np.random.Generator,
+    placed: NDArray[np.int64],
+    side: NDArray[np.int64],
+    size: int,
+) -> NDArray[np.int64]:
+    """Return the corner (CHUNK, 2), of a few tried, whose box overlaps the placed ones least."""
+    tried = rng.integers(size - side[:, None, None] + 1, size=(CHUNK, PLACES_TRIED, 2))
+    low = np.maximum(tried[:, :, None], placed[:, None, :, :2])
+    ends = placed[:, None, :, :2] + placed[:, None, :, 2:]
+    high = np.minimum(tried[:, :, None] + side[:, None, None, None], ends)
+    overlap = np.clip(high - low, 0, None).prod(-1).sum(-1)
+    best: NDArray[np.int64] = tried[np.arange(CHUNK), overlap.argmin(1)]
+    return best
+
+
+def _contrasting(colours: NDArray[np.float32], page: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the colours made lighter or darker until they stand out from the page."""
+    lighter = (page < 0.5).astype(np.float32)[:, None]
+    bright = colours.mean(1, keepdims=True)
+    wanted = page[:, None] + np.where(lighter > 0, CONTRAST, -CONTRAST)
+    lacking = np.where(lighter > 0, np.maximum(wanted - bright, 0), np.minimum(wanted - bright, 0))
+    ink: NDArray[np.float32] = np.clip(colours + lacking, 0, 1)
+    return ink
+
+
+def _paste(
+    canvas: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    corner: NDArray[np.int64],
+    mask: NDArray[np.float32],
+    colour: NDArray[np.float32],
+) -> None:
+    """Blend a colour through a mask into some canvases, each at its own corner."""
+    windows = sliding_window_view(canvas, mask.shape[1:], axis=(2, 3), writeable=True)
+    there = (rows, slice(None), corner[:, 0], corner[:, 1])
+    behind = windows[there]
+    windows[there] = behind + mask[:, None] * (colour[:, :, None, None] - behind)

@@ -1,0 +1,174 @@
+"""Multi-label stratified splits: labels, frequent pairs, zero-label images; groups stay together.
+
+Images are dealt out one unit (an image, or a group) at a time, the rarest label first, to the
+split that lowers most
+
+    sum over labels, pairs and strata i, splits s of  (count_is - expected_is)^2 / expected_is
+
+Two frequent labels that occur together are an item of their own if the smallest split can expect
+one; "no label", "nothing known" and "any image" are items too. Same table, same seed, same split.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from labelwise.data.checks import content_codes
+from labelwise.data.sets import LabelSets
+from labelwise.data.table import SPLITS, LabelTable
+from labelwise.errors import SettingsError
+
+__all__ = ["mlspl_split", "stratified_split"]
+
+MOST_DENSE = 3000  # labels up to which all pairs may be counted in one dense array
+MOST_PAIRS = 20_000_000  # beyond this many pairs in all, only single labels are balanced
+SIZE_WEIGHT = 10.0  # the sizes of the splits are asked for, so they count more than one label
+
+
+def stratified_split(
+    table: LabelTable,
+    shares: Mapping[str, float] | None = None,
+    *,
+    seed: int = 0,
+    by_content: bool = True,
+) -> LabelTable:
+    """Return the table with a new split column; ``shares`` are parts of 1.
+
+    With ``by_content`` images with the same bytes are kept in one split, whatever their names.
+    """
+    wanted = dict(shares or {"train": 0.8, "val": 0.1, "test": 0.1})
+    _check(wanted)
+    unit = _units(table, by_content)
+    items = _items(table, min(wanted.values()))
+    if unit.max(initial=-1) + 1 < len(unit):
+        rows = np.arange(len(unit))
+        items = sparse.csr_array((np.ones(len(unit), np.int64), (unit, rows))) @ items
+        items.sort_indices()
+    totals = np.asarray(items.sum(0), np.int64)
+    chosen = _deal(items, totals, _order(items, totals, seed), list(wanted.values()))
+    return replace(table, split=np.array(list(wanted), "U5")[chosen[unit]])
+
+
+def mlspl_split(
+    n: int, *, val_share: float = 0.2, seed: int = 1200
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return sorted train and val rows as single-positive training draws them, unstratified."""
+    order = np.random.RandomState(seed).permutation(n)
+    held = round(val_share * n)
+    return np.sort(order[: n - held]), np.sort(order[n - held :])
+
+
+def _check(shares: Mapping[str, float]) -> None:
+    for name, share in shares.items():
+        if name not in SPLITS:
+            raise SettingsError(f"a split must be train, val or test, got {name!r}")
+        if not share > 0:
+            raise SettingsError(f"the share of {name} must be above 0, got {share}")
+    if abs(sum(shares.values()) - 1) > 1e-9:
+        raise SettingsError(f"the shares of a split must sum to 1, got {sum(shares.values()):g}")
+
+
+def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
+    """Return the unit of each row: rows joined by a group or by equal content are one."""
+    rows = np.arange(len(table))
+    codes = [table.group.codes()] if table.group is not None else []
+    codes += [content_codes(table).codes()] if by_content else []
+    if not codes:
+        return rows
+    # Codes count up by first use, so the sorted unique ones index their own first rows.
+    ends = np.concatenate([np.unique(code, return_index=True)[1][code] for code in codes])
+    starts = np.tile(rows, len(codes))
+    graph = sparse.coo_array((np.ones(len(ends)), (starts, ends)), shape=(len(rows), len(rows)))
+    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+
+
+def _items(table: LabelTable, smallest: float) -> sparse.csr_array:
+    """Return the rows x items 0/1 matrix: labels, frequent pairs, no label, nothing known, any."""
+    present = table.present.plain()
+    rows, width = len(table), len(table.space)
+    row, column = np.divmod(present.keys(), width)
+    pair_row, pair = _pairs(present, smallest)
+    strata = (table.zero_label(), table.unlabelled(), np.ones(rows, np.bool_))
+    members = [row, pair_row] + [np.flatnonzero(stratum) for stratum in strata]
+    pairs = int(pair.max(initial=-1)) + 1
+    places = [column, width + pair]
+    places += [np.full(len(m), width + pairs + n) for n, m in enumerate(members[2:])]
+    entries = np.concatenate(members), np.concatenate(places)
+    shape = rows, width + pairs + len(strata)
+    return sparse.csr_array((np.ones(len(entries[0]), np.int64), entries), shape=shape)
+
+
+def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (row, number) of every pair of labels that the smallest split can expect once."""
+    sizes = np.diff(sets.offsets)
+    nothing = np.zeros(0, np.int64)
+    if not len(sizes) or int((sizes * (sizes - 1) // 2).sum()) > MOST_PAIRS:
+        return nothing, nothing
+    keys = sets.keys()
+    row = keys // sets.width
+    rows, codes = [nothing], [nothing]
+    for step in range(1, int(sizes.max())):
+        first = np.flatnonzero(row[:-step] == row[step:])
+        rows.append(row[first])
+        codes.append(sets.columns[first].astype(np.int64) * sets.width + sets.columns[first + step])
+    row, code = np.concatenate(rows), np.concatenate(codes)
+    if sets.width > MOST_DENSE:
+        code = np.unique(code, return_inverse=True)[1]
+    kept = np.bincount(code) * smallest >= 1
+    renumbered = np.cumsum(kept) - 1
+    chosen = kept[code]
+    return row[chosen], renumbered[code[chosen]]
+
+
+def _order(items: sparse.csr_array, totals: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Return the units, those with the rarest item first, larger ones first, then by chance."""
+    rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
+    sizes = np.add.reduceat(items.data, items.indptr[:-1])
+    chance = np.random.default_rng(seed).permutation(items.shape[0])
+    return np.lexsort((chance, -sizes, rarest))
+
+
+def _deal(
+    items: sparse.csr_array,
+    totals: NDArray[np.int64],
+    order: NDArray[np.int64],
+    shares: list[float],
+) -> NDArray[np.int64]:
+    """Return the split of each unit; ``gain[s][i]`` is what one more of item i is worth to s."""
+    weight = np.ones(len(totals))
+    weight[-1] = SIZE_WEIGHT
+    slopes = [(2 * weight / (share * np.maximum(totals, 1))).tolist() for share in shares]
+    gains = [
+        (weight * (2 * share * totals - 1) / (share * np.maximum(totals, 1))).tolist()
+        for share in shares
+    ]
+    indices, counts, starts = items.indices.tolist(), items.data.tolist(), items.indptr.tolist()
+    chosen = np.empty(len(order), np.int64)
+    for unit in order.tolist():
+        start, end = starts[unit], starts[unit + 1]
+        members = indices[start:end]
+        if counts[end - 1] == 1:  # the last item counts images: one image
+            worth = [sum(map(gain.__getitem__, members)) for gain in gains]
+            best = worth.index(max(worth))
+            gain, slope = gains[best], slopes[best]
+            for item in members:
+                gain[item] -= slope[item]
+        else:
+            some = counts[start:end]
+            worth = [
+                sum(
+                    c * (gain[i] - (c - 1) * slope[i] / 2)
+                    for i, c in zip(members, some, strict=True)
+                )
+                for gain, slope in zip(gains, slopes, strict=True)
+            ]
+            best = worth.index(max(worth))
+            gain, slope = gains[best], slopes[best]
+            for item, count in zip(members, some, strict=True):
+                gain[item] -= count * slope[item]
+        chosen[unit] = best
+    return chosen

@@ -1,0 +1,23 @@
+"""Stream: a tabular file as a header and Arrow batches, whatever its format."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Stream"]
+
+
+def _no_names(header: str) -> list[str] | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """``batches(headers)`` yields record batches of these columns.
+
+    ``class_names(header)`` gives the names a file states for a column's classes, or None.
+    """
+
+    header: Sequence[str]
+    batches: Callable[[list[str]], Iterator[Any]]
+    class_names: Callable[[str], list[str] | None] = _no_names

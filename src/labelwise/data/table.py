@@ -1,0 +1,146 @@
+"""LabelTable: the one form every dataset takes.
+
+Each entry (image, label) is present, absent or unknown. An image with no present and no unknown
+label was reviewed and has none of them; an image whose labels are all unknown is unlabelled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelwise.data.images import ImageSource
+from labelwise.data.names import Names
+from labelwise.data.sets import LabelSets
+from labelwise.errors import DataError
+from labelwise.types import DatasetFacts, LabelSpace
+
+__all__ = ["SPLITS", "LabelTable"]
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """Images with their label sets, and optionally the split and the group of each image.
+
+    ``notes`` are sentences on what was left out when the table was read.
+    """
+
+    space: LabelSpace
+    images: ImageSource
+    present: LabelSets
+    unknown: LabelSets
+    split: NDArray[np.str_] | None = None
+    group: Names | None = None
+    name: str = "table"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        rows, labels = len(self.images), len(self.space)
+        for sets in (self.present, self.unknown):
+            if (len(sets), sets.width) != (rows, labels):
+                raise ValueError(
+                    f"label sets must be {rows} rows by {labels} labels, "
+                    f"got {len(sets)} by {sets.width}"
+                )
+        for column in (self.split, self.group):
+            if column is not None and len(column) != rows:
+                raise ValueError(f"split and group must have {rows} rows, got {len(column)}")
+        if self.split is not None:
+            object.__setattr__(self, "split", np.asarray(self.split, np.str_))
+            strange = np.flatnonzero(~np.logical_or.reduce([self.split == name for name in SPLITS]))
+            if len(strange):
+                value = str(self.split[strange[0]])
+                raise ValueError(f"split must be train, val or test, got {value!r}")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        space: LabelSpace | Sequence[str],
+        images: ImageSource,
+        labels: ArrayLike,
+        observed: ArrayLike | None = None,
+        *,
+        split: ArrayLike | None = None,
+        group: Sequence[str] | None = None,
+        name: str = "table",
+    ) -> "LabelTable":
+        """Return the table of a (N, K) array of 0/1 labels and an optional mask of known ones."""
+        mask = np.asarray(labels).astype(np.bool_)
+        known = np.ones_like(mask) if observed is None else np.asarray(observed, np.bool_)
+        return cls(
+            space if isinstance(space, LabelSpace) else LabelSpace(tuple(space)),
+            images,
+            LabelSets.from_dense(mask & known),
+            LabelSets.from_dense(~known),
+            None if split is None else np.asarray(split, np.str_),
+            None if group is None else Names(group),
+            name,
+        )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The images' names, as shown to users."""
+        return self.images.ids
+
+    def subset(self, rows: ArrayLike) -> "LabelTable":
+        """Return the table of the given rows (numbers, or a mask), in the given order."""
+        chosen = np.asarray(rows)
+        if chosen.dtype == np.bool_:
+            chosen = np.flatnonzero(chosen)
+        index: NDArray[np.int64] = chosen.astype(np.int64)
+        return replace(
+            self,
+            images=self.images.subset(index),
+            present=self.present.take(index),
+            unknown=self.unknown.take(index),
+            split=None if self.split is None else self.split[index],
+            group=None if self.group is None else self.group.take(index),
+        )
+
+    def splits(self) -> dict[str, "LabelTable"]:
+        """Return the table of each split there is, in the order train, val, test."""
+        if self.split is None:
+            raise DataError(
+                f"{self.name} has no split column; make one with `labelwise data split`"
+            )
+        return {
+            name: self.subset(self.split == name) for name in SPLITS if (self.split == name).any()
+        }
+
+    def targets(
+        self, rows: ArrayLike | None = None
+    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
+        """Return dense labels (n, K) and which are known, or None if the table knows them all."""
+        index = np.arange(len(self)) if rows is None else np.asarray(rows)
+        labels = self.present.take(index).dense().view(np.uint8)
+        return labels, ~self.unknown.take(index).dense() if self.has_unknown() else None
+
+    def has_unknown(self) -> bool:
+        """Return whether any entry is unknown."""
+        return bool(self.unknown.inverted.any()) or len(self.unknown.columns) > 0
+
+    def unlabelled(self) -> NDArray[np.bool_]:
+        """Return which images have nothing known, (N,)."""
+        return np.equal(self.unknown.sizes(), len(self.space))
+
+    def zero_label(self) -> NDArray[np.bool_]:
+        """Return which images were reviewed in full and have no label, (N,)."""
+        none: NDArray[np.bool_] = self.present.sizes() + self.unknown.sizes() == 0
+        return none
+
+    def facts(self) -> DatasetFacts:
+        """Return the counts that objectives and heads are built from; priors are over known."""
+        present, known = self.present.counts(), len(self) - self.unknown.counts()
+        priors = present / np.maximum(known, 1)
+        return DatasetFacts(
+            num_images=len(self),
+            num_labels=len(self.space),
+            mean_labels=float(present.sum() / max(len(self), 1)),
+            priors=tuple(priors.tolist()),
+        )

@@ -1,0 +1,135 @@
+"""WebDataset tar shards: files that share a key are one sample, an image and its labels.
+
+The labels are in ``key.json`` (a list, or an object with ``labels`` and perhaps ``unknown``,
+``split`` and ``group``), in ``key.txt`` (names split on ``|``) or in ``key.cls`` (one class). The
+images stay in the shard; only their places are kept. Shards named ``train-...`` are a split.
+"""
+
+import json
+import tarfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from labelwise.data.gather import SPLIT_WORDS, Gather
+from labelwise.data.images import SpanImages
+from labelwise.data.layout import Layout
+from labelwise.data.rows import IMAGE_SUFFIXES, label_names
+from labelwise.data.table import LabelTable
+from labelwise.data.vocabulary import Vocabulary
+from labelwise.errors import DataError
+
+__all__ = ["read_webdataset"]
+
+Span = tuple[int, int, int]  # shard, offset, size
+COLUMNS = ("labels", "unknown", "split", "group")
+
+
+def read_webdataset(
+    path: Path, *, names: Sequence[str] | str | Path | None = None, separator: str = "|"
+) -> LabelTable:
+    """Return the table of a .tar file, or of all .tar files in a folder, in order of name."""
+    shards = sorted(path.glob("*.tar")) if path.is_dir() else [path]
+    if not shards:
+        raise DataError(f"{path}: there are no .tar files")
+    spans: list[Span] = []
+    ids: list[str] = []
+    samples: list[dict[str, Any]] = []
+    for number, shard in enumerate(shards):
+        split = SPLIT_WORDS.get(shard.stem.replace("_", "-").split("-")[0].lower())
+        for key, files in _samples(shard).items():
+            image, labels = _parts(shard, key, files)
+            spans.append((number, *files[image]))
+            ids.append(f"{shard.name}/{key}{image}")
+            sample = _labels(shard, key, labels, files[labels], separator)
+            samples.append({"split": split, **sample} if split else sample)
+    used = [name for name in COLUMNS if any(name in sample for sample in samples)]
+    found = {name: name if name in used else None for name in COLUMNS}
+    layout = Layout(**{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=())
+    gather = Gather(layout, Vocabulary(label_names(names)), separator=separator)
+    if samples:
+        gather.add(_batch(ids, samples, used), path.name, 0)
+    table = gather.finish(path, path.stem)
+    where = np.array(spans, np.int64)
+    return replace(table, images=SpanImages(shards, where[:, 0], where[:, 1], where[:, 2], ids))
+
+
+def _samples(shard: Path) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return {key: {suffix: (offset, size)}} of the regular files of a shard, in order."""
+    samples: dict[str, dict[str, tuple[int, int]]] = {}
+    end = shard.stat().st_size
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            for member in tar:
+                folder, slash, base = member.name.rpartition("/")
+                stem, dot, suffix = base.partition(".")
+                if not member.isfile() or not dot or not stem:
+                    continue
+                if member.offset_data + member.size > end:
+                    raise DataError(f"{shard.name}: the shard is cut off in {member.name!r}")
+                files = samples.setdefault(folder + slash + stem, {})
+                files[f".{suffix.lower()}"] = (member.offset_data, member.size)
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise DataError(f"{shard.name}: not an uncompressed tar file ({error})") from None
+    return samples
+
+
+def _parts(shard: Path, key: str, files: dict[str, tuple[int, int]]) -> tuple[str, str]:
+    images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
+    labels = [suffix for suffix in (".json", ".txt", ".cls") if suffix in files]
+    if len(images) != 1 or not labels:
+        raise DataError(
+            f"{shard.name}: sample {key!r} must have one image and a .json, .txt or .cls file, "
+            f"got {', '.join(files)}"
+        )
+    return images[0], labels[0]
+
+
+def _labels(
+    shard: Path, key: str, suffix: str, span: tuple[int, int], separator: str
+) -> dict[str, Any]:
+    with shard.open("rb") as stream:
+        stream.seek(span[0])
+        content = stream.read(span[1])
+    where = f"{shard.name}, {key}{suffix}"
+    try:
+        text = content.decode("utf-8-sig").strip()
+        if suffix == ".cls":
+            return {"labels": [text]}
+        if suffix == ".txt":
+            return {"labels": text.split(separator)}
+        value = json.loads(text)
+    except UnicodeDecodeError:
+        raise DataError(f"{where}: it is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error})") from None
+    sample = value if isinstance(value, dict) else {"labels": value}
+    if "labels" not in sample:
+        raise DataError(f"{where}: there must be a key 'labels'")
+    for name in ("labels", "unknown"):
+        listed = sample.get(name)
+        if isinstance(listed, str):
+            sample[name] = listed.split(separator)
+        elif listed is not None and not (
+            isinstance(listed, list) and all(isinstance(word, str) for word in listed)
+        ):
+            raise DataError(f"{where}: {name!r} must be a list of names, got {listed!r:.60}")
+    for name in ("split", "group"):
+        if name in sample and not isinstance(sample[name], str | int):
+            raise DataError(f"{where}: {name!r} must be text, got {sample[name]!r:.60}")
+    return {name: sample[name] for name in COLUMNS if name in sample}
+
+
+def _batch(ids: list[str], samples: list[dict[str, Any]], used: list[str]) -> Any:
+    arrays = [pa.array(ids, pa.large_string())]
+    for name in used:
+        values = [sample.get(name) for sample in samples]
+        if name in ("labels", "unknown"):
+            arrays.append(pa.array(values, pa.list_(pa.string())))
+        else:
+            arrays.append(pa.array([None if v is None else str(v) for v in values], pa.string()))
+    return pa.record_batch(arrays, ["path", *used])

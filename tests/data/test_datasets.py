@@ -1,0 +1,450 @@
+"""Each official layout, in miniature: same files, same traps, a few images."""
+
+import json
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+from pictures import jpeg
+from scipy.io import savemat
+
+from labelwise.data import load
+from labelwise.data.readers import READERS
+from labelwise.errors import DataError, SettingsError
+
+
+def named(table):
+    """Return {image: (present names, unknown names)}."""
+    names = table.space.names
+    return {
+        image: (
+            {names[c] for c in table.present.row(row)},
+            {names[c] for c in table.unknown.row(row)},
+        )
+        for row, image in enumerate(table.ids)
+    }
+
+
+def by_split(table):
+    return {name: list(part.ids) for name, part in table.splits().items()}
+
+
+def coco(folder, name="instances.json", **changes):
+    content = {
+        "images": [{"id": i, "file_name": f"{i}.jpg"} for i in (9, 10, 100)],
+        "categories": [{"id": 90, "name": "zebra"}, {"id": 1, "name": "person"}],
+        "annotations": [
+            {"image_id": 10, "category_id": 1},
+            {"image_id": 10, "category_id": 1},
+            {"image_id": 100, "category_id": 90},
+        ],
+    }
+    content.update(changes)
+    return folder.text(name, json.dumps(content))
+
+
+def test_coco_keeps_category_order_and_reviewed_empty_images(folder):
+    folder.pictures("9.jpg", "10.jpg", "100.jpg")
+    table = load(coco(folder))
+    assert table.space.names == ("zebra", "person")
+    assert named(table) == {
+        "9.jpg": (set(), set()),
+        "10.jpg": ({"person"}, set()),
+        "100.jpg": ({"zebra"}, set()),
+    }
+    np.testing.assert_array_equal(table.zero_label(), [1, 0, 0])
+    ordered = load(coco(folder), drop_unlabelled=True, string_order=True)
+    assert list(ordered.ids) == ["10.jpg", "100.jpg"]
+    assert list(load(coco(folder), string_order=True).ids) == ["10.jpg", "100.jpg", "9.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"images": None}, "must have a list 'images'"),
+        ({"images": [{"id": "9", "file_name": "a"}]}, "entry 1 of 'images' must have 'id' as int"),
+        ({"annotations": [{"image_id": 7, "category_id": 1}]}, "annotation 1 must name an image"),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, "category id .* once"),
+        ({"categories": [{"id": 90, "name": "a"}, {"id": 1, "name": "a"}]}, "distinct, got 'a'"),
+    ],
+)
+def test_broken_coco(folder, changes, sentence):
+    with pytest.raises(DataError, match=sentence):
+        load(coco(folder, **changes), check_files=False)
+
+
+def test_coco_2014(folder):
+    coco(folder, "annotations/instances_train2014.json")
+    coco(folder, "annotations/instances_val2014.json")
+    folder.pictures(*(f"{part}2014/{i}.jpg" for part in ("train", "val") for i in (9, 10, 100)))
+    assert by_split(load(folder.path)) == {
+        "train": ["train2014/10.jpg", "train2014/100.jpg"],
+        "test": ["val2014/10.jpg", "val2014/100.jpg"],
+    }
+    assert len(load(folder.path, drop_unlabelled=False)) == 6
+
+
+def voc(folder):
+    marks = {"dog": "a  1\nb -1\nc  0\n", "cat": "a -1\nb -1\nc  1\n"}
+    for name, lines in marks.items():
+        folder.text(f"ImageSets/Main/{name}_train.txt", lines)
+        folder.text(f"ImageSets/Main/{name}_val.txt", "d  1\n" if name == "cat" else "d -1\n")
+    folder.text("ImageSets/Main/train.txt", "a\nb\nc\n")
+    folder.text("ImageSets/Main/val.txt", "d\n")
+    objects = {
+        "a": [("dog", 0), ("dog", 1)],
+        "b": [],
+        "c": [("dog", 1), ("cat", 0)],
+        "d": [("cat", 0)],
+    }
+    for image, things in objects.items():
+        body = "".join(
+            f"<object><name>{n}</name><difficult>{d}</difficult></object>" for n, d in things
+        )
+        folder.text(f"Annotations/{image}.xml", f"<annotation>{body}</annotation>")
+    folder.pictures(*(f"JPEGImages/{image}.jpg" for image in "abcd"))
+    return folder.path
+
+
+@pytest.mark.parametrize("annotations", ["main", "xml"])
+def test_voc_difficult_is_unknown_or_absent(folder, annotations):
+    table = load(voc(folder), annotations=annotations)
+    assert table.space.names == ("cat", "dog")
+    assert list(named(table).values()) == [
+        ({"dog"}, set()),
+        (set(), set()),
+        ({"cat"}, {"dog"}),
+        ({"cat"}, set()),
+    ]
+    assert table.split.tolist() == ["train", "train", "train", "val"]
+    plain = load(folder.path, annotations=annotations, difficult="absent")
+    assert not plain.has_unknown()
+    assert load(f"voc2012:{folder.path}").split.tolist() == ["train"] * 3 + ["test"]
+
+
+def test_broken_voc(folder):
+    path = voc(folder)
+    with pytest.raises(SettingsError, match="'unknown' or 'absent', got 'maybe'"):
+        load(path, difficult="maybe")
+    folder.text("Annotations/b.xml", "<annotation><object>")
+    with pytest.raises(DataError, match=r"b\.xml: not XML"):
+        load(path, annotations="xml")
+    folder.text("ImageSets/Main/dog_train.txt", "a 5\n")
+    with pytest.raises(DataError, match="line 1: must be an image and 1, -1 or 0, got 'a 5'"):
+        load(path)
+
+
+def test_image_folders(folder):
+    folder.pictures("cat/1.jpg", "cat/deep/2.PNG", "dog/1.jpg", ".hidden/x.jpg", "dog/notes.md")
+    table = load(folder.path)
+    assert named(table) == {
+        "cat/1.jpg": ({"cat"}, set()),
+        "cat/deep/2.PNG": ({"cat"}, set()),
+        "dog/1.jpg": ({"dog"}, set()),
+    }
+    assert table.split is None
+
+
+def test_image_folders_with_splits(folder):
+    folder.pictures("train/cat/1.jpg", "valid/dog/1.jpg", "test/cat/2.jpg")
+    table = load(folder.path)
+    assert by_split(table) == {
+        "train": ["train/cat/1.jpg"],
+        "val": ["valid/dog/1.jpg"],
+        "test": ["test/cat/2.jpg"],
+    }
+    folder.pictures("other/cat/1.jpg")
+    with pytest.raises(DataError, match="there must be no 'other'"):
+        load(folder.path)
+    folder.pictures("b/1.jpg")
+    with pytest.raises(DataError, match=r"folder of its class, got '1\.jpg'"):
+        load(folder.path / "b", format="folder")
+
+
+def shard(folder, name, members, mode="w"):
+    import io
+
+    path = folder.path / name
+    with tarfile.open(path, mode) as tar:
+        for member, content in members:
+            info = tarfile.TarInfo(member)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_webdataset(folder):
+    shard(
+        folder,
+        "train-000.tar",
+        [
+            ("d/a.jpg", jpeg(1)),
+            ("d/a.json", b'{"labels": ["x", "y"], "unknown": ["z"], "group": 7}'),
+            ("d/b.png", jpeg(2, "PNG")),
+            ("d/b.json", b'{"labels": null, "group": 8}'),
+        ],
+    )
+    shard(
+        folder,
+        "test-000.tar",
+        [("c.jpg", jpeg(3)), ("c.json", b'{"labels": [], "group": "q"}'), ("__meta", b"?")],
+    )
+    table = load(folder.path)
+    assert named(table) == {
+        "test-000.tar/c.jpg": (set(), set()),
+        "train-000.tar/d/a.jpg": ({"x", "y"}, {"z"}),
+        "train-000.tar/d/b.png": (set(), {"x", "y", "z"}),
+    }
+    assert table.split.tolist() == ["test", "train", "train"]
+    assert list(table.group) == ["q", "7", "8"]
+    np.testing.assert_array_equal(table.unlabelled(), [0, 0, 1])
+    assert table.images.read(1).size == (8, 6)
+    assert table.images.content(2) == jpeg(2, "PNG")
+    assert table.subset([2]).images.content(0) == jpeg(2, "PNG")
+
+
+def test_webdataset_text_classes_and_damage(folder):
+    members = [("a.jpg", jpeg(1)), ("a.txt", b"x|y"), ("b.jpg", jpeg(2)), ("b.cls", b"z")]
+    path = shard(folder, "s.tar", members)
+    assert named(load(path)) == {
+        "s.tar/a.jpg": ({"x", "y"}, set()),
+        "s.tar/b.jpg": ({"z"}, set()),
+    }
+    with pytest.raises(DataError, match="'b' must have one image"):
+        load(shard(folder, "t.tar", [*members[:2], ("b.jpg", b"1")]))
+    with pytest.raises(DataError, match=r"a\.json: not JSON"):
+        load(shard(folder, "t.tar", [("a.jpg", b"1"), ("a.json", b"{")]))
+    with pytest.raises(DataError, match="must be a list of names, got 5"):
+        load(shard(folder, "t.tar", [("a.jpg", b"1"), ("a.json", b"5")]))
+    with pytest.raises(DataError, match="not an uncompressed tar"):
+        load(shard(folder, "t.tar", members, "w:gz"))
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(DataError, match=r"s\.tar: "):
+        load(path)
+
+
+def cifar_rows(count, classes, seed):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 255, (count, 3072), np.uint8), rng.integers(0, classes, count).tolist()
+
+
+def test_cifar10_python_and_binary_agree(folder):
+    names = [f"class{n}" for n in range(10)]
+    (folder.path / "py").mkdir()
+    for number, file in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
+        data, codes = cifar_rows(4, 10, number)
+        batch = pickle.dumps({b"data": data, b"labels": codes}, protocol=2)
+        folder.text(f"py/{file}", batch)
+        folder.text(f"bin/{file}.bin", np.c_[np.array(codes, np.uint8), data].tobytes())
+    folder.text("py/batches.meta", pickle.dumps({"label_names": names}, protocol=2))
+    folder.text("bin/batches.meta.txt", "\n".join(names) + "\n\n")
+    python, binary = load(folder.path / "py"), load(folder.path / "bin")
+    assert python.split.tolist() == ["train"] * 20 + ["test"] * 4
+    np.testing.assert_array_equal(python.images.pixels, binary.images.pixels)
+    np.testing.assert_array_equal(python.targets()[0], binary.targets()[0])
+    data, codes = cifar_rows(4, 10, 5)
+    assert python.targets()[0][20:].argmax(1).tolist() == codes
+    np.testing.assert_array_equal(
+        python.images.pixels[20, 3, 7], data[0].reshape(3, 32, 32)[:, 3, 7]
+    )
+    folder.text("bin/data_batch_1.bin", b"short")
+    with pytest.raises(DataError, match="must be records of 3073 bytes"):
+        load(folder.path / "bin")
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("this must not run",))
+
+
+def test_cifar_pickles_cannot_run_anything(folder, capsys):
+    folder.text("data_batch_1", b"")
+    folder.text("batches.meta", pickle.dumps({"label_names": Evil()}))
+    with pytest.raises(DataError, match=r"not an official CIFAR batch .*print is not allowed"):
+        load(folder.path)
+    assert capsys.readouterr().out == ""
+
+
+def cifar100(folder):
+    fine = [f"fine{n:02d}" for n in range(100)]
+    coarse = [f"coarse{n}" for n in range(20)]
+    meta = {"fine_label_names": fine, "coarse_label_names": coarse}
+    folder.text("meta", pickle.dumps(meta))
+    for part, count in (("train", 100), ("test", 20)):
+        data, _ = cifar_rows(count, 100, count)
+        batch = {"data": data, "fine_labels": list(range(count)), "coarse_labels": [0] * count}
+        folder.text(part, pickle.dumps(batch))
+        codes = np.array([[0, n] for n in range(count)], np.uint8)
+        folder.text(f"bin/{part}.bin", np.c_[codes, data].tobytes())
+    folder.text("bin/fine_label_names.txt", "\n".join(fine))
+    return folder.path
+
+
+def test_cifar100_and_cifar60_40(folder):
+    path = cifar100(folder)
+    table = load(path)
+    assert table.targets()[0].argmax(1).tolist() == [*range(100), *range(20)]
+    np.testing.assert_array_equal(load(path / "bin").targets()[0], table.targets()[0])
+    assert load(path, labels="coarse").space.names[0] == "coarse0"
+    open_set = load(f"cifar60+40:{path}")
+    assert len(open_set.space) == 60
+    assert open_set.splits()["train"].zero_label().sum() == 40
+    kept = np.flatnonzero(~open_set.splits()["train"].zero_label())
+    assert [f"fine{n:02d}" for n in kept] == list(open_set.space.names)
+
+
+def test_tiny_imagenet(folder):
+    folder.text("wnids.txt", "n2\nn1\n")
+    folder.pictures("train/n1/images/n1_0.JPEG", "train/n2/images/n2_0.JPEG", "val/images/v.JPEG")
+    folder.text("train/n1/n1_boxes.txt", "n1_0.JPEG 0 0 1 1")
+    folder.text("val/val_annotations.txt", "v.JPEG\tn2\t0\t0\t62\t62\n")
+    table = load(folder.path)
+    assert table.space.names == ("n1", "n2")
+    assert by_split(table)["test"] == ["val/images/v.JPEG"]
+    assert named(table)["val/images/v.JPEG"] == ({"n2"}, set())
+
+
+@pytest.mark.parametrize("truth", ["folders", "solution", "kit"])
+def test_imagenet(folder, truth):
+    folder.pictures("train/n1/a.JPEG", "train/n2/b.JPEG")
+    inside = "n2/" if truth == "folders" else ""
+    folder.pictures(f"val/{inside}ILSVRC2012_val_00000001.JPEG")
+    if truth == "solution":
+        lines = "ImageId,PredictionString\nILSVRC2012_val_00000001,n2 1 2 3 4 \n"
+        folder.text("LOC_val_solution.csv", lines)
+    if truth == "kit":
+        base = "ILSVRC2012_devkit_t12/data/"
+        folder.text(base + "ILSVRC2012_validation_ground_truth.txt", "1\n")
+        synsets = np.array(
+            [(1, "n2", 0), (2, "n1", 0)],
+            dtype=[("ILSVRC2012_ID", int), ("WNID", object), ("num_children", int)],
+        )
+        savemat(folder.path / base / "meta.mat", {"synsets": synsets})
+    table = load(folder.path, format="imagenet")
+    assert table.space.names == ("n1", "n2")
+    assert table.targets()[0].tolist() == [[1, 0], [0, 1], [0, 1]]
+    assert table.split.tolist() == ["train", "train", "test"]
+
+
+def test_imagenet_without_classes_of_flat_images(folder):
+    folder.pictures("train/n1/a.JPEG", "val/v.JPEG")
+    with pytest.raises(DataError, match="flat validation images need"):
+        load(folder.path, format="imagenet")
+
+
+def nuswide(folder):
+    everyone = {"actor\\1.jpg": "10", "actor\\2.jpg": "00", "sky\\3.jpg": "11", "sky\\4.jpg": "01"}
+    parts = {"Train": list(everyone)[:2], "Test": list(everyone)[2:], "": list(everyone)}
+    for part, files in parts.items():
+        folder.text(f"ImageList/{part}Imagelist.txt", "\n".join(files))
+        for column, name in enumerate(("bear", "sky")):
+            marks = "\n".join(everyone[file][column] for file in files)
+            place = (
+                f"TrainTestLabels/Labels_{name}_{part}.txt"
+                if part
+                else f"AllLabels/Labels_{name}.txt"
+            )
+            folder.text(f"Groundtruth/{place}", marks + "\n")
+    folder.pictures(*(f"Flickr/{file}".replace("\\", "/") for file in everyone))
+    return folder.path
+
+
+def test_nuswide_flavours(folder):
+    path = nuswide(folder)
+    official = load(path)
+    assert by_split(official) == {
+        "train": ["Flickr/actor/1.jpg"],
+        "test": ["Flickr/sky/3.jpg", "Flickr/sky/4.jpg"],
+    }
+    assert named(official)["Flickr/sky/3.jpg"] == ({"bear", "sky"}, set())
+    assert len(load(path, drop_unlabelled=False)) == 4
+    gong = load(f"nuswide-gong:{path}")
+    assert (gong.split == "train").sum() == round(3 * 150_000 / 209_347)
+    assert gong.split.tolist() == load(f"nuswide-gong:{path}").split.tolist()
+    folder.text("Groundtruth/AllLabels/Labels_sky.txt", "1\n")
+    with pytest.raises(DataError, match="must have 4 lines of 0 or 1, got 1"):
+        load(f"nuswide-gong:{path}")
+
+
+def test_wider_attribute(folder):
+    people = [
+        {"attribute": [1, 0, -1], "bbox": [1, 2, 4, 3]},
+        {"attribute": [-1, 1, 1], "bbox": [0, 0, 2, 2]},
+    ]
+    for part, place in (("trainval", "train"), ("test", "test")):
+        content = {
+            "attribute_id_map": {"0": "Male", "1": "Hat", "2": "Logo"},
+            "images": [{"file_name": f"{place}/0--Parade/1.jpg", "targets": people, "scene_id": 0}],
+        }
+        folder.text(f"Anno/wider_attribute_{part}.json", json.dumps(content))
+        folder.pictures(f"Image/{place}/0--Parade/1.jpg")
+    table = load(folder.path)
+    assert table.space.names == ("Male", "Hat", "Logo")
+    assert named(table)["train/0--Parade/1.jpg#0"] == ({"Male"}, {"Hat"})
+    assert table.split.tolist() == ["train", "train", "test", "test"]
+    assert table.images.read(0).size == (4, 3)
+    folder.text("Anno/wider_attribute_test.json", '{"images": 3}')
+    with pytest.raises(DataError, match="not a WIDER-Attribute file"):
+        load(folder.path)
+
+
+def test_vispr(folder):
+    for part, labels in (("train2017", ["a0_safe"]), ("val2017", ["a4_gender"]), ("test2017", [])):
+        note = {"image_path": f"images/{part}/1.jpg", "labels": labels}
+        folder.text(f"annotations/{part}/1.json", json.dumps(note))
+        folder.pictures(f"images/{part}/1.jpg")
+    table = load(folder.path)
+    assert table.space.names == ("a0_safe", "a4_gender")
+    assert by_split(table) == {
+        "train": ["images/train2017/1.jpg", "images/val2017/1.jpg"],
+        "test": ["images/test2017/1.jpg"],
+    }
+
+
+def test_cub(folder):
+    folder.text("images.txt", "1 001.A/a.jpg\n2 002.B/b.jpg\n")
+    folder.text("train_test_split.txt", "1 0\n2 1\n")
+    folder.text("attributes/attributes.txt", "1 has_bill::dagger\n2 has_wing::blue\n")
+    notes = "1 1 1 3 9.1\n1 2 0 1 2.0\n2 1 0 4 1.0\n2 2 1 2 1.0 0\n"
+    folder.text("attributes/image_attribute_labels.txt", notes)
+    folder.pictures("images/001.A/a.jpg", "images/002.B/b.jpg")
+    table = load(folder.path)
+    assert named(table)["images/001.A/a.jpg"] == ({"has_bill::dagger"}, set())
+    assert table.split.tolist() == ["test", "train"]
+    unsure = load(folder.path, not_visible="unknown")
+    assert named(unsure)["images/001.A/a.jpg"] == ({"has_bill::dagger"}, {"has_wing::blue"})
+
+
+def test_plantnet_is_a_folder_of_species(folder):
+    folder.pictures("train/1355868/a.jpg", "val/1355868/b.jpg", "test/1355920/c.jpg")
+    table = load(f"plantnet:{folder.path}")
+    assert table.space.names == ("1355868", "1355920")
+
+
+def test_stated_counts_are_the_papers():
+    stated = {name: (r.labels, dict(r.counts)) for name, r in READERS.items() if r.counts}
+    assert stated["coco2014"] == (80, {"train": 82_081, "test": 40_137})
+    assert stated["voc2012"] == (20, {"train": 5_717, "test": 5_823})
+    assert stated["wider"] == (14, {"train": 28_340, "test": 29_117})
+    assert stated["vispr"] == (68, {"train": 14_167, "test": 8_000})
+    assert stated["nuswide-gong"] == (81, {"train": 150_000, "test": 59_347})
+    assert stated["nuswide"] == (81, {"train": 125_449, "test": 83_898})
+    assert stated["cub"] == (312, {"train": 5_994, "test": 5_794})
+    assert stated["cifar60+40"] == (60, {"train": 50_000, "test": 10_000})
+    assert stated["plantnet"] == (1081, {"train": 243_916, "val": 31_118, "test": 31_112})
+    assert stated["tiny-imagenet"] == (200, {"train": 100_000, "test": 10_000})
+
+
+def test_parts_of_any_format_are_joined(folder):
+    coco(folder, "a.json")
+    coco(folder, "b/b.json")
+    source = f"train={folder.path}/a.json;test={folder.path}/b/b.json"
+    table = load(source, check_files=False)
+    assert by_split(table) == {
+        "train": ["9.jpg", "10.jpg", "100.jpg"],
+        "test": ["b/9.jpg", "b/10.jpg", "b/100.jpg"],
+    }
+    coco(folder, "c.json", categories=[{"id": 1, "name": "person"}], annotations=[])
+    with pytest.raises(DataError, match="must have the same labels, they differ in 'zebra'"):
+        load(f"{folder.path}/a.json;{folder.path}/c.json", check_files=False)

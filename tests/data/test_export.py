@@ -1,0 +1,162 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from labelwise.cli.data import data_app
+from labelwise.data import FileImages, LabelTable, load, posterior, scenes
+from labelwise.data.describe import count_mismatches, describe
+from labelwise.data.export import export
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+
+NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=6)
+
+
+@st.composite
+def tables(draw):
+    names = draw(
+        st.lists(
+            NAMES.filter(lambda n: "|" not in n and n != "*"), min_size=1, max_size=4, unique=True
+        )
+    )
+    rows = draw(st.integers(1, 6))
+    states = draw(
+        st.lists(
+            st.lists(st.sampled_from([0, 1, 2]), min_size=len(names), max_size=len(names)),
+            min_size=rows,
+            max_size=rows,
+        )
+    )
+    states = np.array(states)
+    split = draw(
+        st.none() | st.lists(st.sampled_from(["train", "val"]), min_size=rows, max_size=rows)
+    )
+    images = FileImages("", [f"{row}.jpg" for row in range(rows)])
+    return LabelTable.from_arrays(names, images, states == 1, states != 2, split=split)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(table=tables())
+def test_what_is_written_is_read_back(tmp_path, suffix, table):
+    path = tmp_path / f"t.{suffix}"
+    export(table, path)
+    again = load(path, names=list(table.space.names), check_files=False)
+    for before, after in zip(table.targets(), again.targets(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(table.unlabelled(), again.unlabelled())
+    if table.split is not None:
+        np.testing.assert_array_equal(table.split, again.split)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_paths_are_relative_to_the_new_file(folder):
+    folder.pictures("photos/a.jpg", "photos/b.jpg")
+    table = load(folder.text("photos/t.csv", "path,labels\na.jpg,x\nb.jpg,y\n"))
+    export(table, folder.path / "lists" / "t.csv")
+    assert list(load(folder.path / "lists" / "t.csv").ids) == ["../photos/a.jpg", "../photos/b.jpg"]
+
+
+def test_scenes_go_to_parquet_without_loss(tmp_path):
+    table = scenes(6, 2, 2)
+    export(table, tmp_path / "s.parquet")
+    again = load(tmp_path / "s.parquet")
+    assert again.space == table.space
+    for row in range(10):
+        np.testing.assert_array_equal(np.asarray(again.images.read(row)), table.images.pixels[row])
+
+
+def test_what_cannot_be_written_is_said(folder):
+    folder.pictures("a.jpg")
+    table = load(folder.text("t.jsonl", '{"path": "a.jpg", "labels": ["a|b"]}'))
+    with pytest.raises(DataError, match=r"'a\|b' cannot stand in text that is split on '\|'"):
+        export(table, folder.path / "u.csv")
+    export(table, folder.path / "u.parquet")
+    with pytest.raises(DataError, match=r"must end in \.csv"):
+        export(table, folder.path / "u.xlsx")
+    with pytest.raises(DataError, match="not single files"):
+        export(scenes(2, 0, 0), folder.path / "u.csv")
+    with pytest.raises(DataError, match="table of features"):
+        export(posterior(2, 1, 1).table, folder.path / "u.parquet")
+    blocked = folder.text("file", "x") / "u.csv"
+    with pytest.raises(LabelwiseError, match="cannot write"):
+        export(table.subset([0]), blocked.with_suffix(".parquet"))
+
+
+def described():
+    labels = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]])
+    known = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0]])
+    images = FileImages("", [f"{row}.jpg" for row in range(5)])
+    split = ["train", "train", "train", "val", "val"]
+    return LabelTable.from_arrays(
+        ["x", "y", "z"], images, labels, known, split=split, group=list("aabbc")
+    )
+
+
+def test_describe_counts_by_hand():
+    facts = describe(described())
+    assert (facts.images, facts.zero_label, facts.unlabelled, facts.partly_known) == (5, 1, 1, 1)
+    assert (facts.groups, facts.splits) == (3, {"train": 3, "val": 2})
+    assert facts.labels_per_image == [2, 1, 2]
+    assert facts.unknown_share == 4 / 15
+    assert facts.mean_labels == 1.0
+    x, y, z = facts.labels
+    assert (x.present, x.absent, x.unknown, x.share) == (2, 1, 2, 2 / 3)
+    assert (y.present, y.share, z.present, z.share) == (3, 3 / 4, 0, 0.0)
+    assert facts.never_present == ["z"]
+    assert [(p.first, p.second, p.images) for p in facts.pairs] == [("x", "y", 2)]
+    assert facts.pairs[0].lift == pytest.approx(2 * 5 / (2 * 3))
+    json.dumps(facts.as_dict())
+
+
+def test_counts_against_a_stated_set():
+    assert count_mismatches(described(), {"train": 3, "val": 2}, 3) == []
+    assert count_mismatches(described(), {"train": 9}, 4) == [
+        "train has 3 images, the whole set has 9",
+        "there are 3 labels, the whole set has 4",
+    ]
+
+
+def run(*arguments):
+    return CliRunner().invoke(data_app, [str(argument) for argument in arguments])
+
+
+def test_the_command_line_end_to_end(folder):
+    folder.pictures(*(f"{row}.jpg" for row in range(20)))
+    lines = [f"{row}.jpg,{'x|y' if row % 3 else ''},g{row // 2}" for row in range(20)]
+    file = folder.text("t.csv", "path,labels,group\n" + "\n".join(lines))
+    shown = run("describe", file)
+    assert shown.exit_code == 0, shown.output
+    assert "20 images, 2 labels" in shown.output
+    assert "zero-label (reviewed, none of them): 35.0%" in shown.output
+    parted = folder.path / "parted.csv"
+    assert run("split", file, "-o", parted, "--shares", "train=.5,test=.5").exit_code == 0
+    facts = json.loads(run("describe", parted, "--json", "--content").output)
+    assert facts["splits"] == {"train": 10, "test": 10}
+    single = folder.path / "single.jsonl"
+    assert run("observe", parted, "-o", single, "--single-positive").exit_code == 0
+    assert json.loads(run("describe", single, "--json").output)["unlabelled"] > 0
+    assert '"unknown": ["*"]' in single.read_text()
+    assert run("observe", parted, "-o", single, "--keep", "0.5").exit_code == 0
+    assert run("observe", parted, "-o", single, "--flip-absent", "1").exit_code == 0
+    assert json.loads(run("describe", single, "--json").output)["labels_per_image"] == [0, 0, 20]
+    packed = folder.path / "t.parquet"
+    assert run("export", file, "-o", packed, "--set", "names=[y, x, z]").exit_code == 0
+    assert load(packed).space.names == ("y", "x", "z")
+
+
+def test_the_command_line_says_what_is_wrong(folder):
+    folder.pictures("cat/1.jpg")
+    result = run("observe", folder.path, "-o", folder.path / "x.csv")
+    assert isinstance(result.exception, SettingsError)
+    strict = run("describe", f"plantnet:{folder.path}", "--strict")
+    assert isinstance(strict.exception, DataError)
+    assert "the whole set has 243,916" in str(strict.exception)
+    assert isinstance(run("describe", folder.path, "--set", "x").exception, SettingsError)
+    shares = run("split", folder.path, "-o", folder.path / "x.csv", "--shares", "half")
+    assert "train=.8,val=.2" in str(shares.exception)

@@ -1,0 +1,169 @@
+import io
+import struct
+import zlib
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from labelwise.data import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
+from labelwise.data.decode import decode
+from labelwise.data.images import JoinedImages
+from labelwise.errors import ImageError
+
+
+def saved(image, kind="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def gradient(width=40, height=24):
+    ramp = np.linspace(0, 255, width, dtype=np.uint8)
+    return Image.fromarray(np.repeat(np.tile(ramp, (height, 1))[..., None], 3, 2))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK", "YCbCr", "LA", "RGBA"])
+def test_every_common_mode_becomes_rgb(mode):
+    kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
+    image = decode(saved(gradient().convert(mode), kind), "x")
+    assert (image.mode, image.size) == ("RGB", (40, 24))
+    pixels = np.asarray(image).astype(int)
+    assert pixels[:, -1].mean() - pixels[:, 0].mean() > 200
+
+
+def test_sixteen_bit_grey_keeps_its_brightness():
+    deep = Image.fromarray(np.full((4, 4), 0x80FF, np.uint16))
+    assert np.asarray(decode(saved(deep), "x")).max() == 0x80
+
+
+def test_float_images_are_refused_by_name():
+    with pytest.raises(ImageError, match=r"f\.tiff: .*mode F has no agreed white"):
+        decode(saved(Image.new("F", (3, 3), 0.5), "TIFF"), "f.tiff")
+
+
+def test_transparency_lies_on_white():
+    clear = Image.new("RGBA", (3, 3), (255, 0, 0, 0))
+    assert np.asarray(decode(saved(clear), "x")).min() == 255
+    palette = Image.new("P", (3, 3), 0)
+    palette.putpalette([10, 20, 30] * 256)
+    assert np.asarray(decode(saved(palette, transparency=0), "x")).min() == 255
+
+
+def test_exif_rotation_is_applied():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = decode(saved(gradient(40, 24), "JPEG", exif=exif), "x")
+    assert image.size == (24, 40)
+    column = np.asarray(image)[:, 12].astype(int).mean(1)
+    assert column[-1] - column[0] > 200
+
+
+def test_first_frame_of_an_animation():
+    frames = [Image.new("RGB", (5, 5), color) for color in ("red", "blue")]
+    content = saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    np.testing.assert_array_equal(np.asarray(decode(content, "x"))[0, 0], [255, 0, 0])
+
+
+def test_jpeg_may_come_smaller_but_not_too_small():
+    content = saved(gradient(800, 400), "JPEG")
+    assert decode(content, "x", at_least=100).size == (200, 100)
+    assert decode(content, "x", at_least=401).size == (800, 400)
+    assert decode(content, "x").size == (800, 400)
+
+
+def huge_png():
+    def chunk(kind, body):
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", 30000, 30000, 8, 0, 0, 0, 0)
+    body = zlib.compress(b"\0" * 100)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty"),
+        (b"no image at all", "not an image file"),
+        (huge_png(), "more than .* pixels"),
+        (saved(gradient(), "JPEG")[:-200], "cannot be read"),
+        (saved(gradient())[:60], "cannot be read"),
+    ],
+)
+def test_broken_bytes_are_named(content, reason):
+    with pytest.raises(ImageError, match=rf"photo\.jpg: .*{reason}"):
+        decode(content, "photo.jpg")
+
+
+SAMPLES = [saved(gradient(), kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.sampled_from(SAMPLES),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=6),
+    st.integers(0, 40),
+)
+def test_damaged_files_only_raise_image_errors(content, damage, cut):
+    broken = bytearray(content[: len(content) - cut])
+    for place, value in damage:
+        broken[place % len(broken)] = value
+    mode = "RGB"
+    with suppress(ImageError):
+        mode = decode(bytes(broken), "x", at_least=8).mode
+    assert mode == "RGB"
+
+
+def test_a_missing_or_impossible_path_is_named(tmp_path):
+    images = FileImages(tmp_path, ["gone.jpg", "nul\0byte.jpg", "."])
+    for row, name in enumerate(["gone.jpg", "nul", str(tmp_path)]):
+        with pytest.raises(ImageError, match=name):
+            images.read(row)
+
+
+def test_sources_read_subset_and_compare(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), np.uint8)
+    contents = [saved(Image.fromarray(picture)) for picture in pixels]
+    for row, content in enumerate(contents):
+        (tmp_path / f"{row}.png").write_bytes(content)
+    names = ["0.png", "1.png", "2.png"]
+    sources = [
+        ArrayImages(pixels, names),
+        BytesImages(contents, names),
+        FileImages(tmp_path, names),
+    ]
+    sources.append(
+        JoinedImages([sources[0].subset(np.array([0])), sources[1].subset(np.array([1, 2]))])
+    )
+    for source in sources:
+        picked = source.subset(np.array([2, 0]))
+        assert list(picked.ids) == ["2.png", "0.png"]
+        np.testing.assert_array_equal(np.asarray(picked.read(0)), pixels[2])
+        np.testing.assert_array_equal(np.asarray(picked.read(1)), pixels[0])
+        assert picked.content(0) != picked.content(1)
+    boxes = np.array([[2, 1, 6, 5.2], [-4, -4, 3, 3], [7, 7, 7, 9]])
+    crops = CropImages(sources[0], boxes, ["a", "b", "c"])
+    np.testing.assert_array_equal(np.asarray(crops.read(0)), pixels[0, 1:5, 2:6])
+    np.testing.assert_array_equal(
+        np.asarray(crops.subset(np.array([1])).read(0)), pixels[1, :3, :3]
+    )
+    with pytest.raises(ImageError, match="c: the box"):
+        crops.read(2)
+
+
+def test_features_are_no_images():
+    with pytest.raises(ImageError, match="features, not images"):
+        FeatureRows(np.zeros((2, 3), np.float32)).read(1)
+
+
+def test_pixels_must_be_bytes_in_channels_last():
+    with pytest.raises(ValueError, match=r"uint8 \(N, H, W, 3\)"):
+        ArrayImages(np.zeros((2, 3, 8, 8), np.uint8))

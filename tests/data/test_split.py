@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from labelwise.data import ArrayImages, FeatureRows, LabelTable
+from labelwise.data.checks import reject_shared_content
+from labelwise.data.split import stratified_split
+from labelwise.errors import DataError, SettingsError
+
+SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
+
+
+def correlated(rows=3000, labels=12, seed=0):
+    rng = np.random.default_rng(seed)
+    shared = rng.standard_normal((rows, 2)) @ rng.standard_normal((2, labels))
+    level = np.linspace(0.8, 2.6, labels)
+    return (rng.standard_normal((rows, labels)) + shared > 1.6 * level).astype(np.uint8)
+
+
+def make(labels, observed=None, group=None):
+    features = np.arange(len(labels), dtype=np.float32)[:, None]
+    names = [f"l{k}" for k in range(labels.shape[1])]
+    return LabelTable.from_arrays(names, FeatureRows(features), labels, observed, group=group)
+
+
+def shares_of(mask, table):
+    return np.array([(mask & (table.split == name)).sum() / mask.sum() for name in SHARES])
+
+
+def test_labels_pairs_and_zero_label_images_are_in_proportion():
+    labels = correlated()
+    table = stratified_split(make(labels), SHARES, by_content=False)
+    wanted = np.array(list(SHARES.values()))
+    np.testing.assert_allclose(shares_of(np.ones(3000, bool), table), wanted, atol=0.001)
+    for column in range(12):
+        present = labels[:, column] > 0
+        assert np.abs(shares_of(present, table) - wanted).max() * present.sum() < 2.5
+    for first in range(12):
+        for second in range(first):
+            pair = (labels[:, first] & labels[:, second]) > 0
+            if pair.sum() >= 40:
+                assert np.abs(shares_of(pair, table) - wanted).max() * pair.sum() < 6
+    zero = table.zero_label()
+    assert np.abs(shares_of(zero, table) - wanted).max() * zero.sum() < 2
+
+
+def test_pairs_are_balanced_better_than_by_chance_or_by_labels_alone(monkeypatch):
+    labels = correlated(seed=5)
+    table = stratified_split(make(labels), SHARES, by_content=False)
+    chance = np.random.default_rng(0).permutation(table.split)
+    monkeypatch.setattr("labelwise.data.split.MOST_PAIRS", -1)
+    single = stratified_split(make(labels), SHARES, by_content=False)
+
+    def scatter(split):
+        whole = labels.T.astype(int) @ labels
+        often = np.triu(whole, 1) >= 20
+        test = labels[split == "test"].astype(int)
+        return np.abs((test.T @ test)[often] / whole[often] - SHARES["test"]).mean()
+
+    assert scatter(table.split) < scatter(chance) / 3
+    assert scatter(table.split) < scatter(single.split) * 0.7
+
+
+def test_unlabelled_images_are_a_stratum_of_their_own():
+    labels = correlated(1000)
+    known = np.ones_like(labels, bool)
+    known[:300] = False
+    table = stratified_split(make(labels, known), SHARES, by_content=False)
+    np.testing.assert_allclose(shares_of(table.unlabelled(), table), [0.7, 0.1, 0.2], atol=0.01)
+
+
+def test_groups_stay_together_and_sizes_hold():
+    labels = correlated(2000, seed=2)
+    group = np.random.default_rng(1).integers(0, 300, 2000).astype(str)
+    table = stratified_split(make(labels, group=group), SHARES, by_content=False)
+    for name in np.unique(group):
+        assert len(set(table.split[group == name])) == 1
+    assert np.abs(shares_of(np.ones(2000, bool), table) - list(SHARES.values())).max() < 0.01
+    for column in range(12):
+        present = labels[:, column] > 0
+        if present.sum() >= 50:
+            assert np.abs(shares_of(present, table) - list(SHARES.values())).max() < 0.05
+
+
+def test_equal_images_are_kept_in_one_split_and_reported_otherwise():
+    rng = np.random.default_rng(3)
+    pixels = rng.integers(0, 255, (60, 4, 4, 3), np.uint8)[rng.integers(0, 60, 200)]
+    labels = rng.random((200, 3)) < 0.4
+    table = LabelTable.from_arrays(["a", "b", "c"], ArrayImages(pixels), labels)
+    parted = stratified_split(table, SHARES)
+    seen = {}
+    for row in range(200):
+        assert seen.setdefault(pixels[row].tobytes(), parted.split[row]) == parted.split[row]
+    reject_shared_content(parted)
+    careless = stratified_split(table, SHARES, by_content=False)
+    with pytest.raises(DataError, match="splits must not share images, but '0"):
+        reject_shared_content(careless)
+
+
+def test_same_seed_same_split_and_another_seed_another():
+    table = make(correlated(500))
+    first = stratified_split(table, seed=4).split
+    np.testing.assert_array_equal(stratified_split(table, seed=4).split, first)
+    assert (stratified_split(table, seed=5).split != first).any()
+
+
+def test_rare_labels_reach_the_training_split_first():
+    labels = np.zeros((50, 2), np.uint8)
+    labels[7, 1] = labels[::2, 0] = 1
+    assert stratified_split(make(labels), SHARES, by_content=False).split[7] == "train"
+
+
+def test_more_labels_than_dense_pairs_allow(monkeypatch):
+    labels = correlated(400)
+    expected = stratified_split(make(labels), by_content=False).split
+    monkeypatch.setattr("labelwise.data.split.MOST_DENSE", 3)
+    np.testing.assert_array_equal(stratified_split(make(labels), by_content=False).split, expected)
+    monkeypatch.setattr("labelwise.data.split.MOST_PAIRS", 3)
+    assert set(stratified_split(make(labels), by_content=False).split) == {"train", "val", "test"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        ({"train": 0.5, "val": 0.4}, "sum to 1, got 0.9"),
+        ({"train": 1.2, "val": -0.2}, "above 0, got -0.2"),
+        ({"train": 0.5, "dev": 0.5}, "train, val or test, got 'dev'"),
+    ],
+)
+def test_bad_shares(shares, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        stratified_split(make(np.eye(4)), shares)

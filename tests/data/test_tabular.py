@@ -1,0 +1,274 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pictures import jpeg
+
+from labelwise.data import load
+from labelwise.errors import DataError, SettingsError
+
+ROWS = [
+    {"path": "a.jpg", "labels": ["dog", "cat"], "unknown": [], "split": "train", "group": "g1"},
+    {"path": "b.jpg", "labels": [], "unknown": [], "split": "valid", "group": "g2"},
+    {"path": "c.jpg", "labels": ["cat"], "unknown": ["bird"], "split": "Test", "group": "g1"},
+    {"path": "d.jpg", "labels": [], "unknown": ["*"], "split": "train", "group": "g3"},
+    {"path": "e.jpg", "labels": ["dog"], "unknown": ["*"], "split": "train", "group": "g4"},
+]
+LABELS = [[0, 1, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]]
+KNOWN = [[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 0, 0], [0, 0, 1]]
+
+
+def write(folder, kind):
+    if kind == "jsonl":
+        return folder.text("t.jsonl", "\n".join(json.dumps(row) for row in ROWS))
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), folder.path / "t.parquet", row_group_size=2)
+        return folder.path / "t.parquet"
+    mark = {"csv": ",", "tsv": "\t"}[kind]
+    lines = [mark.join(ROWS[0])]
+    for row in ROWS:
+        cells = ("|".join(cell) if isinstance(cell, list) else cell for cell in row.values())
+        lines.append(mark.join(cells))
+    return folder.text(f"t.{kind}", "\n".join(lines) + "\n")
+
+
+def assert_states(table, labels, known):
+    found, observed = table.targets()
+    np.testing.assert_array_equal(found, labels)
+    np.testing.assert_array_equal(np.ones_like(found) if observed is None else observed, known)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_the_same_table_in_every_format(folder, kind):
+    folder.pictures(*(row["path"] for row in ROWS))
+    table = load(write(folder, kind))
+    assert table.space.names == ("bird", "cat", "dog")
+    assert_states(table, LABELS, KNOWN)
+    assert table.split.tolist() == ["train", "val", "test", "train", "train"]
+    assert list(table.group) == ["g1", "g2", "g1", "g3", "g4"]
+    assert list(table.ids) == ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
+    np.testing.assert_array_equal(table.unlabelled(), [0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(table.zero_label(), [0, 1, 0, 0, 0])
+    assert table.images.read(3).size == (8, 6)
+
+
+def test_one_hot_with_unknown(folder):
+    folder.pictures("a.jpg", "b.jpg", "c.jpg")
+    text = "path,dog,big cat,split\na.jpg,1,,train\nb.jpg,0.0,True,test\nc.jpg,-1,NaN,test\n"
+    table = load(folder.text("t.csv", text))
+    assert table.space.names == ("dog", "big cat")
+    assert_states(table, [[1, 0], [0, 1], [0, 0]], [[1, 0], [1, 1], [0, 0]])
+
+
+def test_one_hot_in_parquet_with_numbers_and_nothing(folder):
+    folder.pictures("a.jpg", "b.jpg", "c.jpg")
+    columns = {
+        "path": ["a.jpg", "b.jpg", "c.jpg"],
+        "x": pa.array([1, 0, None], pa.int8()),
+        "y": pa.array([1.0, float("nan"), 0.0]),
+        "z": pa.array([True, None, False]),
+    }
+    pq.write_table(pa.table(columns), folder.path / "t.parquet")
+    table = load(folder.path / "t.parquet")
+    assert_states(table, [[1, 1, 1], [0, 0, 0], [0, 0, 0]], [[1, 1, 1], [1, 0, 0], [0, 1, 1]])
+
+
+def test_null_list_is_unlabelled_and_empty_list_is_none_of_them(folder):
+    folder.pictures("a.jpg", "b.jpg", "c.jpg")
+    lines = ['{"path": "a.jpg", "labels": null}', '{"path": "b.jpg", "labels": []}']
+    lines.append('{"path": "c.jpg", "labels": ["x", "y"]}')
+    table = load(folder.text("t.jsonl", "\n".join(lines)))
+    np.testing.assert_array_equal(table.unlabelled(), [1, 0, 0])
+    np.testing.assert_array_equal(table.zero_label(), [0, 1, 0])
+
+
+def test_image_bytes_class_numbers_and_several_files(folder):
+    for name, start in (("train-a", 0), ("train-b", 2), ("held", 4)):
+        columns = {"file": ["same.png"] * 2, "image": [jpeg(start), jpeg(start + 1)]}
+        columns["fine"] = pa.array([start % 3, (start + 1) % 3], pa.uint8())
+        columns["coarse"] = pa.array([0, 1], pa.uint8())
+        schema = {b"fine_names": b'["apple", "bear", "clock", "never"]'}
+        made = pa.table(columns).replace_schema_metadata(schema)
+        pq.write_table(made, folder.path / f"{name}.parquet")
+    source = f"train={folder.path}/train-*.parquet;test={folder.path}/held.parquet"
+    table = load(source, columns={"labels": "fine"}, ignore=["coarse"])
+    assert table.space.names == ("apple", "bear", "clock", "never")
+    assert table.split.tolist() == ["train"] * 4 + ["test"] * 2
+    np.testing.assert_array_equal(table.targets()[0].argmax(1), [0, 1, 2, 0, 1, 2])
+    assert list(table.ids)[:3] == ["same.png", "same.png#2", "same.png#3"]
+    assert "numbered" in table.notes[0]
+    assert table.images.read(5).size == (8, 6)
+
+
+def test_hugging_face_features(folder):
+    images = [{"bytes": jpeg(0), "path": "a.jpg"}, {"bytes": jpeg(1), "path": "b.jpg"}]
+    feature = {"feature": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "_type": "List"}
+    info = {"info": {"features": {"labels": feature, "image": {"_type": "Image"}}}}
+    made = pa.table({"image": images, "labels": [[0, 1], []]})
+    made = made.replace_schema_metadata({b"huggingface": json.dumps(info).encode()})
+    pq.write_table(made, folder.path / "t.parquet")
+    table = load(folder.path / "t.parquet")
+    assert table.space.names == ("cat", "dog")
+    assert_states(table, [[1, 1], [0, 0]], np.ones((2, 2)))
+    assert list(table.ids) == ["a.jpg", "b.jpg"]
+
+
+def test_metadata_folder_with_splits(folder):
+    folder.pictures("train/1.jpg", "train/2.jpg", "test/1.jpg")
+    folder.text("train/metadata.csv", "file_name,labels\n1.jpg,a|b\n2.jpg,\n")
+    folder.text("test/metadata.csv", "file_name,labels\n1.jpg,c\n")
+    table = load(folder.path)
+    assert dict(zip(table.ids, table.split, strict=True)) == {
+        "test/1.jpg": "test",
+        "train/1.jpg": "train",
+        "train/2.jpg": "train",
+    }
+    assert table.space.names == ("a", "b", "c")
+    assert table.images.read(0).size == (8, 6)
+
+
+def test_given_names_keep_their_order_and_allow_commas(folder):
+    folder.pictures("a.jpg")
+    file = folder.text("t.csv", 'path,labels\na.jpg,"cat, black|dog"\n')
+    table = load(file, names=["dog", "cat, black", "bird"])
+    assert_states(table, [[1, 1, 0]], np.ones((1, 3)))
+    listed = folder.text("names.txt", "dog\ncat, black\nbird\n")
+    assert load(file, names=str(listed)).space == table.space
+
+
+def test_other_headers_and_separator(folder):
+    folder.pictures("sub/a.jpg")
+    file = folder.text("t.csv", 'img,tags,note\na.jpg,"x,y",1\n')
+    table = load(
+        file,
+        columns={"path": "img", "labels": "tags"},
+        separator=",",
+        root=folder.path / "sub",
+    )
+    assert table.space.names == ("x", "y")
+
+
+def test_a_byte_order_mark_quotes_and_blank_lines(folder):
+    folder.pictures("a b.jpg", "c.jpg")
+    text = b'\xef\xbb\xbfpath,labels\r\n"a b.jpg","x|y "\r\n\r\nc.jpg,\r\n'
+    table = load(folder.text("t.csv", text))
+    assert list(table.ids) == ["a b.jpg", "c.jpg"]
+    assert table.space.names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the table is empty"),
+        ("path,labels\n", "the table is empty"),
+        ("path,labels\na.jpg,x\na.jpg,y\n", "named once, got 'a.jpg' in rows 1 and 2"),
+        ("path,labels\na.jpg,x\n./a.jpg,y\n", "named once, got 'a.jpg'"),
+        (
+            "path,labels,split\na.jpg,x,train\na.jpg,x,test\n",
+            "splits must not share images, got 'a.jpg' in train and in test",
+        ),
+        (
+            "path,labels,split\na.jpg,x,tran\n",
+            "row 1: the split must .*'tran'; did you mean 'train'",
+        ),
+        ("path,dog\na.jpg,1\nb.jpg,2\n", "row 2: the label column 'dog' must hold 1, 0 or nothing"),
+        ("path,dog\na.jpg,-2\n", "'dog' must hold 1, 0 or nothing .* got '-2'"),
+        ("path,labels\na.jpg,dog,cat\n", "Expected 2 columns, got 3"),
+        ('path,labels\na.jpg,"dog,cat"\n', "row 1: 'labels' is split on '|' but holds a comma"),
+        ("path,labels,unknown\na.jpg,x|y,y\n", "row 1: 'y' cannot be both present and unknown"),
+        ("path,labels\n,x\n", "row 1: the column 'path' is empty"),
+        ("path,labels\na.jpg,*\n", "row 1: '\\*' is for 'unknown' only"),
+        ("name,labels\na.jpg,x\n", "there must be a column 'path'"),
+        ("path\na.jpg\n", "there must be a column 'labels'"),
+        ("path,labels,labels\na.jpg,x,y\n", "the column 'labels' is there twice"),
+        ("path,labels\na.jpg,\n", "no labels at all"),
+        (b"path,labels\na.jpg,caf\xe9\n", "not UTF-8 text"),
+        (b"path,l\xff\n", "must be UTF-8"),
+        ("path,labels\na.jpg,x\ngone.jpg,y\n", "1 of 2 images are missing under .*: 'gone.jpg'"),
+    ],
+)
+def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
+    folder.pictures("a.jpg", "b.jpg")
+    file = folder.text("t.csv", text)
+    with pytest.raises(DataError, match=sentence) as caught:
+        load(file)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("t")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "line 1: not JSON"),
+        ("[1]", r"line 1: must be an object, got \[1\]"),
+        ('{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": "y"}', "one kind"),
+        ('{"path": "a.jpg", "labels": [1.5]}', "names of labels, got double"),
+        ('{"path": "a.jpg", "labels": {"x": 1}}', "must hold lists or text"),
+        ('{"path": "a.jpg", "x": 1}\n{"path": "b.jpg", "y": 1}', "line 2: the key 'y'"),
+        ('{"path": "a.jpg", "labels": ["x", ["y"]]}', "plain values or lists of names"),
+        (b'{"path": "\xff"}', "line 1: it is not UTF-8"),
+        ("", "the table is empty"),
+    ],
+)
+def test_bad_json_lines(folder, text, sentence):
+    with pytest.raises(DataError, match=sentence):
+        load(folder.text("t.jsonl", text), check_files=False)
+
+
+def test_bad_parquet(folder):
+    with pytest.raises(DataError, match="not a Parquet file"):
+        load(folder.text("t.parquet", "hello"))
+    pq.write_table(
+        pa.table({"path": ["a"], "image": ["text"], "labels": [["x"]]}), folder.path / "u.parquet"
+    )
+    with pytest.raises(DataError, match="must hold image bytes"):
+        load(folder.path / "u.parquet")
+    made = pa.table({"image": [b"1"], "labels": pa.array([7], pa.int64())})
+    pq.write_table(made.replace_schema_metadata({b"classes": b'["x"]'}), folder.path / "v.parquet")
+    with pytest.raises(DataError, match=r"'labels' must be in 0\.\.0, got 7"):
+        load(folder.path / "v.parquet")
+
+
+def test_missing_images_are_counted_listed_and_skipped(folder):
+    folder.pictures("a.jpg")
+    file = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\nc.jpg,y\n")
+    table = load(file, skip_missing=True)
+    assert list(table.ids) == ["a.jpg"]
+    assert table.space.names == ("x", "y")
+    assert "2 of 3 images are missing" in table.notes[0]
+    assert "'b.jpg', 'c.jpg'" in table.notes[0]
+    assert len(load(file, check_files=False)) == 3
+
+
+def test_unknown_labels_options_formats_and_places(folder):
+    file = folder.text("t.csv", "path,labels\na.jpg,dgo\n")
+    with pytest.raises(DataError, match="row 1: unknown label 'dgo'; did you mean 'dog'"):
+        load(file, names=["dog", "cat"])
+    with pytest.raises(SettingsError, match="no option 'seperator'; did you mean 'separator'"):
+        load(file, seperator=",")
+    with pytest.raises(SettingsError, match="unknown data format 'cocoo'; did you mean 'coco"):
+        load(file, format="cocoo")
+    with pytest.raises(SettingsError, match="cannot mean 'label'"):
+        load(file, columns={"label": "labels"})
+    with pytest.raises(DataError, match="no file or folder 'nowhere"):
+        load("nowhere.csv")
+    with pytest.raises(DataError, match="format is not recognised"):
+        load(folder.text("t.xyz", "?"))
+    other = folder.text("u.csv", "path,x,y\nb.jpg,1,0\n")
+    with pytest.raises(DataError, match="must have the same columns"):
+        load(f"{file};{other}")
+
+
+def test_many_blocks_keep_row_numbers_and_one_vocabulary(folder, monkeypatch):
+    monkeypatch.setattr("labelwise.data.delimited.BLOCK_BYTES", 256)
+    lines = [f"{row}.jpg,{'x' if row % 2 else 'w'}|l{row % 7}" for row in range(500)]
+    file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
+    table = load(file, check_files=False)
+    names = [{table.space.names[c] for c in table.present.row(row)} for row in range(500)]
+    assert names == [set(line.split(",")[1].split("|")) for line in lines]
+    lines[400] += ",oops"
+    file = folder.text("t.csv", "path,labels\n" + "\n".join(lines))
+    with pytest.raises(DataError, match="Expected 2 columns, got 3"):
+        load(file, check_files=False)

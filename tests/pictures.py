@@ -1,0 +1,31 @@
+"""Tiny real images, and a folder that small faithful copies of datasets are written into."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def jpeg(seed: int = 0, kind: str = "JPEG") -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (6, 8, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+class Folder:
+    """Writes text and pictures under a temporary folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def text(self, name: str, content: str | bytes) -> Path:
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
+    def pictures(self, *names: str) -> None:
+        for seed, name in enumerate(names):
+            self.text(name, jpeg(seed))
