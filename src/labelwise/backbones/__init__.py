@@ -1,0 +1,17 @@
+"""Backbones: from images to a feature map, by name."""
+
+from labelwise.backbones.base import Backbone
+from labelwise.backbones.freeze import freeze, freeze_batch_norm
+from labelwise.backbones.transform import Transform
+from labelwise.backbones.weights import PRETRAINED
+from labelwise.backbones.zoo import backbone_names, create_backbone
+
+__all__ = [
+    "PRETRAINED",
+    "Backbone",
+    "Transform",
+    "backbone_names",
+    "create_backbone",
+    "freeze",
+    "freeze_batch_norm",
+]

@@ -1,0 +1,94 @@
+"""Any timm model by its name: ``resnet50``, ``vit_small_patch16_224.augreg_in1k``, ..."""
+
+from typing import Any
+
+import timm
+import torch
+from timm.data import resolve_model_data_config
+from timm.models import group_parameters
+from torch import Tensor
+
+from labelwise.backbones.base import Backbone, by_first_name
+from labelwise.backbones.fold import find_layout, fold
+from labelwise.backbones.transform import Transform
+from labelwise.backbones.weights import PRETRAINED, check_names, fetch_hub, fetch_url, read_state
+from labelwise.errors import SettingsError
+
+__all__ = ["TimmBackbone"]
+
+
+class TimmBackbone(Backbone):
+    """A timm model without its classifier; transformer tokens are folded into a map."""
+
+    def __init__(self, name: str, weights: str | None = None, image_size: int | None = None):
+        network = _network(name, weights, image_size)
+        transform = _transform(network, image_size)
+        super().__init__(name, network.num_features, transform)
+        self.network = network
+        with torch.no_grad():
+            features = network.eval().forward_features(
+                torch.zeros(1, 3, transform.size, transform.size)
+            )
+        network.train()
+        try:
+            self.layout = find_layout(
+                features, self.channels, getattr(network, "num_prefix_tokens", None)
+            )
+        except ValueError as error:
+            raise SettingsError(f"backbone {name!r} cannot be used: {error}") from None
+
+    def stages(self) -> list[list[str]]:
+        try:
+            groups = group_parameters(self.network, self.network.group_matcher(coarse=True))
+        except AttributeError:  # a few models of timm do not say how they are built up
+            return by_first_name(self.network, "network.")
+        return [[f"network.{name}" for name in groups[key]] for key in sorted(groups)]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return fold(self.network.forward_features(images), self.layout)
+
+
+def _network(name: str, weights: str | None, image_size: int | None) -> Any:
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
+    options: dict[str, Any] = {}
+    if image_size is not None and config is not None and config.fixed_input_size:
+        options["img_size"] = image_size
+    state = None
+    if weights is not None:
+        path = _pretrained(name, config) if weights == PRETRAINED else weights
+        state = read_state(path)
+        options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(state)}}
+    try:
+        network = timm.create_model(name, num_classes=0, **options)
+    except (RuntimeError, LookupError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise SettingsError(f"backbone {name!r} cannot be built: {reason}") from None
+    if state is not None:
+        network.pretrained_cfg.pop("state_dict", None)
+        check_names(network, state, str(path))
+    return network
+
+
+def _pretrained(name: str, config: Any) -> Any:
+    if config is not None and config.hf_hub_id:
+        return fetch_hub(config.hf_hub_id)
+    if config is not None and config.url:
+        return fetch_url(config.url)
+    tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
+    raise SettingsError(f"backbone {name!r} has no published weights; names that have: {tags}")
+
+
+def _transform(network: Any, image_size: int | None) -> Transform:
+    config = resolve_model_data_config(network)
+    size = image_size or config["input_size"][-1]
+    interpolation = config["interpolation"]
+    return Transform(
+        size,
+        tuple(config["mean"]),
+        tuple(config["std"]),
+        interpolation if interpolation in ("bilinear", "bicubic", "nearest") else "bicubic",
+        None if config["crop_mode"] == "squash" else config["crop_pct"],
+    )

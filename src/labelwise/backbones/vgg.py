@@ -1,0 +1,44 @@
+"""VGG16 for 32-pixel pictures: its thirteen 3x3 convolutions with batch norm, no dense layers.
+
+Widths 64 x 2, 128 x 2, 256 x 3, 512 x 3, 512 x 3 with 2x2 max pooling between the groups and
+after the last; 32 x 32 -> 1 x 1.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.backbones.base import Backbone
+from labelwise.backbones.init import he_init
+from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
+
+__all__ = ["VGG16Small"]
+
+
+class VGG16Small(Backbone):
+    """The VGG16 the papers train on CIFAR."""
+
+    def __init__(self, image_size: int = 32) -> None:
+        super().__init__("vgg16-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
+        self.group1 = _group(3, 64, depth=2)
+        self.group2 = _group(64, 128, depth=2)
+        self.group3 = _group(128, 256, depth=3)
+        self.group4 = _group(256, 512, depth=3)
+        self.group5 = _group(512, 512, depth=3)
+        he_init(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.group3(self.group2(self.group1(images)))
+        features = self.group5(self.group4(features))
+        return torch.as_tensor(features)
+
+
+def _group(width_in: int, width: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [
+            nn.Conv2d(width_in, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+        ]
+        width_in = width
+    return nn.Sequential(*layers, nn.MaxPool2d(2))

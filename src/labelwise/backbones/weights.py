@@ -1,0 +1,128 @@
+"""Weights of a backbone: a local file, a file already in the cache, or one fetched from a hub."""
+
+import re
+from pathlib import Path
+from pickle import UnpicklingError
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from labelwise.errors import SettingsError
+
+__all__ = ["PRETRAINED", "check_names", "fetch_hub", "fetch_url", "load_state", "read_state"]
+
+PRETRAINED = "pretrained"
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+TIMEOUT = 5.0  # seconds until "there is no network" is said
+
+
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """Return the named tensors of a safetensors file, or of a ``.pth`` that holds nothing else."""
+    path = Path(path)
+    if not path.is_file():
+        raise SettingsError(f"weights must be a file or {PRETRAINED!r}, got {str(path)!r}: no file")
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError, EOFError, LookupError, RuntimeError, ValueError) as error:
+        raise SettingsError(f"weights file {path} cannot be read: {_line(error)}") from None
+    except UnpicklingError:
+        raise SettingsError(
+            f"weights file {path} must hold tensors only; it asks for other Python objects, "
+            "which are never loaded: save its state dict as safetensors"
+        ) from None
+    for key in ("state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise SettingsError(f"weights file {path} must hold named tensors, got other values")
+    return {name.removeprefix("module."): value for name, value in state.items()}
+
+
+def load_state(network: nn.Module, path: str | Path) -> None:
+    """Load a weights file into a network; extra tensors, such as a classifier's, stay out."""
+    state = read_state(path)
+    check_names(network, state, str(path))
+    try:
+        network.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise SettingsError(f"weights file {path} does not fit the backbone: {reason}") from None
+
+
+def check_names(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Raise unless every tensor of the network has its name in ``state``."""
+    names = network.state_dict().keys()
+    missing = [name for name in names if name not in state and "num_batches" not in name]
+    if missing:
+        raise SettingsError(
+            f"weights {source} must hold every tensor of the backbone, got none for "
+            f"{len(missing)} of {len(names)}, such as {missing[0]!r}"
+        )
+
+
+def fetch_hub(repository: str) -> Path:
+    """Return the weights file of a Hugging Face repository, from the cache or the network."""
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    for file in HUB_FILES:
+        cached = try_to_load_from_cache(repository, file)
+        if isinstance(cached, str):
+            return Path(cached)
+    where = f"weights of {repository!r} are not in the cache {constants.HF_HUB_CACHE}"
+    if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
+        raise SettingsError(_no_network(where, constants.ENDPOINT))
+    for file in HUB_FILES:
+        try:
+            return Path(hf_hub_download(repository, file))
+        except EntryNotFoundError:
+            continue
+        except (HfHubHTTPError, OSError) as error:
+            raise SettingsError(f"{where} and cannot be fetched: {_line(error)}") from None
+    raise SettingsError(f"{where} and the hub holds none of {', '.join(HUB_FILES)}")
+
+
+def fetch_url(url: str) -> Path:
+    """Return the file behind a URL, from torch's cache or the network, checked by its hash."""
+    parts = urlsplit(url)
+    path = Path(torch.hub.get_dir()) / "checkpoints" / Path(parts.path).name
+    if path.is_file():
+        return path
+    where = f"weights {path.name!r} are not in the cache {path.parent}"
+    if not _reachable(f"{parts.scheme}://{parts.netloc}"):
+        raise SettingsError(_no_network(where, parts.netloc))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = re.search(r"-([0-9a-f]{8,})\.", path.name)
+    try:
+        torch.hub.download_url_to_file(url, str(path), digest and digest[1], progress=False)
+    except (OSError, RuntimeError) as error:
+        raise SettingsError(f"{where} and cannot be fetched: {_line(error)}") from None
+    return path
+
+
+def _reachable(address: str) -> bool:
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=TIMEOUT):
+            return True
+    except HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _no_network(where: str, host: str) -> str:
+    return (
+        f"{where} and {host} cannot be reached from here; fetch the file on another machine "
+        "and give it as weights=FILE, or leave weights out to start from random ones"
+    )
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

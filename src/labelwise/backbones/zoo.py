@@ -1,0 +1,80 @@
+"""A backbone by its name: the only place where a backbone's name becomes a network.
+
+``small-cnn``, ``resnet18-32``, ``densenet40-12``, ``densenet40-40`` and ``vgg16-32`` are made
+here for small pictures; ``torchvision/NAME`` is looked up in torchvision, every other name in
+timm; ``identity`` stands for stored features.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from labelwise.backbones.base import Backbone
+from labelwise.backbones.densenet import DenseNet40
+from labelwise.backbones.identity import Identity
+from labelwise.backbones.resnet32 import ResNet18Small
+from labelwise.backbones.small_cnn import SmallCNN
+from labelwise.backbones.vgg import VGG16Small
+from labelwise.backbones.weights import PRETRAINED, load_state
+from labelwise.errors import SettingsError
+from labelwise.types import nearest
+
+__all__ = ["SMALL_BACKBONES", "backbone_names", "create_backbone"]
+
+SMALL_BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "densenet40-12": partial(DenseNet40, 12),
+    "densenet40-40": partial(DenseNet40, 40),
+    "resnet18-32": ResNet18Small,
+    "small-cnn": SmallCNN,
+    "vgg16-32": VGG16Small,
+}
+
+
+def create_backbone(
+    name: str,
+    *,
+    weights: str | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+) -> Backbone:
+    """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
+
+    ``weights`` is a file (safetensors, or ``.pth`` with tensors only) or ``"pretrained"`` for the
+    published ones, taken from the cache or the network. ``image_size`` overrides the side of the
+    input. ``channels`` is for ``identity`` alone: the number of features of a row.
+    """
+    if image_size is not None and image_size < 1:
+        raise SettingsError(f"image_size must be positive, got {image_size}")
+    if name == "identity":
+        if channels is None:
+            raise SettingsError("backbone 'identity' needs channels, the number of features a row")
+        return Identity(channels)
+    if name in SMALL_BACKBONES:
+        build = SMALL_BACKBONES[name]
+        backbone = build() if image_size is None else build(image_size)
+        if weights == PRETRAINED:
+            raise SettingsError(f"backbone {name!r} has no published weights; give a file or none")
+        if weights is not None:
+            load_state(backbone, weights)
+        return backbone
+    if name.startswith("torchvision/"):
+        from labelwise.backbones.torchvision_models import TorchvisionBackbone, torchvision_names
+
+        if name in torchvision_names():
+            return TorchvisionBackbone(name, weights, image_size)
+    else:
+        import timm
+
+        if timm.is_model(name):
+            from labelwise.backbones.timm_models import TimmBackbone
+
+            return TimmBackbone(name, weights, image_size)
+    raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
+
+
+def backbone_names() -> list[str]:
+    """Return every name: the small networks, torchvision's and timm's."""
+    import timm
+
+    from labelwise.backbones.torchvision_models import torchvision_names
+
+    return ["identity", *SMALL_BACKBONES, *torchvision_names(), *timm.list_models()]

@@ -1,0 +1,191 @@
+"""Batches of a table, on the device, in an order that depends only on seed, epoch and batch.
+
+Pixels that fit are kept on the device as uint8 and only indexed; other images are decoded by
+threads (Pillow works outside the interpreter lock) a few batches ahead. Augmentation and
+normalisation run on the device. In shuffled epochs every process gets an equal share of each
+joined batch, as the objectives need; otherwise each row is seen by exactly one process, and the
+processes' rows in rank order are the table's.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.backbones import Transform
+from labelwise.data.table import LabelTable
+from labelwise.errors import SettingsError
+from labelwise.training.augment import (
+    Chain,
+    Dice,
+    ResizedCrop,
+    Windows,
+    draw_windows,
+    make_augment,
+    mix,
+)
+from labelwise.training.pixels import InputStore, Job, Stream, make_store, to_device
+from labelwise.types import Targets
+
+__all__ = ["Batch", "Loader"]
+
+DENSE_LIMIT = 1 << 30  # entries of the label matrix kept on the device
+ORDER, AUGMENT = 0, 1  # keep the two kinds of random numbers apart
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Normalised images (B, 3, H, W) or feature rows (B, D), and what is known of them."""
+
+    images: Tensor
+    targets: Targets
+
+
+class Loader:
+    """The batches of ``batch_size`` rows a process, ``world`` times as many joined.
+
+    A shuffled epoch leaves out rows that cannot be shared equally between the processes, and a
+    last batch of one row, which batch norm cannot use; other epochs hold every row once.
+    ``workers`` threads decode; 0 takes one a core.
+    """
+
+    def __init__(
+        self,
+        table: LabelTable,
+        transform: Transform,
+        *,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        augment: str = "none",
+        shuffle: bool = False,
+        drop_last: bool = False,
+        workers: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if batch_size < 1 or not 0 <= rank < world or workers < 0 or seed < 0:
+            raise ValueError(
+                "batch_size must be positive, rank below world, workers and seed not negative, "
+                f"got {batch_size=}, {rank=}, {world=}, {workers=}, {seed=}"
+            )
+        if not len(table):
+            raise SettingsError(f"{table.name} has no rows to load")
+        if drop_last and len(table) < batch_size * world:
+            raise SettingsError(
+                f"batch size must not exceed the {len(table)} rows of {table.name} when short "
+                f"batches are dropped, got {batch_size * world}"
+            )
+        self.table, self.transform, self.batch_size = table, transform, batch_size
+        self.device, self.seed, self.workers = torch.device(device), seed, workers
+        self.augment, self.shuffle, self.drop_last = make_augment(augment), shuffle, drop_last
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    @property
+    def global_batch_size(self) -> int:
+        """The rows of a full batch of all processes together."""
+        return self.batch_size * self.world
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """Return the batches of an epoch from batch ``start`` on."""
+        if start < 0:
+            raise ValueError(f"start must not be negative, got {start}")
+        order = self._order(number)
+        index = torch.from_numpy(order).to(self.device)
+        steps = range(start, len(self))
+        spans = self._spans[start:]
+        jobs = (
+            Job(order[first:last], index[first:last], self._windows(number, step, last - first))
+            for step, (first, last) in zip(steps, spans, strict=True)
+        )
+        inputs = self._store.batches(jobs)
+        for step, (first, last), values in zip(steps, spans, inputs, strict=True):
+            targets = self._targets(order[first:last], index[first:last])
+            yield Batch(self._images(values, number, step), targets)
+
+    @cached_property
+    def _spans(self) -> list[tuple[int, int]]:
+        """The places of each batch of this process in the order of an epoch."""
+        rows, size = len(self.table), self.batch_size
+        if not self.shuffle:
+            first, end = rows * self.rank // self.world, rows * (self.rank + 1) // self.world
+            spans = [(at, min(at + size, end)) for at in range(first, end, size)]
+            return [span for span in spans if not self.drop_last or span[1] - span[0] == size]
+        shares = [size] * (rows // (size * self.world))
+        rest = rows % (size * self.world) // self.world
+        if rest > 1 or (rest == 1 and not shares):
+            shares += [] if self.drop_last else [rest]
+        starts = [number * size * self.world for number in range(len(shares))]
+        return [
+            (start + self.rank * share, start + (self.rank + 1) * share)
+            for start, share in zip(starts, shares, strict=True)
+        ]
+
+    @cached_property
+    def _store(self) -> InputStore:
+        return make_store(
+            self.table.images, self.transform, self.device, self.workers, self._cuts_windows
+        )
+
+    @property
+    def _cuts_windows(self) -> bool:
+        """Whether random windows are cut from the whole picture before it is scaled."""
+        return bool(self.augment.steps) and isinstance(self.augment.steps[0], ResizedCrop)
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if not self.shuffle:
+            return np.arange(len(self.table))
+        return np.random.default_rng(mix(self.seed, ORDER, epoch)).permutation(len(self.table))
+
+    def _windows(self, epoch: int, step: int, rows: int) -> Windows | None:
+        if not (self._cuts_windows and isinstance(self._store, Stream)):
+            return None
+        return draw_windows(self._dice(torch.Generator(), epoch, step, rows))
+
+    def _dice(self, generator: torch.Generator, epoch: int, step: int, rows: int) -> Dice:
+        generator.manual_seed(mix(self.seed, AUGMENT, epoch, step))
+        return Dice(generator, rows * self.world, rows * self.rank, rows * (self.rank + 1))
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self.device)
+
+    @cached_property
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        return self.transform.statistics(self.device)
+
+    def _images(self, values: Tensor, epoch: int, step: int) -> Tensor:
+        if values.dtype != torch.uint8:
+            return values
+        steps = self.augment.steps
+        if self._cuts_windows and isinstance(self._store, Stream):
+            steps = steps[1:]
+        if steps:
+            values = Chain(steps)(values, self._dice(self._generator, epoch, step, len(values)))
+        mean, std = self._statistics
+        return (values - mean).div_(std).contiguous(memory_format=torch.channels_last)
+
+    @cached_property
+    def _dense(self) -> tuple[Tensor, Tensor | None] | None:
+        if len(self.table) * len(self.table.space) > DENSE_LIMIT:
+            return None
+        labels, observed = self.table.targets()
+        known = None if observed is None else torch.from_numpy(observed).to(self.device)
+        return torch.from_numpy(labels).to(self.device), known
+
+    def _targets(self, rows: NDArray[np.int64], index: Tensor) -> Targets:
+        if self._dense is not None:
+            labels, observed = self._dense
+            known = None if observed is None else observed[index]
+            return Targets(labels[index].float(), known, index)
+        chosen, mask = self.table.targets(rows)
+        labels = to_device(torch.from_numpy(chosen), self.device).float()
+        known = None if mask is None else to_device(torch.from_numpy(mask), self.device)
+        return Targets(labels, known, index)

@@ -1,0 +1,168 @@
+"""Where the inputs of a table's rows come from: device memory, host memory, or decoding threads."""
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.backbones import Transform
+from labelwise.data.images import ArrayImages, FeatureRows, ImageSource
+from labelwise.training.augment import Windows
+
+__all__ = ["HostArray", "InputStore", "Job", "Resident", "Stream", "make_store", "to_device"]
+
+CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
+CUDA_SHARE = 0.25  # of the free device memory
+AHEAD = 3  # batches decoded before they are asked for
+
+
+@dataclass(frozen=True)
+class Job:
+    """One batch to fetch: row numbers on the host and on the device, and windows to cut."""
+
+    rows: NDArray[np.int64]
+    index: Tensor | None = None
+    windows: Windows | None = None
+
+
+class InputStore(ABC):
+    """Inputs by row: uint8 pixels (B, 3, H, W) in channels-last memory, or float32 features."""
+
+    @abstractmethod
+    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
+        """Return the inputs of each job, on the device, in the order of the jobs."""
+
+
+class Resident(InputStore):
+    """All inputs on the device; a batch is one gather."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
+        for job in jobs:
+            yield _channels_first(self.values[job.index])
+
+
+class HostArray(InputStore):
+    """All inputs in host memory; a batch is gathered there and copied without waiting."""
+
+    def __init__(self, values: NDArray[np.generic], device: torch.device) -> None:
+        self.values, self.device = values, device
+
+    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
+        for job in jobs:
+            part = torch.from_numpy(self.values[job.rows])
+            yield _channels_first(to_device(part, self.device))
+
+
+class Stream(InputStore):
+    """Images read, scaled and cut by threads, some batches ahead, then copied without waiting."""
+
+    def __init__(
+        self, images: ImageSource, transform: Transform, device: torch.device, workers: int = 0
+    ) -> None:
+        self.images, self.transform, self.device = images, transform, device
+        self.workers = workers or os.cpu_count() or 1
+
+    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
+        ahead: deque[tuple[Tensor, list[Future[None]]]] = deque()
+        try:
+            for job in jobs:
+                ahead.append(self._start(job, pool))
+                if len(ahead) > AHEAD:
+                    yield self._finish(*ahead.popleft())
+            while ahead:
+                yield self._finish(*ahead.popleft())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, job: Job, pool: ThreadPoolExecutor) -> tuple[Tensor, list[Future[None]]]:
+        side = self.transform.size
+        buffer = torch.empty(
+            (len(job.rows), side, side, 3),
+            dtype=torch.uint8,
+            pin_memory=self.device.type == "cuda",
+        )
+        array = buffer.numpy()
+        waiting = [pool.submit(self._fill, array, job, at) for at in range(len(job.rows))]
+        return buffer, waiting
+
+    def _fill(self, array: NDArray[np.uint8], job: Job, at: int) -> None:
+        row = int(job.rows[at])
+        if job.windows is None:
+            image = self.images.read(row, self.transform.at_least)
+            array[at] = np.asarray(self.transform.resize(image))
+            return
+        side = self.transform.size
+        image = self.images.read(row, job.windows.at_least(at, side))
+        box = job.windows.box(at, *image.size)
+        array[at] = np.asarray(image.resize((side, side), self.transform.resampling, box))
+
+    def _finish(self, buffer: Tensor, waiting: list[Future[None]]) -> Tensor:
+        for future in waiting:
+            future.result()
+        return _channels_first(to_device(buffer, self.device))
+
+
+def make_store(
+    images: ImageSource,
+    transform: Transform,
+    device: torch.device,
+    workers: int = 0,
+    keep_size: bool = False,
+) -> InputStore:
+    """Return the fastest store the memory allows; ``keep_size`` leaves scaling to each batch."""
+    if isinstance(images, FeatureRows):
+        return _array_store(images.features, device)
+    side = transform.size
+    if isinstance(images, ArrayImages):
+        height, width = images.pixels.shape[1:3]
+        if (height, width) == (side, side) == transform.scale_size(width, height):
+            return _array_store(images.pixels, device)
+    stream = Stream(images, transform, device, workers)
+    if keep_size or len(images) * side * side * 3 > _limit(device):
+        return stream
+    return Resident(_decode_all(stream, len(images)))
+
+
+def _array_store(values: NDArray[np.generic], device: torch.device) -> InputStore:
+    if device.type == "cpu" or values.nbytes <= _limit(device):
+        return Resident(torch.from_numpy(values).to(device))
+    return HostArray(values, device)
+
+
+def _decode_all(stream: Stream, count: int, chunk: int = 256) -> Tensor:
+    side = stream.transform.size
+    values = torch.empty((count, side, side, 3), dtype=torch.uint8, device=stream.device)
+    starts = range(0, count, chunk)
+    jobs = (Job(np.arange(start, min(start + chunk, count))) for start in starts)
+    for start, pixels in zip(starts, stream.batches(jobs), strict=True):
+        values[start : start + len(pixels)] = pixels.permute(0, 2, 3, 1)
+    return values
+
+
+def _limit(device: torch.device) -> float:
+    if device.type == "cuda":
+        return CUDA_SHARE * torch.cuda.mem_get_info(device)[0]
+    return CPU_LIMIT
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return the values on the device; a copy to a GPU is not waited for."""
+    if device.type != "cuda":
+        return values.to(device)
+    pinned = values if values.is_pinned() else values.pin_memory()
+    return pinned.to(device, non_blocking=True)
+
+
+def _channels_first(values: Tensor) -> Tensor:
+    return values.permute(0, 3, 1, 2) if values.dtype == torch.uint8 else values

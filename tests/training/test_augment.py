@@ -1,0 +1,213 @@
+"""Batched augmentation against torchvision, one image at a time."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms import functional as tv
+from torchvision.transforms.autoaugment import RandAugment as PeerRand
+from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
+from torchvision.transforms.functional import InterpolationMode
+
+from labelwise.errors import SettingsError
+from labelwise.training.augment import Dice, make_augment, mix
+from labelwise.training.augment.geometry import cut_out, shift
+from labelwise.training.augment.policies import OPERATIONS, Ranges, apply
+from labelwise.training.augment.recipes import RECIPES
+from labelwise.training.augment.windows import draw_windows, zoom
+
+PEER_NAMES = {
+    "identity": "Identity",
+    "shear-x": "ShearX",
+    "shear-y": "ShearY",
+    "translate-x": "TranslateX",
+    "translate-y": "TranslateY",
+    "rotate": "Rotate",
+    "brightness": "Brightness",
+    "colour": "Color",
+    "contrast": "Contrast",
+    "sharpness": "Sharpness",
+    "posterise": "Posterize",
+    "solarise": "Solarize",
+    "autocontrast": "AutoContrast",
+    "equalise": "Equalize",
+}
+AMOUNTS = {
+    "shear-x": (-0.7, 0.3),
+    "shear-y": (-0.4, 0.9),
+    "translate-x": (-7.6, 3.2),
+    "translate-y": (-2.9, 11.0),
+    "rotate": (-33.3, 121.0),
+    "posterise": (2.0, 8.0),
+    "solarise": (0.0, 127.5),
+}
+
+
+def pixels(rows: int = 2, height: int = 20, width: int = 28, seed: int = 0) -> torch.Tensor:
+    """Smooth pictures with a little noise, so that histograms and edges are not trivial."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(rows, 3, 4, 5, generator=generator)
+    smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")
+    noise = 0.1 * torch.rand(rows, 3, height, width, generator=generator)
+    return (255 * (0.9 * smooth + noise)).to(torch.uint8)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_each_operation_is_torchvisions(name):
+    images = pixels()
+    amounts = torch.tensor(AMOUNTS.get(name, (-0.8, 0.6)))
+    ours = apply(images, torch.full((2,), OPERATIONS.index(name)), amounts)
+    for image, amount, result in zip(images, amounts.tolist(), ours, strict=True):
+        peer = _apply_op(image, PEER_NAMES[name], amount, InterpolationMode.NEAREST, None)
+        same = (peer == result).float().mean().item()
+        geometric = name in ("shear-x", "shear-y", "rotate")
+        # A sampling place half way between two pixels may go either way in the last bit.
+        assert same >= (0.99 if geometric else 1.0), (name, amount, same)
+
+
+def test_a_mixed_batch_is_each_operation_alone():
+    images = pixels(rows=len(OPERATIONS))
+    operation = torch.arange(len(OPERATIONS))
+    amounts = torch.tensor([AMOUNTS.get(name, (0.0, 0.6))[1] for name in OPERATIONS])
+    together = apply(images, operation, amounts)
+    for row in range(len(images)):
+        rows = slice(row, row + 1)
+        assert torch.equal(together[rows], apply(images[rows], operation[rows], amounts[rows]))
+    assert torch.equal(together[0], images[0])
+
+
+def test_equalise_leaves_a_flat_channel():
+    flat = torch.full((1, 3, 8, 8), 77, dtype=torch.uint8)
+    for name in ("equalise", "autocontrast"):
+        operation = torch.tensor([OPERATIONS.index(name)])
+        assert torch.equal(apply(flat, operation, torch.zeros(1)), flat)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "space"),
+    [
+        (
+            Ranges(0.99, 32.0, 32.0, 135.0, 0.99, 6),
+            TrivialAugmentWide()._augmentation_space(31),
+        ),
+        (
+            Ranges(0.3, 150 / 331 * 28, 150 / 331 * 20, 30.0, 0.9, 4),
+            PeerRand()._augmentation_space(31, (20, 28)),
+        ),
+    ],
+    ids=["trivial", "rand"],
+)
+def test_strengths_are_torchvisions(ranges, space):
+    levels = torch.arange(31.0)
+    for place, name in enumerate(OPERATIONS):
+        magnitudes, signed = space[PEER_NAMES[name]]
+        expected = magnitudes if magnitudes.ndim else torch.zeros(31)
+        operation = torch.full((31,), place)
+        ours = ranges.amounts(operation, levels, torch.ones(31))
+        torch.testing.assert_close(ours, expected.float(), msg=name)
+        turned = ranges.amounts(operation, levels, -torch.ones(31))
+        torch.testing.assert_close(turned, -ours if signed else ours, msg=name)
+
+
+@given(down=st.integers(-4, 4), right=st.integers(-4, 4))
+@settings(max_examples=10, deadline=None)
+def test_shift_is_a_crop_of_the_padded_image(down, right):
+    images = pixels()
+    ours = shift(images, torch.tensor([down, 0]), torch.tensor([right, 0]))
+    padded = tv.pad(images[0], [4, 4, 4, 4])
+    assert torch.equal(ours[0], padded[:, 4 + down :, 4 + right :][:, :20, :28])
+    assert torch.equal(ours[1], images[1])
+    edge = tv.pad(images[0], [4, 4, 4, 4], padding_mode="edge")
+    moved = shift(images, torch.tensor([down, 0]), torch.tensor([right, 0]), repeat_edge=True)
+    assert torch.equal(moved[0], edge[:, 4 + down :, 4 + right :][:, :20, :28])
+
+
+@given(box=st.tuples(st.integers(0, 6), st.integers(0, 8), st.integers(10, 20), st.integers(9, 28)))
+@settings(max_examples=10, deadline=None)
+def test_zoom_is_a_resized_crop(box):
+    top, left, bottom, right = box[0], box[1], max(box[2], box[0] + 3), max(box[3], box[1] + 3)
+    images = pixels()
+    shares = torch.tensor([[left / 28, top / 20, right / 28, bottom / 20]] * 2)
+    ours = zoom(images, shares)[0].float()
+    window = images[0, :, top:bottom, left:right].float()
+    peer = tv.resize(window, [20, 28], antialias=False)
+    # At a window's border we see the pixels beside it, where torchvision repeats the edge.
+    inner = (ours - peer).abs()[:, 4:-4, 4:-4]
+    assert inner.max() <= 1.01
+
+
+def test_windows_have_the_stated_area_shape_and_place():
+    windows = draw_windows(Dice.of(3, 4000))
+    left, top, right, bottom = windows.boxes(aspect=1.5).unbind(1)
+    wide, high = right - left, bottom - top
+    assert ((left >= 0) & (top >= 0) & (right <= 1.0001) & (bottom <= 1.0001)).all()
+    free = (wide < 1) & (high < 1)
+    area, shape = (wide * high)[free], 1.5 * (wide / high)[free]
+    assert area.min() > 0.079
+    assert 0.749 < shape.min() < 0.78
+    assert 1.28 < shape.max() < 1.334
+    torch.testing.assert_close(windows.area.mean(), torch.tensor(0.54), atol=0.02, rtol=0)
+
+
+def test_a_window_of_one_image_is_its_box_in_pixels():
+    windows = draw_windows(Dice.of(3, 5))
+    shares = windows.boxes(aspect=300 / 200)[2]
+    expected = (shares * torch.tensor([300.0, 200.0, 300.0, 200.0])).tolist()
+    assert windows.box(2, 300, 200) == pytest.approx(expected)
+
+
+@given(aspect=st.floats(0.4, 2.5), seed=st.integers(0, 20))
+@settings(max_examples=20, deadline=None)
+def test_a_scaled_decode_still_fills_the_window(aspect, seed):
+    windows = draw_windows(Dice.of(seed, 1))
+    side = windows.at_least(0, 224)
+    width, height = (side * aspect, side) if aspect >= 1 else (side, side / aspect)
+    left, top, right, bottom = windows.boxes(width / height)[0].tolist()
+    assert min((right - left) * width, (bottom - top) * height) >= 224 * 0.999
+
+
+def test_cutout_covers_the_square_around_its_centre():
+    images = torch.full((2, 3, 10, 12), 9, dtype=torch.uint8)
+    cut = cut_out(images, torch.tensor([4, 0]), torch.tensor([5, 11]), length=4)
+    holes = cut[:, 0] == 0
+    assert holes[0].nonzero().amin(0).tolist() == [2, 3]
+    assert holes[0].nonzero().amax(0).tolist() == [5, 6]
+    assert holes[0].sum() == 16
+    assert holes[1].sum() == 2 * 3
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "crop-flip+trivial+cutout"])
+def test_recipes_keep_shape_and_repeat_with_the_seed(recipe):
+    images = pixels(rows=6, height=24, width=24)
+    augment = make_augment(recipe)
+    once = augment(images, Dice.of(mix(1, 2, 3), 6))
+    assert once.shape == images.shape
+    assert once.dtype == torch.uint8
+    assert torch.equal(once, augment(images, Dice.of(mix(1, 2, 3), 6)))
+    if recipe != "none":
+        assert not torch.equal(once, augment(images, Dice.of(mix(1, 2, 4), 6)))
+
+
+@pytest.mark.parametrize("recipe", ["crop-flip+cutout", "resized-crop", "trivial", "rand"])
+def test_a_process_sees_its_rows_of_the_joined_batch(recipe):
+    images = pixels(rows=6, height=24, width=24)
+    joined = make_augment(recipe)(images, Dice.of(5, 6))
+    generator = torch.Generator().manual_seed(5)
+    share = make_augment(recipe)(images[2:4], Dice(generator, 6, 2, 4))
+    assert torch.equal(share, joined[2:4])
+
+
+def test_flip_mirrors_half_of_the_images():
+    images = pixels(rows=1, height=8, width=8).expand(400, -1, -1, -1)
+    flipped = make_augment("flip")(images, Dice.of(0, 400))
+    mirrored = (flipped == images.flip(3)).flatten(1).all(1)
+    same = (flipped == images).flatten(1).all(1)
+    assert (mirrored ^ same).all()
+    assert abs(mirrored.float().mean() - 0.5) < 4 * math.sqrt(0.25 / 400)
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(SettingsError, match="'crop-flp'; did you mean 'crop-flip'"):
+        make_augment("none+crop-flp")

@@ -1,0 +1,84 @@
+"""Cached features: the backbone's own numbers, computed once for each content."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.backbones import create_backbone
+from labelwise.data import ArrayImages, LabelTable
+from labelwise.errors import DataError
+from labelwise.training import features
+from labelwise.training.features import compute, content_key
+from labelwise.training.loader import Loader
+
+
+def table(rows: int = 5, seed: int = 0) -> LabelTable:
+    rng = np.random.default_rng(seed)
+    images = ArrayImages(rng.integers(0, 256, (rows, 16, 16, 3), dtype=np.uint8))
+    return LabelTable.from_arrays(["a", "b"], images, rng.random((rows, 2)) < 0.5, name="tiny")
+
+
+@pytest.fixture
+def backbone():
+    torch.manual_seed(0)
+    return create_backbone("small-cnn", image_size=16)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_features_are_the_backbones_in_eval_mode(backbone, pooled, tmp_path):
+    data = table()
+    cached = compute(data, backbone, tmp_path, pooled=pooled, batch_size=2)
+    assert backbone.training
+    images = next(Loader(data, backbone.transform, batch_size=5).epoch(0)).images
+    with torch.no_grad():
+        expected = backbone.eval()(images)
+    expected = expected.mean(dim=(2, 3)) if pooled else expected
+    np.testing.assert_allclose(cached.images.features, expected.numpy(), atol=1e-5)
+    assert list(cached.ids) == list(data.ids)
+    assert np.array_equal(cached.targets()[0], data.targets()[0])
+    rows = next(Loader(cached, backbone.transform, batch_size=5).epoch(0)).images
+    identity = create_backbone("identity", channels=backbone.channels)
+    assert identity(rows).shape[:2] == (5, backbone.channels)
+
+
+def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):
+    first = compute(table(), backbone, tmp_path)
+    monkeypatch.setattr(features, "_write", None)
+    again = compute(table(), backbone, tmp_path)
+    assert np.array_equal(first.images.features, again.images.features)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
+
+
+def test_the_key_changes_with_weights_transform_pixels_and_kind(backbone):
+    data = table()
+    keys = {content_key(data.images, backbone, True), content_key(data.images, backbone, False)}
+    keys.add(content_key(table(seed=1).images, backbone, True))
+    keys.add(content_key(table(rows=4).images, backbone, True))
+    backbone.transform = replace(backbone.transform, crop=0.9)
+    keys.add(content_key(data.images, backbone, True))
+    with torch.no_grad():
+        next(backbone.parameters()).view(-1)[0] += 1e-3
+    keys.add(content_key(data.images, backbone, True))
+    assert len(keys) == 6
+
+
+def test_a_failed_computation_leaves_no_file(backbone, tmp_path, monkeypatch):
+    monkeypatch.setattr(backbone, "forward", lambda images: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        compute(table(), backbone, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_features_of_features_are_refused(backbone, tmp_path):
+    cached = compute(table(), backbone, tmp_path)
+    with pytest.raises(DataError, match="tiny already holds features"):
+        compute(cached, backbone, tmp_path)
+
+
+def test_a_foreign_file_under_the_name_is_reported(backbone, tmp_path):
+    compute(table(), backbone, tmp_path)
+    next(tmp_path.iterdir()).write_bytes(b"broken")
+    with pytest.raises(DataError, match="delete it"):
+        compute(table(), backbone, tmp_path)

@@ -1,0 +1,205 @@
+"""The loader: every row where it belongs, the same batches again, the transform's own pixels."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from labelwise.backbones import Transform
+from labelwise.data import ArrayImages, FeatureRows, FileImages, LabelTable
+from labelwise.errors import ImageError, SettingsError
+from labelwise.training import pixels
+from labelwise.training.loader import Loader
+from labelwise.training.pixels import HostArray, Job, Resident, Stream, make_store
+
+TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+CPU = torch.device("cpu")
+
+
+def table(rows: int = 23, side: int = 16, unknown: bool = False) -> LabelTable:
+    rng = np.random.default_rng(0)
+    images = ArrayImages(rng.integers(0, 256, (rows, side, side, 3), dtype=np.uint8))
+    labels = rng.random((rows, 4)) < 0.4
+    observed = rng.random((rows, 4)) < 0.7 if unknown else None
+    return LabelTable.from_arrays(list("abcd"), images, labels, observed, name="tiny")
+
+
+def photos(folder, count: int = 9) -> LabelTable:
+    rng = np.random.default_rng(1)
+    names = []
+    for number in range(count):
+        size = (40 + 3 * number, 30 + 5 * (number % 4), 3)
+        coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        coarse.resize(size[:2]).save(folder / f"{number}.jpg", quality=95)
+        names.append(f"{number}.jpg")
+    labels = rng.random((count, 4)) < 0.4
+    return LabelTable.from_arrays(list("abcd"), FileImages(folder, names), labels, name="photos")
+
+
+def rows_of(loader: Loader, epoch: int = 0) -> list[list[int]]:
+    return [batch.targets.index.tolist() for batch in loader.epoch(epoch)]
+
+
+@given(rows=st.integers(1, 40), size=st.integers(1, 9), world=st.integers(1, 4), drop=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_unshuffled_processes_share_out_every_row_once(rows, size, world, drop):
+    data = table(rows)
+    seen: list[int] = []
+    for rank in range(world):
+        loader = Loader(data, TRANSFORM, batch_size=size, rank=rank, world=world)
+        batches = rows_of(loader)
+        assert len(batches) == len(loader)
+        assert all(len(batch) <= size for batch in batches)
+        seen += [row for batch in batches for row in batch]
+    assert seen == list(range(rows))
+
+
+@given(rows=st.integers(2, 40), size=st.integers(2, 9), world=st.integers(1, 4), drop=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_shuffled_processes_together_are_one_with_the_joined_batch(rows, size, world, drop):
+    data = table(rows)
+    options = {"seed": 3, "shuffle": True, "augment": "crop-flip", "drop_last": drop}
+    if drop and rows < size * world:
+        with pytest.raises(SettingsError, match=f"the {rows} rows of tiny"):
+            Loader(data, TRANSFORM, batch_size=size * world, **options)
+        return
+    one = list(Loader(data, TRANSFORM, batch_size=size * world, **options).epoch(2))
+    parts = [
+        list(Loader(data, TRANSFORM, batch_size=size, rank=rank, world=world, **options).epoch(2))
+        for rank in range(world)
+    ]
+    assert len({len(part) for part in parts}) == 1
+    for step, batch in enumerate(zip(*parts, strict=True)):
+        images = torch.cat([part.images for part in batch])
+        index = torch.cat([part.targets.index for part in batch])
+        assert len({len(part.images) for part in batch}) == 1
+        kept = len(index)
+        assert torch.equal(index, one[step].targets.index[:kept])
+        if kept == len(one[step].images):
+            assert torch.equal(images, one[step].images)
+        labels = torch.from_numpy(data.targets(index.numpy())[0]).float()
+        assert torch.equal(torch.cat([part.targets.labels for part in batch]), labels)
+    everything = torch.cat([batch.targets.index for batch in one]).tolist()
+    assert len(set(everything)) == len(everything) >= rows - (size * world if drop else 1)
+
+
+def test_an_epoch_shuffles_again_and_a_resumed_one_goes_on_bit_for_bit():
+    loader = Loader(table(), TRANSFORM, batch_size=4, seed=7, shuffle=True, augment="trivial")
+    first, second = list(loader.epoch(0)), list(loader.epoch(1))
+    assert rows_of(loader, 0) != rows_of(loader, 1)
+    assert sorted(row for batch in rows_of(loader, 1) for row in batch) == list(range(23))
+    for start in range(len(loader) + 1):
+        rest = list(loader.epoch(1, start))
+        assert len(rest) == len(second) - start
+        for again, before in zip(rest, second[start:], strict=True):
+            assert torch.equal(again.images, before.images)
+            assert torch.equal(again.targets.labels, before.targets.labels)
+    assert not torch.equal(first[0].images, second[0].images)
+
+
+def test_each_epoch_and_batch_augments_anew():
+    same = np.repeat(table(1).images.pixels, 8, axis=0)
+    data = LabelTable.from_arrays(["a"], ArrayImages(same), np.ones((8, 1)))
+    loader = Loader(data, TRANSFORM, batch_size=4, seed=7, augment="crop-flip+cutout")
+    batches = [batch.images for epoch in (0, 1) for batch in loader.epoch(epoch)]
+    for first, one in enumerate(batches):
+        assert not any(torch.equal(one, other) for other in batches[first + 1 :])
+
+
+def test_a_last_batch_of_one_row_is_left_out_of_shuffled_epochs_only():
+    assert [len(rows) for rows in rows_of(Loader(table(9), TRANSFORM, batch_size=4))] == [4, 4, 1]
+    shuffled = Loader(table(9), TRANSFORM, batch_size=4, shuffle=True)
+    assert [len(rows) for rows in rows_of(shuffled)] == [4, 4]
+    single = Loader(table(1), TRANSFORM, batch_size=4, shuffle=True)
+    assert [len(rows) for rows in rows_of(single)] == [1]
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("dense", [True, False])
+def test_targets_are_the_tables(unknown, dense, monkeypatch):
+    if not dense:
+        monkeypatch.setattr("labelwise.training.loader.DENSE_LIMIT", 0)
+    data = table(unknown=unknown)
+    for batch in Loader(data, TRANSFORM, batch_size=5, shuffle=True).epoch(0):
+        labels, observed = data.targets(batch.targets.index.numpy())
+        assert torch.equal(batch.targets.labels, torch.from_numpy(labels).float())
+        assert (batch.targets.observed is None) == (not unknown)
+        if observed is not None:
+            assert torch.equal(batch.targets.observed, torch.from_numpy(observed))
+
+
+@pytest.mark.parametrize("side", [16, 20])
+@pytest.mark.parametrize("crop", [None, 0.8])
+def test_images_are_the_transforms_own(side, crop):
+    data = table(side=side)
+    transform = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), "bicubic", crop)
+    batch = next(Loader(data, transform, batch_size=8).epoch(0))
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    for row, image in enumerate(batch.images):
+        assert torch.equal(image, transform(data.images.read(row)))
+
+
+def test_decoded_once_or_streamed_files_give_the_same_pixels(tmp_path, monkeypatch):
+    data = photos(tmp_path)
+    kept = list(Loader(data, TRANSFORM, batch_size=4, workers=2).epoch(0))
+    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
+    streaming = Loader(data, TRANSFORM, batch_size=4, workers=2)
+    assert isinstance(streaming._store, Stream)
+    for before, batch in zip(kept, streaming.epoch(0), strict=True):
+        assert torch.equal(before.images, batch.images)
+    for row, image in enumerate(kept[0].images):
+        picture = data.images.read(row, TRANSFORM.at_least)
+        assert torch.equal(image, TRANSFORM(picture))
+
+
+def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path):
+    data = photos(tmp_path)
+    loader = Loader(
+        data, TRANSFORM, batch_size=4, seed=2, augment="resized-crop", shuffle=True, workers=2
+    )
+    job = Job(np.array([3, 1]), None, loader._windows(0, 0, 2))
+    values = next(loader._store.batches([job]))
+    for at, row in enumerate((3, 1)):
+        picture = data.images.read(row, job.windows.at_least(at, 16))
+        box = job.windows.box(at, *picture.size)
+        expected = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, box))
+        assert np.array_equal(values[at].permute(1, 2, 0).numpy(), expected)
+    once, again = list(loader.epoch(1)), list(loader.epoch(1, 1))
+    assert torch.equal(once[1].images, again[0].images)
+
+
+def test_a_broken_file_is_named_and_the_threads_end(tmp_path, monkeypatch):
+    data = photos(tmp_path)
+    (tmp_path / "5.jpg").write_bytes(b"no image")
+    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
+    with pytest.raises(ImageError, match=r"5\.jpg"):
+        list(Loader(data, TRANSFORM, batch_size=4, workers=2).epoch(0))
+
+
+def test_feature_rows_pass_unchanged():
+    features = np.random.default_rng(0).normal(size=(10, 7)).astype(np.float32)
+    labels = np.eye(10, 4, dtype=bool)
+    data = LabelTable.from_arrays(list("abcd"), FeatureRows(features), labels)
+    for batch in Loader(data, TRANSFORM, batch_size=4, shuffle=True, augment="crop-flip").epoch(0):
+        assert np.array_equal(batch.images.numpy(), features[batch.targets.index.numpy()])
+
+
+def test_an_array_too_large_for_the_device_is_gathered_on_the_host():
+    data = table()
+    rows = np.array([4, 2, 9])
+    job = Job(rows, torch.from_numpy(rows))
+    resident = make_store(data.images, TRANSFORM, CPU)
+    assert isinstance(resident, Resident)
+    host = HostArray(data.images.pixels, CPU)
+    assert torch.equal(next(resident.batches([job])), next(host.batches([job])))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 0}, {"batch_size": 2, "rank": 2, "world": 2}, {"batch_size": 2, "workers": -1}],
+)
+def test_impossible_numbers_are_refused(options):
+    with pytest.raises(ValueError, match="must be positive"):
+        Loader(table(), TRANSFORM, **options)

@@ -1,0 +1,67 @@
+"""The loss of a batch as one function, against the same formulas written out."""
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from labelwise.backbones import create_backbone
+from labelwise.heads import LinearHead
+from labelwise.objectives import BCE
+from labelwise.predictor import Model
+from labelwise.training.step import make_loss
+from labelwise.types import Targets
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model(create_backbone("identity", channels=6), LinearHead(6, 3))
+
+
+def batch() -> tuple[torch.Tensor, Targets]:
+    generator = torch.Generator().manual_seed(1)
+    labels = (torch.rand(8, 3, generator=generator) < 0.4).float()
+    return torch.randn(8, 6, generator=generator), Targets(labels, index=torch.arange(8))
+
+
+class Pairs(torch.nn.Module):
+    """A model that answers (logits, aux), as distributed wrappers want it."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        outputs = self.model(images)
+        return outputs.logits, dict(outputs.aux)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, Pairs])
+def test_the_loss_and_its_gradient_are_the_objectives(model, wrap):
+    images, targets = batch()
+    make_loss(wrap(model), BCE())(images, targets).backward()
+    gradient = model.head.classifier.weight.grad.clone()
+    model.zero_grad()
+    logits = model.head.classifier(images)
+    expected = binary_cross_entropy_with_logits(logits, targets.labels)
+    expected.backward()
+    torch.testing.assert_close(make_loss(model, BCE())(images, targets), expected)
+    torch.testing.assert_close(gradient, model.head.classifier.weight.grad)
+
+
+def test_half_precision_reaches_the_model_but_not_the_objective(model):
+    images, targets = batch()
+    seen = []
+    model.head.register_forward_hook(lambda *call: seen.append(call[2].logits.dtype))
+    loss = make_loss(model, BCE(), precision=torch.bfloat16)(images, targets)
+    assert seen == [torch.bfloat16]
+    assert loss.dtype == torch.float32
+
+
+def test_the_function_compiles_without_a_break(model):
+    images, targets = batch()
+    plain = make_loss(model, BCE())
+    graph = torch.compile(
+        lambda images, labels: plain(images, Targets(labels)), backend="eager", fullgraph=True
+    )
+    torch.testing.assert_close(graph(images, targets.labels), plain(images, targets))
