@@ -1,0 +1,179 @@
+"""evaluate: every part that applies to a table of predictions, put together.
+
+Ranking needs only scores. Calibration, zero-label and retrieval need probabilities, so a link; a
+model that only ranks and has no calibrator gets none, and the evaluation says so. Sets need a
+rule. Figures "after" come from the calibrated probabilities, and so do sets and what follows.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from labelwise.decide import Rule
+from labelwise.evaluate.calibration import calibration_part, label_errors, worst_labels
+from labelwise.evaluate.evaluation import DataFacts, Evaluation, Ranking, RetrievalPoint
+from labelwise.evaluate.headline import (
+    calibration_figures,
+    ranking_figures,
+    set_figures,
+    zero_label_figures,
+)
+from labelwise.evaluate.labels import LabelFigures, label_rows, shot_rows
+from labelwise.evaluate.probabilities import Known, defined, known_labels, probabilities
+from labelwise.evaluate.retrieval import retrieval_part
+from labelwise.evaluate.sets import describe_rule, label_thresholds, sets_part
+from labelwise.evaluate.zero_label import zero_label_part
+from labelwise.links import Link
+from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
+from labelwise.predictions import Predictions
+
+__all__ = ["describe_link", "evaluate"]
+
+
+def evaluate(
+    predictions: Predictions,
+    link: Link | None,
+    rule: Rule | Tensor | None = None,
+    *,
+    calibrated: Link | Tensor | None = None,
+    calibrator: str | None = None,
+    rule_words: str | None = None,
+    thresholds: Rule | None = None,
+    train_counts: Sequence[int] | None = None,
+    bins: int = 10,
+    k: int = 4,
+    query_length: int = 3,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> Evaluation:
+    """Return everything that can be measured on ``predictions``.
+
+    Args:
+        predictions: Logits and labels of one split, not the one the link or rule was fitted on.
+        link: The model's own link, ``None`` if its logits only rank.
+        rule: What turns probabilities into sets, or the sets (N, K) themselves.
+        calibrated: The link a calibrator returned, or log-odds (N, K) made fold by fold.
+        calibrator: The calibrator in words.
+        rule_words: The rule in words.
+        thresholds: The rule whose thresholds stand beside the labels, where ``rule`` is sets.
+        train_counts: How many training images have each label, for few/medium/many-shot.
+        bins: Bins of the reliability curves.
+        k: How many of the surest labels of an image the top-k curve takes.
+        query_length: Retrieval is measured for queries up to this many labels; 0 for none.
+        seed: For sampled queries.
+        notes: What a reader should keep in mind.
+    """
+    known, names, logits = known_labels(predictions), predictions.names, predictions.logits
+    k = min(k, len(names))
+    by_label = average_precision(logits, known.present, known.observed)
+    by_image = average_precision(logits, known.present, known.observed, by="image")
+    ranking = _ranking(by_label, by_image, names)
+    headline = ranking_figures(ranking, logits, known, by_image)
+
+    answers = {
+        stage: probabilities(stage, logits, source)
+        for stage, source in (("before", link), ("after", calibrated))
+        if source is not None
+    }
+    errors = {stage: label_errors(answer, known, bins) for stage, answer in answers.items()}
+    stage = next(reversed(answers), "")
+    columns = worst_labels(errors[stage]) if stage else []
+    parts = {
+        each: calibration_part(answer, known, names, errors[each], columns, bins=bins, k=k)
+        for each, answer in answers.items()
+    }
+    final = answers.get(stage)
+    if isinstance(rule, Rule):
+        thresholds, rule_words = rule, rule_words or describe_rule(rule)
+    sets = None
+    if isinstance(rule, Tensor):
+        sets = rule
+    elif rule is not None and final is not None:
+        sets = rule(final.probs)
+    counts = None if sets is None else confusion(sets, known.present, known.observed)
+
+    decided = zero = None
+    retrieval: tuple[RetrievalPoint, ...] = ()
+    retrieval_how = ""
+    if final is not None:
+        headline += calibration_figures(parts[stage], final, known, bins)
+    if sets is not None and counts is not None:
+        decided = sets_part(sets, known, counts, rule_words or "sets as given")
+        headline += set_figures(decided, sets, known)
+    if final is not None:
+        zero = zero_label_part(final, known, sets)
+        headline += zero_label_figures(zero, sets, known)
+        if query_length:
+            retrieval, retrieval_how = retrieval_part(final, known, query_length, seed)
+    figures = LabelFigures(
+        precision=by_label,
+        before=errors.get("before"),
+        after=errors.get("after"),
+        counts=counts,
+        thresholds=label_thresholds(thresholds if sets is not None else None, len(names)),
+    )
+    ranks_only = () if answers else ("The scores only rank: there are no probabilities to judge.",)
+    return Evaluation(
+        data=_facts(predictions, known),
+        headline=tuple(headline),
+        ranking=ranking,
+        rows=label_rows(names, known, figures),
+        link=None if link is None else describe_link(link),
+        calibrator=_words(calibrated, calibrator),
+        before=parts.get("before"),
+        after=parts.get("after"),
+        sets=decided,
+        zero_label=zero,
+        retrieval=retrieval,
+        retrieval_how=retrieval_how,
+        shots=shot_rows(train_counts, by_label, counts),
+        notes=(*notes, *ranks_only),
+    )
+
+
+def describe_link(link: Link) -> str:
+    """Return the kind of a link and of the links inside it.
+
+    >>> from labelwise.links import Sigmoid
+    >>> describe_link(Sigmoid())
+    'sigmoid'
+    """
+    inner = [describe_link(part) for part in link.spec().values() if isinstance(part, Link)]
+    return " of ".join([link.kind, *inner])
+
+
+def _words(calibrated: Link | Tensor | None, words: str | None) -> str | None:
+    if words is not None or calibrated is None:
+        return words
+    return describe_link(calibrated) if isinstance(calibrated, Link) else "log-odds as given"
+
+
+def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> Ranking:
+    undefined = tuple(by_label.undefined_names(names))
+    return Ranking(
+        map_class=defined(by_label.value),
+        map_sample=defined(by_image.value),
+        undefined_labels=undefined,
+        undefined_rows=len(by_image.undefined),
+        how=(
+            "average precision of the raw scores, equal scores as one threshold, known entries "
+            f"only; mean over {by_label.num_defined:,} of {len(names):,} labels, "
+            f"{len(undefined):,} without a known positive left out."
+        ),
+    )
+
+
+def _facts(predictions: Predictions, known: Known) -> DataFacts:
+    rows, labels = known.present.shape
+    entries = rows * labels
+    seen = entries if known.observed is None else int(known.observed.sum())
+    return DataFacts(
+        rows=rows,
+        labels=labels,
+        known=seen,
+        unknown=entries - seen,
+        present=int(known.present.sum()),
+        zero_label_rows=int(zero_label_rows(known.present, known.observed).sum()),
+        split=predictions.split or None,
+        scores="logits",
+    )

@@ -1,0 +1,108 @@
+"""The calibration part: reliability pooled, of the surest labels and per label; proper scores."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.evaluate.evaluation import Calibration, Curve
+from labelwise.evaluate.probabilities import Known, Probabilities, defined
+from labelwise.metrics import (
+    Reliability,
+    brier_score,
+    label_reliability,
+    log_loss_from_logs,
+    reliability,
+    top_k_sets,
+)
+
+__all__ = ["calibration_part", "label_errors", "worst_labels"]
+
+CURVES = 24  # labels whose own curve is kept
+
+
+def label_errors(answers: Probabilities, known: Known, bins: int) -> Reliability:
+    """Return every label's reliability, (K, M)."""
+    return label_reliability(answers.probs, known.present, known.observed, bins=bins)
+
+
+def worst_labels(errors: Reliability) -> list[int]:
+    """Return the columns of the labels with the largest ECE, worst first."""
+    ece = np.nan_to_num(errors.ece(), nan=-1.0)
+    return [int(column) for column in np.argsort(-ece, kind="stable")[:CURVES] if ece[column] >= 0]
+
+
+def calibration_part(
+    answers: Probabilities,
+    known: Known,
+    names: tuple[str, ...],
+    errors: Reliability,
+    columns: list[int],
+    *,
+    bins: int,
+    k: int,
+) -> Calibration:
+    """Return how calibrated one stage is; ``columns`` are the labels whose curves are kept."""
+    present, observed = known.present, known.observed
+    pooled = reliability(answers.probs, present, observed, bins=bins)
+    surest = top_k_sets(answers.probs, k)
+    top = reliability(answers.probs, present, observed, where=surest, bins=bins)
+    brier = brier_score(answers.probs, present, observed, bins=bins)
+    loss = log_loss_from_logs(answers.log_p, answers.log_q, present, observed, bins=bins)
+    per_label = errors.ece()
+    some = ~np.isnan(per_label)
+    entries = f"{int(pooled.counts.sum()):,} known entries pooled"
+    return Calibration(
+        stage=answers.stage,
+        pooled=_curve(pooled, entries),
+        top_k=_curve(top, f"{int(top.counts.sum()):,} known entries among the top {k} of each row"),
+        k=k,
+        label_mean_ece=defined(per_label[some].mean()) if some.any() else None,
+        log_loss=defined(loss.value),
+        brier=defined(brier.value),
+        reliability=defined(brier.calibration),
+        resolution=defined(brier.resolution),
+        uncertainty=defined(brier.uncertainty),
+        within_bins=defined(brier.within),
+        per_label={
+            names[c]: _curve(_row(errors, c), "known entries of the label") for c in columns
+        },
+        how=_how(bins, k, entries, int(some.sum()), len(names)),
+        infinite=loss.infinite,
+    )
+
+
+def _how(bins: int, k: int, entries: str, counted: int, labels: int) -> str:
+    return (
+        f"{bins} equal-width bins (lo, hi] of [0, 1], 0 in the first, 1 in the last; per bin the "
+        "mean probability and the share truly present. ECE is the mean gap weighted by entries, "
+        "ACE the plain mean over non-empty bins, MCE the largest. All entries: "
+        f"{entries}. Top {k}: the {k} most probable labels of each image, ties to lower columns. "
+        f"Mean over labels: {counted:,} of {labels:,} labels with a known entry. Log loss is in "
+        "nats per entry, not clipped. The Brier score is split over the same bins into "
+        "miscalibration − resolution + uncertainty + what the bins hide."
+    )
+
+
+def _row(errors: Reliability, column: int) -> Reliability:
+    return Reliability(
+        errors.edges,
+        errors.counts[column],
+        errors.confidence_sums[column],
+        errors.present_sums[column],
+    )
+
+
+def _curve(bins: Reliability, entries: str) -> Curve:
+    return Curve(
+        edges=tuple(bins.edges.tolist()),
+        confidence=_plain(bins.confidence),
+        frequency=_plain(bins.accuracy),
+        counts=tuple(bins.counts.tolist()),
+        ece=defined(bins.ece()),
+        ace=defined(bins.ace()),
+        mce=defined(bins.mce()),
+        entries=entries,
+    )
+
+
+def _plain(values: NDArray[np.float64]) -> tuple[float | None, ...]:
+    return tuple(defined(value) for value in values)

@@ -1,0 +1,16 @@
+"""One kind of chart a file; each is a function from plain numbers to an SVG."""
+
+from labelwise.report.charts.histogram import grouped_bars, mirrored
+from labelwise.report.charts.lines import Series, line_chart
+from labelwise.report.charts.reliability import reliability_chart, reliability_thumbnail
+from labelwise.report.charts.scatter import scatter_chart
+
+__all__ = [
+    "Series",
+    "grouped_bars",
+    "line_chart",
+    "mirrored",
+    "reliability_chart",
+    "reliability_thumbnail",
+    "scatter_chart",
+]

@@ -1,0 +1,189 @@
+"""Example images: which ones are shown, and as what.
+
+    surprise of an image = - sum over its known labels of log p(the truth)
+
+"Surest right" has the smallest surprise among images with labels, "surest wrong" the largest of
+all. A missing-label suspect is an entry marked absent or unknown with the highest probability.
+Chosen examples flatter or frighten, so some are also drawn at random.
+"""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from labelwise.data import FeatureRows, ImageSource
+from labelwise.errors import ImageError
+from labelwise.links import Link
+from labelwise.predictions import Predictions
+
+__all__ = ["Example", "ExampleGroup", "Guess", "choose_examples"]
+
+SIDE = 200  # pixels of the longer side of a picture in the page
+TINY = 96  # below this pictures are stored exactly
+TOP = 4
+NAMED = 12
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One of the surest labels of an image, and whether it is present, absent or unknown."""
+
+    name: str
+    prob: float
+    state: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image: its picture as a data address (or none), its surest labels, its true ones."""
+
+    id: str
+    picture: str | None
+    guesses: tuple[Guess, ...]
+    truth: tuple[str, ...]
+    more: int = 0
+    tiny: bool = False
+
+
+@dataclass(frozen=True)
+class ExampleGroup:
+    """Examples chosen for one reason."""
+
+    title: str
+    reason: str
+    examples: tuple[Example, ...]
+
+
+def choose_examples(
+    predictions: Predictions,
+    link: Link,
+    images: ImageSource | None = None,
+    *,
+    each: int = 8,
+    seed: int = 0,
+) -> tuple[ExampleGroup, ...]:
+    """Return the groups of examples; ``images`` may hold more rows than the predictions.
+
+    Without images, or for rows that cannot be read, the examples have no picture.
+    """
+    with torch.no_grad():
+        log_p, log_q = link.log_probs(predictions.logits.double())
+    known = torch.ones_like(log_p, dtype=torch.bool)
+    if predictions.observed is not None:
+        known = predictions.observed
+    present = (predictions.labels > 0.5) & known
+    surprise = -torch.where(present, log_p, log_q).where(known, torch.zeros(())).sum(1)
+    labelled, empty = present.any(1), known.all(1) & ~present.any(1)
+    suspect = log_p.masked_fill(present, -torch.inf).amax(1)
+    shuffled = torch.randperm(len(surprise), generator=torch.Generator().manual_seed(seed))
+    chosen = [
+        (
+            "Surest right",
+            "The whole label set was given the highest probability.",
+            _first(surprise, labelled, each),
+        ),
+        (
+            "Surest wrong",
+            "The whole label set was given the lowest probability.",
+            _first(-surprise, surprise > 0, each),
+        ),
+        (
+            "Missing labels?",
+            "Marked absent or unknown, yet given the highest probability. Look "
+            "here first for labels that are missing from the data.",
+            _first(-suspect, suspect > torch.tensor(0.5).log(), each),
+        ),
+        (
+            "No label, loudest",
+            "Images with none of the labels, by their largest probability.",
+            _first(-log_p.amax(1), empty, each),
+        ),
+        ("Drawn at random", "Not chosen for anything.", shuffled[:each].tolist()),
+    ]
+    pictures = _Pictures(images)
+    return tuple(
+        ExampleGroup(
+            title,
+            reason,
+            tuple(_example(row, predictions, log_p, known, present, pictures) for row in rows),
+        )
+        for title, reason, rows in chosen
+        if rows
+    )
+
+
+def _first(key: Tensor, where: Tensor, count: int) -> list[int]:
+    rows = torch.nonzero(where).flatten()
+    order = torch.argsort(key[rows], stable=True)[:count]
+    return [int(row) for row in rows[order]]
+
+
+def _example(
+    row: int,
+    predictions: Predictions,
+    log_p: Tensor,
+    known: Tensor,
+    present: Tensor,
+    pictures: "_Pictures",
+) -> Example:
+    names = predictions.names
+    best = torch.argsort(log_p[row], descending=True, stable=True)[:TOP].tolist()
+    guesses = tuple(
+        Guess(
+            names[column],
+            float(log_p[row, column].exp()),
+            "present" if present[row, column] else "absent" if known[row, column] else "unknown",
+        )
+        for column in best
+    )
+    true = torch.nonzero(present[row]).flatten().tolist()
+    picture, tiny = pictures.read(predictions.ids[row])
+    return Example(
+        predictions.ids[row],
+        picture,
+        guesses,
+        tuple(names[column] for column in true[:NAMED]),
+        max(0, len(true) - NAMED),
+        tiny,
+    )
+
+
+class _Pictures:
+    """Small pictures by the id of an image."""
+
+    def __init__(self, images: ImageSource | None) -> None:
+        self.images = None if isinstance(images, FeatureRows) else images
+        self.rows = {} if self.images is None else _numbered(self.images.ids)
+
+    def read(self, name: str) -> tuple[str | None, bool]:
+        """Return the picture as a data address, and whether it is tiny."""
+        if self.images is None or name not in self.rows:
+            return None, False
+        try:
+            image = self.images.read(self.rows[name], at_least=SIDE)
+        except ImageError:
+            return None, False
+        return picture_address(image), max(image.size) <= TINY
+
+
+def _numbered(ids: Sequence[str]) -> dict[str, int]:
+    return {name: row for row, name in enumerate(ids)}
+
+
+def picture_address(image: Image.Image) -> str:
+    """Return an image as a small ``data:`` address: exact PNG if tiny, JPEG otherwise."""
+    stream = BytesIO()
+    if max(image.size) <= TINY:
+        image.save(stream, "PNG", optimize=True)
+        kind = "png"
+    else:
+        small = image.copy()
+        small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+        small.convert("RGB").save(stream, "JPEG", quality=82, optimize=True)
+        kind = "jpeg"
+    return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode('ascii')}"

@@ -1,0 +1,1 @@
+"""One part of the page a file; each is a function from an evaluation to markup or ``None``."""

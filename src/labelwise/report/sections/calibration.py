@@ -1,0 +1,143 @@
+"""Do the probabilities mean what they say? Reliability before and after calibration."""
+
+from labelwise.evaluate import Calibration, Curve, Evaluation
+from labelwise.report.charts import reliability_chart, reliability_thumbnail
+from labelwise.report.charts.reliability import Stage
+from labelwise.report.html import Markup, join, tag
+from labelwise.report.words import details, figure, paragraph, percent, plain, section, table
+
+__all__ = ["calibration"]
+
+WORST = 12
+
+
+def calibration(evaluation: Evaluation) -> Markup | None:
+    """Return the section, or what is missing where the model only ranks."""
+    parts = [part for part in (evaluation.before, evaluation.after) if part is not None]
+    if not parts:
+        return section(
+            "calibration",
+            "Calibration",
+            paragraph(
+                "This model ranks labels and gives no probabilities. Calibrate it on validation "
+                "data first; nothing is drawn here, because nothing was invented."
+            ),
+        )
+    final = parts[-1]
+    pooled = _figure(
+        "All entries",
+        [p.pooled for p in parts],
+        parts,
+        "Every known image–label pair is one entry.",
+    )
+    top = _figure(
+        f"The {final.k} surest labels of each image",
+        [p.top_k for p in parts],
+        parts,
+        "What a reader of the top answers sees; harder than the pool, which is mostly easy zeros.",
+    )
+    return section(
+        "calibration",
+        "Calibration",
+        paragraph(_sentence(parts)),
+        tag("div", pooled, top, _comparison(parts), class_="figures"),
+        _labels(parts),
+    )
+
+
+def _classes(parts: list[Calibration]) -> list[str]:
+    return ["before", "after"] if len(parts) == 2 else ["after"]
+
+
+def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
+    classes = _classes(parts)
+    return [(c, p.stage, curve) for c, p, curve in zip(classes, parts, curves, strict=True)]
+
+
+def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str) -> Markup:
+    chart = reliability_chart(_stages(curves, parts), title=f"Reliability: {title.lower()}")
+    errors = "; ".join(
+        f"{part.stage}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
+        f"MCE {percent(curve.mce, 1)}"
+        for part, curve in zip(parts, curves, strict=True)
+    )
+    numbers = [_numbers(part.stage, curve) for part, curve in zip(parts, curves, strict=True)]
+    return figure(chart, f"{title}.", f"{text} {errors}.", details("Numbers", join(*numbers)))
+
+
+def _numbers(stage: str, curve: Curve) -> Markup:
+    rows = [
+        [f"{low:.2f} to {high:.2f}", percent(said), percent(seen), f"{count:,}"]
+        for low, high, said, seen, count in zip(
+            curve.edges,
+            curve.edges[1:],
+            curve.confidence,
+            curve.frequency,
+            curve.counts,
+            strict=False,
+        )
+    ]
+    return table(["bin", "mean probability", "observed share", "entries"], rows, caption=stage)
+
+
+def _sentence(parts: list[Calibration]) -> str:
+    final = parts[-1].pooled
+    busiest = [
+        (said, seen, count)
+        for said, seen, count in zip(final.confidence, final.frequency, final.counts, strict=True)
+        if said is not None and seen is not None and said >= 0.5
+    ]
+    text = "On the diagonal a probability means what it says."
+    if busiest:
+        said, seen, count = max(busiest, key=lambda b: b[2])
+        text += f" Of the {count:,} entries given about {said:.0%}, {seen:.0%} were truly present."
+    if len(parts) == 2:
+        first = parts[0].pooled
+        text += (
+            f" The expected calibration error over all entries went from {percent(first.ece, 2)} "
+            f"before calibration to {percent(final.ece, 2)} after it."
+        )
+    return text
+
+
+def _comparison(parts: list[Calibration]) -> Markup:
+    final = parts[-1]
+    lines = [
+        ("ECE, all entries", [percent(p.pooled.ece, 2) for p in parts]),
+        ("ACE, all entries", [percent(p.pooled.ace, 2) for p in parts]),
+        ("MCE, all entries", [percent(p.pooled.mce, 2) for p in parts]),
+        ("ECE, mean over labels", [percent(p.label_mean_ece, 2) for p in parts]),
+        (f"ECE, top {final.k}", [percent(p.top_k.ece, 2) for p in parts]),
+        ("Log loss", [plain(p.log_loss) for p in parts]),
+        ("Brier score", [plain(p.brier) for p in parts]),
+        ("  of it miscalibration", [plain(p.reliability, 5) for p in parts]),
+        ("  resolution (more is better)", [plain(p.resolution, 5) for p in parts]),
+        ("  uncertainty of the labels", [plain(p.uncertainty, 5) for p in parts]),
+    ]
+    bins = len(final.pooled.counts)
+    return table(
+        ["", *(p.stage for p in parts)],
+        [[name, *values] for name, values in lines],
+        caption=f"Calibration errors in {bins} equal-width bins; lower is better unless said.",
+    )
+
+
+def _labels(parts: list[Calibration]) -> Markup | None:
+    final = parts[-1]
+    if not final.per_label:
+        return None
+    worst = sorted(final.per_label, key=lambda name: -(final.per_label[name].ece or 0.0))[:WORST]
+    thumbs = []
+    for name in worst:
+        curves = [p.per_label[name] for p in parts if name in p.per_label]
+        chart = reliability_thumbnail(
+            _stages(curves, parts[-len(curves) :]), title=f"Reliability of {name}"
+        )
+        curve = final.per_label[name]
+        text = f"ECE {percent(curve.ece, 2)}, n {sum(curve.counts):,}"
+        thumbs.append(tag("figure", chart, tag("figcaption", tag("b", name), text)))
+    return join(
+        tag("h3", "Labels, worst calibrated first"),
+        paragraph(f"The {len(worst)} labels with the largest ECE of their own.", class_="muted"),
+        tag("div", *thumbs, class_="thumbs"),
+    )

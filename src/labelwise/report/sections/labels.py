@@ -1,0 +1,96 @@
+"""Labels: every one, worst first."""
+
+from labelwise.evaluate import Evaluation, LabelRow
+from labelwise.report.charts import scatter_chart
+from labelwise.report.html import Markup, join, tag
+from labelwise.report.words import Cell, figure, paragraph, percent, plain, section, table
+
+__all__ = ["labels"]
+
+SHOWN = 300
+
+
+def labels(evaluation: Evaluation) -> Markup:
+    """Return the section; a long list is cut and says so."""
+    rows = sorted(
+        evaluation.rows, key=lambda row: (row.ap is None, row.ap if row.ap is not None else 0.0)
+    )
+    cut = None
+    if len(rows) > SHOWN:
+        cut = (
+            f"The {SHOWN} labels of lowest average precision out of {len(rows):,}; "
+            "all of them are in evaluation.json."
+        )
+    undefined = evaluation.ranking.undefined_labels
+    left_out = None
+    if undefined:
+        more = f" and {len(undefined) - 20:,} more" if len(undefined) > 20 else ""
+        left_out = (
+            f"Without a known positive, so without an average precision, and left out of the "
+            f"mean: {len(undefined):,} of {len(rows):,} labels ({', '.join(undefined[:20])}{more})."
+        )
+    return section(
+        "labels",
+        "Labels, worst first",
+        paragraph(left_out, class_="note") if left_out else None,
+        tag("div", _cloud(rows), _shots(evaluation), class_="figures"),
+        paragraph(cut, class_="muted") if cut else None,
+        _table(rows[:SHOWN], evaluation),
+    )
+
+
+def _cloud(rows: list[LabelRow]) -> Markup | None:
+    points = [(row.name, float(row.present), row.ap) for row in rows if row.ap is not None]
+    if len(points) < 3:
+        return None
+    chart = scatter_chart(
+        points[:SHOWN],
+        title="Average precision against number of positives",
+        x="images with the label (log)",
+        y="average precision",
+    )
+    return figure(chart, "Each dot is a label.", "Rare labels have the widest doubt.")
+
+
+def _shots(evaluation: Evaluation) -> Markup | None:
+    if not evaluation.shots:
+        return None
+    rows = [
+        [g.name, f"{g.labels:,}", percent(g.mean_ap), percent(g.mean_recall)]
+        for g in evaluation.shots
+    ]
+    return table(
+        ["in training", "labels", "mAP", "recall"],
+        rows,
+        caption="Labels by the number of their training images; means over the labels of a group.",
+    )
+
+
+def _table(rows: list[LabelRow], evaluation: Evaluation) -> Markup:
+    head = ["label", "present", "average precision"]
+    two = evaluation.before is not None and evaluation.after is not None
+    calibrated, decided = evaluation.final is not None, evaluation.sets is not None
+    if calibrated:
+        head += ["mean p / share", *(["ECE before"] if two else []), "ECE"]
+    if decided:
+        head += ["threshold", "precision", "recall", "F1"]
+    body = []
+    for row in rows:
+        cells: list[str | Cell] = [
+            row.name,
+            Cell(f"{row.present:,}", row.present),
+            Cell(percent(row.ap), row.ap, meter=True),
+        ]
+        if calibrated:
+            share = row.present / row.known if row.known else None
+            cells.append(Cell(f"{percent(row.mean_prob)} / {percent(share)}", row.mean_prob))
+            if two:
+                cells.append(Cell(percent(row.ece_before, 2), row.ece_before))
+            last = row.ece_after if two else row.ece_before
+            cells.append(Cell(percent(last, 2), last))
+        if decided:
+            cells.append(Cell(plain(row.threshold, 3), row.threshold))
+            cells += [Cell(percent(v), v) for v in (row.precision, row.recall, row.f1)]
+        body.append(cells)
+    caption = "Present: known positives. Mean p / share: what was said and what is so, on average."
+    return join(table(head, body, caption=caption, sortable=True, wide=True))

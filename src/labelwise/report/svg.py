@@ -1,0 +1,154 @@
+"""The frame of every chart: a plot area with two axes, drawn in SVG.
+
+A chart is about 340 units wide, the width of a phone, so that its letters keep their size there.
+Colours and strokes are classes; the page's style sheet gives them for light, dark and paper.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+
+from labelwise.report.html import Markup, join, tag
+
+__all__ = ["Axis", "Frame", "legend", "path", "short", "ticks"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of a chart: the values at its ends, its ticks and what it is called."""
+
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    title: str = ""
+
+    @staticmethod
+    def unit(title: str) -> "Axis":
+        """Return the axis of a share or a probability."""
+        return Axis(0, 1, [(t / 4, f"{25 * t}%") for t in range(5)], title)
+
+    @staticmethod
+    def upto(high: float, title: str, *, low: float = 0.0) -> "Axis":
+        """Return an axis over [low, high], widened to round ticks."""
+        marks = ticks(low, high)
+        return Axis(marks[0], marks[-1], [(mark, short(mark)) for mark in marks], title)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plot area and its two scales."""
+
+    x: Axis
+    y: Axis
+    width: float = 340.0
+    height: float = 260.0
+    left: float = 52.0
+    right: float = 12.0
+    top: float = 12.0
+    bottom: float = 40.0
+
+    def px(self, value: float) -> float:
+        """Return the horizontal place of a value."""
+        span = self.width - self.left - self.right
+        return round(self.left + span * (value - self.x.low) / (self.x.high - self.x.low), 2)
+
+    def py(self, value: float) -> float:
+        """Return the vertical place of a value."""
+        span = self.height - self.top - self.bottom
+        share = (value - self.y.low) / (self.y.high - self.y.low)
+        return round(self.height - self.bottom - span * share, 2)
+
+    def draw(self, *marks: Markup, title: str, description: str) -> Markup:
+        """Return the chart with its axes, named and described for those who cannot see it."""
+        return tag(
+            "svg",
+            tag("title", title),
+            tag("desc", description),
+            self._grid(),
+            *marks,
+            self._titles(),
+            viewbox=f"0 0 {self.width:g} {self.height:g}",
+            role="img",
+            aria_label=f"{title}. {description}",
+            class_="chart",
+        )
+
+    def _grid(self) -> Markup:
+        foot, wall = self.height - self.bottom, self.left
+        rows = [
+            join(
+                tag("line", x1=wall, x2=self.width - self.right, y1=y, y2=y, class_="grid"),
+                tag("text", text, x=wall - 6, y=y + 3.5, class_="tick end"),
+            )
+            for value, text in self.y.ticks
+            for y in [self.py(value)]
+        ]
+        columns = [
+            tag("text", text, x=self.px(value), y=foot + 15, class_="tick mid")
+            for value, text in self.x.ticks
+        ]
+        base = tag("line", x1=wall, x2=self.width - self.right, y1=foot, y2=foot, class_="axis")
+        return join(*rows, *columns, base)
+
+    def _titles(self) -> Markup:
+        middle = (self.top + self.height - self.bottom) / 2
+        across = tag(
+            "text",
+            self.x.title,
+            x=(self.left + self.width - self.right) / 2,
+            y=self.height - 6,
+            class_="name mid",
+        )
+        up = tag(
+            "text",
+            self.y.title,
+            x=11,
+            y=middle,
+            transform=f"rotate(-90 11 {middle:g})",
+            class_="name mid",
+        )
+        return join(across if self.x.title else None, up if self.y.title else None)
+
+
+def path(points: Iterable[tuple[float, float]], *, close: bool = False, class_: str = "") -> Markup:
+    """Return the line through points already placed on the chart."""
+    steps = " L".join(f"{x:g} {y:g}" for x, y in points)
+    return tag("path", d=f"M{steps}{' Z' if close else ''}", class_=class_)
+
+
+def legend(entries: Sequence[tuple[str, str]], *, x: float, y: float) -> Markup:
+    """Return the key of a chart, one line each: the class of the marks, then their name."""
+    return join(
+        *(
+            join(
+                tag("rect", x=x, y=y + 14 * row - 8, width=10, height=10, class_=f"key {class_}"),
+                tag("text", name, x=x + 15, y=y + 14 * row + 1, class_="tick"),
+            )
+            for row, (class_, name) in enumerate(entries)
+        )
+    )
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Return about ``wanted`` round numbers that cover [low, high].
+
+    >>> ticks(0, 7)
+    [0.0, 2.0, 4.0, 6.0, 8.0]
+    """
+    span = max(high - low, 1e-9 * max(abs(high), 1.0))
+    scale = 10.0 ** floor(log10(span / wanted))
+    step = scale * min(m for m in (1, 2, 5, 10) if m * scale * wanted >= span)
+    first, last = floor(low / step + 1e-9), -floor(-high / step + 1e-9)
+    return [round(step * n, 12) for n in range(first, last + 1)]
+
+
+def short(value: float) -> str:
+    """Return a number in few letters.
+
+    >>> short(12000), short(0.25), short(3)
+    ('12k', '0.25', '3')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

@@ -1,0 +1,122 @@
+"""How numbers, tables and figures look in the report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labelwise.report.html import Child, Markup, join, tag
+
+__all__ = [
+    "Cell",
+    "chance",
+    "details",
+    "figure",
+    "paragraph",
+    "percent",
+    "plain",
+    "section",
+    "table",
+]
+
+NONE = "–"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Return a share in percent, a dash where it is undefined.
+
+    >>> percent(0.1234), percent(None)
+    ('12.3%', '–')
+    """
+    return NONE if value is None else f"{100 * value:.{digits}f}%"
+
+
+def chance(prob: float) -> str:
+    """Return a probability in percent that never rounds to certainty.
+
+    >>> chance(0.9999), chance(0.5), chance(0.0001), chance(1.0)
+    ('>99.9%', '50.0%', '<0.1%', '100.0%')
+    """
+    if 0.9995 <= prob < 1:
+        return ">99.9%"
+    return "<0.1%" if 0 < prob < 0.0005 else percent(prob)
+
+
+def plain(value: float | None, digits: int = 4) -> str:
+    """Return a number with ``digits`` decimals, a dash where it is undefined."""
+    return NONE if value is None else f"{value:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell shows and the number it is sorted by; ``meter`` draws a bar before it."""
+
+    text: str
+    value: float | None = None
+    meter: bool = False
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str | Cell]],
+    *,
+    caption: str,
+    sortable: bool = False,
+    wide: bool = False,
+) -> Markup:
+    """Return a table in a box that scrolls sideways by itself and can be reached by keyboard."""
+    columns = tag("tr", *(tag("th", name, scope="col") for name in head))
+    body = [tag("tr", _head(row[0]), *map(_cell, row[1:])) for row in rows]
+    content = tag(
+        "table",
+        tag("caption", tag("span", caption)),
+        tag("thead", columns),
+        tag("tbody", *body),
+        class_="sortable" if sortable else None,
+    )
+    return tag(
+        "div",
+        content,
+        class_="scroll wide" if wide else "scroll",
+        tabindex=0,
+        role="region",
+        aria_label=caption,
+    )
+
+
+def figure(chart: Markup, title: str, text: Child, numbers: Markup | None = None) -> Markup:
+    """Return a chart with its caption and, folded away, its numbers."""
+    caption = tag("figcaption", tag("b", title), " ", text)
+    return tag("figure", chart, caption, numbers)
+
+
+def details(summary: str, content: Markup) -> Markup:
+    """Return content folded behind a word."""
+    return tag("details", tag("summary", summary), content)
+
+
+def paragraph(*children: Child, class_: str | None = None) -> Markup:
+    """Return a paragraph."""
+    return tag("p", *children, class_=class_)
+
+
+def section(name: str, title: str, *children: Child) -> Markup:
+    """Return a named section of the page."""
+    heading = tag("h2", title, id=name)
+    return tag("section", heading, join(*children), aria_labelledby=name)
+
+
+def _head(cell: str | Cell) -> Markup:
+    return tag("th", cell.text if isinstance(cell, Cell) else cell, scope="row")
+
+
+def _cell(cell: str | Cell) -> Markup:
+    if isinstance(cell, str):
+        return tag("td", cell)
+    bar = None
+    if cell.meter and cell.value is not None:
+        bar = tag(
+            "span",
+            tag("i", style=f"width:{100 * cell.value:.1f}%"),
+            class_="meter",
+            aria_hidden="true",
+        )
+    return tag("td", bar, cell.text, data_value="" if cell.value is None else f"{cell.value:.9g}")

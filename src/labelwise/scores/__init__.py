@@ -1,0 +1,34 @@
+"""People's own scores: reading them, and judging calibrators and rules fitted on them."""
+
+from labelwise.scores.folds import CrossFit, crossfit
+from labelwise.scores.judging import Fitted, Judged, Plan, fixed_rule, judge, judge_as_given
+from labelwise.scores.read import ScoreTable, read_scores
+from labelwise.scores.run import RunScores, read_history, read_run
+from labelwise.scores.write import (
+    comparison,
+    decision,
+    save_calibration,
+    save_json,
+    save_probabilities,
+)
+
+__all__ = [
+    "CrossFit",
+    "Fitted",
+    "Judged",
+    "Plan",
+    "RunScores",
+    "ScoreTable",
+    "comparison",
+    "crossfit",
+    "decision",
+    "fixed_rule",
+    "judge",
+    "judge_as_given",
+    "read_history",
+    "read_run",
+    "read_scores",
+    "save_calibration",
+    "save_json",
+    "save_probabilities",
+]

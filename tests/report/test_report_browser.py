@@ -1,0 +1,185 @@
+"""The report in a real browser: quiet, offline, fitting, readable in light, dark and print."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from playwright.sync_api import sync_playwright
+from sample_scores import Halved, sample
+
+from labelwise.data import ArrayImages
+from labelwise.decide import Threshold
+from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.links import Sigmoid
+from labelwise.report import choose_examples, write_report
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--no-first-run",
+]
+SECTIONS = [
+    "glance",
+    "calibration",
+    "decisions",
+    "zero-label",
+    "search",
+    "labels",
+    "examples",
+    "training",
+    "how",
+]
+LONG = "a label with a name far too long for a narrow column " + "x" * 60
+
+# The least contrast of each kind of text and mark against what lies behind it (WCAG 2).
+CONTRAST = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const least = (selector, property) => Math.min(...[...document.querySelectorAll(selector)]
+    .map((node) => {
+      const pair = [light(parse(getComputedStyle(node)[property])), light(behind(node))];
+      return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    }));
+  return {
+    text: least("h1, h2, h3, p, td, th, caption, figcaption, span, dd, dt, a, summary, footer",
+      "color"),
+    chart: least("svg text", "fill"),
+    marks: least("svg .bar, svg .key, svg .dot:not(.before)", "fill"),
+    lines: least("svg .line", "stroke"),
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    predictions = sample(300, names=("dog", "cat", "beach", "<script>alert(1)</script>", LONG))
+    evaluation = evaluate(
+        predictions,
+        Sigmoid(),
+        Threshold((0.2, 0.3, 0.4, 0.5, 0.6)),
+        calibrated=Halved(),
+        train_counts=[5, 50, 500, 60, 7],
+        query_length=0,
+    )
+    points = tuple(RetrievalPoint(n, 0.9 - 0.1 * n, 0.01, 100, n, n > 2) for n in (1, 2, 3))
+    evaluation = replace(evaluation, retrieval=points)
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)
+    return write_report(
+        evaluation,
+        tmp_path_factory.mktemp("report") / "report.html",
+        title="A report",
+        examples=choose_examples(predictions, Sigmoid(), ArrayImages(pixels, predictions.ids)),
+        history=[{"step": n, "loss": 1 / (n + 1), "val_map": n / 9} for n in range(9)],
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.fail("this test needs Chromium: apt-get install chromium")
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, report):
+    """Return a function that opens the report and what the page complained of or asked for."""
+    contexts = []
+
+    def open_page(**options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page, heard = context.new_page(), []
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("dialog", lambda dialog: heard.append(dialog.message))
+        page.on("requestfailed", lambda request: heard.append(request.url))
+        page.on(
+            "request",
+            lambda r: None if r.url.startswith(("file:", "data:")) else heard.append(r.url),
+        )
+        page.goto(report.as_uri())
+        return page, heard
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1200])
+def test_it_fits_every_width_and_is_quiet(visit, width):
+    page, heard = visit(viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for name in SECTIONS:
+        assert page.locator(f"#{name}").is_visible()
+    assert page.locator("main svg.chart").count() > 12
+    assert page.evaluate("[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
+    assert heard == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_text_and_marks_stand_out(visit, scheme, media):
+    page, _ = visit(color_scheme=scheme)
+    page.emulate_media(media=media, color_scheme=scheme)
+    contrast = page.evaluate(CONTRAST)
+    assert contrast["text"] >= 4.5
+    assert contrast["chart"] >= 4.5
+    assert contrast["marks"] >= 3
+    assert contrast["lines"] >= 3
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    dark = scheme == "dark" and media == "screen"
+    assert (paper == "rgb(255, 255, 255)") != dark
+
+
+def test_it_reads_the_same_without_scripts(visit):
+    page, heard = visit(java_script_enabled=False)
+    assert page.locator("table.sortable thead th").first.text_content() == "label"
+    assert page.locator("#how").is_visible()
+    assert heard == []
+
+
+def test_labels_are_sorted_by_a_click_or_a_key(visit):
+    page, _ = visit()
+    column = "table.sortable tbody td:nth-child(3)"
+    read = f"[...document.querySelectorAll('{column}')].map((c) => Number(c.dataset.value))"
+    first = page.evaluate(read)
+    assert first == sorted(first)
+    button = page.locator("table.sortable thead button", has_text="average precision")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate(read) == sorted(first)
+    page.keyboard.press("Enter")
+    assert page.evaluate(read) == sorted(first, reverse=True)
+
+
+def test_it_can_be_walked_by_keyboard(visit):
+    page, _ = visit(viewport={"width": 390, "height": 800})
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the numbers"
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.tagName"))
+    assert {"A", "SUMMARY", "DIV"} <= reached
+
+
+def test_it_prints(visit):
+    page, _ = visit(color_scheme="dark")
+    assert page.pdf(format="A4").startswith(b"%PDF")

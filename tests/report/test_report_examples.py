@@ -1,0 +1,82 @@
+"""Which images are shown, and that their pictures are theirs."""
+
+from base64 import b64decode
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sample_scores import sample
+
+from labelwise.data import ArrayImages, FileImages
+from labelwise.links import Sigmoid
+from labelwise.report import choose_examples
+from labelwise.report.examples import picture_address
+
+
+def decoded(address):
+    return Image.open(BytesIO(b64decode(address.split(",", 1)[1])))
+
+
+@pytest.fixture
+def predictions():
+    return sample(60)
+
+
+def group(groups, title):
+    return next(g for g in groups if g.title == title)
+
+
+def test_groups_are_what_they_say(predictions):
+    groups = choose_examples(predictions, Sigmoid(), each=3)
+    probs = predictions.logits.double().sigmoid()
+    present = predictions.labels == 1
+    fit = torch.where(present, probs.log(), (-probs).log1p()).sum(1)
+    labelled = present.any(1)
+    best = [f"image-{r}" for r in fit.argsort(descending=True).tolist() if labelled[r]][:3]
+    assert [e.id for e in group(groups, "Surest right").examples] == best
+    worst = [f"image-{r}" for r in fit.argsort().tolist()][:3]
+    assert [e.id for e in group(groups, "Surest wrong").examples] == worst
+    absent = probs.masked_fill(present, -1).amax(1)
+    suspects = [f"image-{r}" for r in absent.argsort(descending=True).tolist()][:3]
+    assert [e.id for e in group(groups, "Missing labels?").examples] == suspects
+    for example in group(groups, "No label, loudest").examples:
+        assert example.truth == ()
+    assert len(group(groups, "Drawn at random").examples) == 3
+
+
+def test_the_four_surest_labels_stand_with_what_is_known_of_them(predictions):
+    observed = torch.ones_like(predictions.labels, dtype=torch.bool)
+    observed[:, 1] = False
+    masked = replace(predictions, observed=observed)
+    for example in group(choose_examples(masked, Sigmoid()), "Drawn at random").examples:
+        row = int(example.id.removeprefix("image-"))
+        probs = predictions.logits[row].double().sigmoid().tolist()
+        assert [g.prob for g in example.guesses] == pytest.approx(sorted(probs, reverse=True)[:4])
+        for guess in example.guesses:
+            column = predictions.names.index(guess.name)
+            state = "present" if predictions.labels[row, column] else "absent"
+            assert guess.state == ("unknown" if column == 1 else state)
+
+
+def test_pictures_are_found_by_id_and_tiny_ones_are_exact(predictions):
+    pixels = np.random.default_rng(0).integers(0, 256, (61, 12, 10, 3), dtype=np.uint8)
+    ids = ["another", *reversed(predictions.ids)]
+    for example in choose_examples(predictions, Sigmoid(), ArrayImages(pixels, ids))[0].examples:
+        assert example.tiny
+        seen = np.asarray(decoded(example.picture))
+        assert np.array_equal(seen, pixels[ids.index(example.id)])
+
+
+def test_a_large_picture_becomes_a_small_jpeg():
+    picture = decoded(picture_address(Image.new("RGB", (4000, 1000), "red")))
+    assert picture.format == "JPEG"
+    assert picture.size == (200, 50)
+
+
+def test_a_picture_that_cannot_be_read_is_left_out(predictions, tmp_path):
+    images = FileImages(tmp_path, predictions.ids)
+    assert choose_examples(predictions, Sigmoid(), images)[0].examples[0].picture is None
+    assert choose_examples(predictions, Sigmoid())[0].examples[0].picture is None

@@ -1,0 +1,211 @@
+"""The page as a document: escaped, whole, named for those who cannot see it, of bounded size."""
+
+import re
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_scores import Halved, sample
+
+from labelwise.decide import Threshold
+from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
+from labelwise.report import choose_examples, write_report
+from labelwise.report.html import Markup, join, tag
+from labelwise.report.page import page
+from labelwise.report.sections.training import curves
+from labelwise.report.svg import ticks
+
+EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
+
+
+class Document(HTMLParser):
+    """Elements with their attributes, and the text outside script and style."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.text, self.open = [], "", []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, name, attributes):
+        self.elements.append((name, dict(attributes)))
+        if name not in ("meta", "img"):
+            self.open.append(name)
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    return evaluate(
+        sample(unknown=0.1),
+        Sigmoid(),
+        Threshold((0.2, 0.3, 0.4, 0.5, 0.6)),
+        calibrated=Halved(),
+        train_counts=[5, 50, 500, 60, 7],
+    )
+
+
+@given(st.text())
+@settings(max_examples=50, deadline=None)
+def test_any_text_comes_back_as_it_was(text):
+    text = text.replace("\r", "").replace("\0", "")  # HTML turns these into others
+    document = Document(tag("p", text, title=text))
+    assert document.elements == [("p", {"title": text})]
+    assert document.text == text
+
+
+def test_markup_is_not_escaped_twice_and_absent_attributes_are_left_out():
+    inner = tag("b", "1 < 2")
+    assert tag("p", inner, hidden=True, id=None, class_="a") == (
+        '<p hidden class="a"><b>1 &lt; 2</b></p>'
+    )
+    assert isinstance(join("<", None, 3), Markup)
+    assert join("<", None, 3) == "&lt;3"
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+@settings(max_examples=50, deadline=None)
+def test_ticks_cover_what_is_drawn_and_are_few(low, span):
+    marks = ticks(low, low + span)
+    slack = 1e-6 * (marks[-1] - marks[0])
+    assert marks[0] <= low + slack
+    assert marks[-1] >= low + span - slack
+    assert 2 <= len(marks) <= 8
+
+
+def test_the_page_is_whole_and_asks_for_nothing(evaluation):
+    text = page(evaluation, title=EVIL)
+    document = Document(text)
+    assert not document.open
+    ids = [a["id"] for _, a in document.elements if "id" in a]
+    assert len(set(ids)) == len(ids)
+    for name, attributes in document.elements:
+        assert name not in ("link", "iframe", "object", "embed", "base")
+        assert not any(key.startswith("on") for key in attributes)
+        if "href" in attributes:
+            assert attributes["href"].removeprefix("#") in ids
+        if "src" in attributes:
+            assert attributes["src"].startswith("data:image/")
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_names_and_titles_cannot_become_markup(evaluation):
+    names = (EVIL, "ok", "javascript:x", "-->", "]]>")
+    predictions = replace(sample(), names=names)
+    hostile = evaluate(predictions, Sigmoid(), Threshold(0.5), notes=[EVIL])
+    examples = choose_examples(
+        replace(predictions, ids=[f"{EVIL}{i}" for i in range(400)]), Sigmoid()
+    )
+    document = Document(page(hostile, title=EVIL, examples=examples))
+    assert document.text.count(EVIL) > 3
+    assert [name for name, _ in document.elements].count("script") == 1
+    assert "img" not in [name for name, _ in document.elements]
+
+
+def test_only_our_script_may_run(evaluation):
+    text = page(evaluation, title="t")
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL).group(1)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for n, a in Document(text).elements if "http-equiv" in a)
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_every_chart_is_named_and_described(evaluation):
+    text = page(evaluation, title="t", history=[{"step": s, "loss": 1 / (s + 1)} for s in range(9)])
+    charts = re.findall(r"<svg .*?</svg>", text, re.DOTALL)
+    assert len(charts) >= 10
+    for chart in charts:
+        assert chart.startswith("<svg")
+        opening = chart[: chart.index(">")]
+        assert 'role="img"' in opening
+        assert "aria-label=" in opening
+        assert re.search(r"<title>.+?</title><desc>.+?</desc>", chart)
+
+
+def test_every_table_can_be_reached_and_scrolled_by_keyboard(evaluation):
+    boxes = [
+        a
+        for _, a in Document(page(evaluation, title="t")).elements
+        if "scroll" in a.get("class", "")
+    ]
+    assert len(boxes) > 5
+    for box in boxes:
+        assert (box["tabindex"], box["role"]) == ("0", "region")
+        assert box["aria-label"]
+
+
+def test_every_part_that_applies_is_there(evaluation):
+    text = page(evaluation, title="t")
+    for name in ("glance", "calibration", "decisions", "zero-label", "labels", "how"):
+        assert f'id="{name}"' in text
+    assert 'id="training"' not in text
+    assert 'id="examples"' not in text
+
+
+def test_a_model_that_only_ranks_is_told_so():
+    text = page(evaluate(sample(), None), title="t")
+    assert "gives no probabilities" in text
+    assert "Reliability" not in text
+
+
+def test_ten_thousand_labels_make_a_small_file_that_says_what_it_left_out():
+    labels = 10_000
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(30, labels, generator=generator)
+    truth = (torch.rand(30, labels, generator=generator) < 0.1).to(torch.uint8)
+    names = tuple(f"a label with a rather long name {n}" for n in range(labels))
+    ids = [str(n) for n in range(30)]
+    predictions = Predictions(ids, logits, truth, None, names, "test", Sigmoid())
+    result = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
+    text = page(result, title="t")
+    assert len(text) < 1_000_000
+    assert "out of 10,000" in text
+    assert len(result.to_json()) < 5_000_000
+
+
+def test_the_same_evaluation_gives_the_same_bytes(evaluation, tmp_path):
+    one = write_report(evaluation, tmp_path / "one.html").read_bytes()
+    assert write_report(evaluation, tmp_path / "two.html").read_bytes() == one
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+
+
+def test_search_is_drawn_against_query_length(evaluation):
+    points = tuple(RetrievalPoint(n, 0.9 - 0.1 * n, 0.01, 100, n, n > 2) for n in (1, 2, 3))
+    text = page(replace(evaluation, retrieval=points, retrieval_how="all of them"), title="t")
+    assert 'id="search"' in text
+    assert "from 0.8 at 1 to 0.6 at 3" in text
+
+
+def test_training_curves_come_from_the_journal():
+    history = [
+        {"step": n, "loss": 1.0 / n, "lr": 0.1, "link.log_normalizer": 5 - n} for n in (1, 2)
+    ]
+    history += [{"step": 2, "epoch": 1, "val_map": 0.5, "best": True, "val_log_loss": None}]
+    history += [{"step": 4, "epoch": 2, "val_map": 0.6, "val_map_sample": float("nan")}]
+    found = curves(history)
+    assert list(found) == ["Loss", "Validation mAP", "Normaliser, log C", "Learning rate"]
+    assert found["Validation mAP"] == {"over labels": [(2, 0.5), (4, 0.6)]}
+    assert curves([]) == {}
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_end():
+    history = [{"step": n, "loss": float(n)} for n in range(10_000)]
+    points = curves(history)["Loss"]["training"]
+    assert len(points) <= 401
+    assert points[0] == (0, 0.0)
+    assert points[-1] == (9_999, 9_999.0)

@@ -1,0 +1,70 @@
+"""The charts on matplotlib axes show the evaluation's own numbers."""
+
+from dataclasses import replace
+
+import matplotlib as mpl
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from sample_scores import Halved, sample
+from scipy.stats import binomtest
+
+from labelwise.decide import Threshold
+from labelwise.evaluate import RetrievalPoint, evaluate
+from labelwise.links import Sigmoid
+from labelwise.report import plots
+from labelwise.report.charts.reliability import wilson
+
+mpl.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    return evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved())
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (3, 10), (400, 1000)])
+def test_wilson_interval_equals_scipy(hits, count):
+    expected = binomtest(hits, count).proportion_ci(method="wilson")
+    assert wilson(hits / count, count) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_reliability_draws_the_curves(evaluation):
+    axes = Figure().subplots()
+    plots.reliability(axes, evaluation)
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    after = next(line for name, line in lines.items() if name.startswith("after"))
+    said = [c for c in evaluation.after.pooled.confidence if c is not None]
+    assert list(after.get_xdata()) == said
+
+
+def test_every_chart_is_written_as_png_and_svg(evaluation, tmp_path):
+    written = plots.save_charts(evaluation, tmp_path / "charts")
+    names = {path.name for path in written}
+    assert {"reliability.png", "reliability.svg", "zero-label.png", "set-sizes.svg"} <= names
+    assert {path.name for path in (tmp_path / "charts").iterdir()} == names
+    for path in written:
+        if path.suffix == ".png":
+            with Image.open(path) as picture:
+                assert picture.width > 500
+
+
+def test_what_does_not_apply_is_refused_by_name(tmp_path):
+    ranks = evaluate(sample(), None)
+    axes = Figure().subplots()
+    assert plots.save_charts(ranks, tmp_path) == []
+    for draw, words in (
+        (plots.reliability, "ranks only"),
+        (plots.set_sizes, "a rule"),
+        (plots.zero_label, "without labels"),
+        (plots.retrieval, "query lengths"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            draw(axes, ranks)
+
+
+def test_retrieval_is_drawn_with_its_errors(evaluation):
+    points = (RetrievalPoint(1, 0.9, None, 5, 0, False), RetrievalPoint(2, 0.8, 0.01, 40, 1, True))
+    axes = Figure().subplots()
+    plots.retrieval(axes, replace(evaluation, retrieval=points))
+    assert list(axes.get_lines()[0].get_ydata()) == [0.9, 0.8]

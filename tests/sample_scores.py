@@ -1,0 +1,31 @@
+"""Small tables of predictions whose truth is known, for tests of evaluation and report."""
+
+import torch
+
+from labelwise.links import Link, Sigmoid
+from labelwise.predictions import Predictions
+
+NAMES = ("dog", "cat", "beach", "car", "<b>tree & co</b>")
+
+
+def sample(rows: int = 400, *, unknown: float = 0.0, seed: int = 0, names=NAMES) -> Predictions:
+    """Return overconfident logits: the true log-odds are half of what is said."""
+    generator = torch.Generator().manual_seed(seed)
+    offset = torch.linspace(-0.5, -2.5, len(names))
+    odds = torch.randn(rows, len(names), generator=generator) * 2 + offset
+    chance = torch.rand(rows, len(names), generator=generator)
+    labels = (chance < odds.sigmoid()).to(torch.uint8)
+    observed = None
+    if unknown:
+        observed = torch.rand(rows, len(names), generator=generator) >= unknown
+    ids = [f"image-{row}" for row in range(rows)]
+    return Predictions(ids, 2 * odds, labels, observed, tuple(names), "test", Sigmoid())
+
+
+class Halved(Link):
+    """The calibrated link of :func:`sample`."""
+
+    kind = "halved"
+
+    def log_probs(self, logits):
+        return Sigmoid().log_probs(logits / 2)

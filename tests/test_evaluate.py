@@ -1,0 +1,314 @@
+"""Evaluation against scikit-learn, numerical derivatives, a real bootstrap, and itself."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sample_scores import NAMES, Halved, sample
+from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
+
+from labelwise.decide import Threshold, TopK
+from labelwise.errors import DataError
+from labelwise.evaluate import Evaluation, evaluate
+from labelwise.evaluate.intervals import ap_influence, macro_f1_influence, mean_ap_influence
+from labelwise.links import Sigmoid, Softmax
+
+
+def known(predictions):
+    """Return scores and labels of the known entries of each label."""
+    mask = predictions.observed
+    for column in range(len(predictions.names)):
+        rows = slice(None) if mask is None else mask[:, column].numpy()
+        yield (
+            predictions.logits[:, column].numpy()[rows],
+            predictions.labels[:, column].numpy()[rows],
+        )
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.3])
+def test_figures_equal_those_of_scikit_learn(unknown):
+    predictions = sample(unknown=unknown)
+    result = evaluate(predictions, Sigmoid(), Threshold(0.4), calibrated=Halved(), query_length=0)
+    columns = list(known(predictions))
+    aps = [average_precision_score(labels, scores) for scores, labels in columns]
+    assert result.ranking.map_class == pytest.approx(np.mean(aps))
+    assert [row.ap for row in result.rows] == pytest.approx(aps)
+    probs = [1 / (1 + np.exp(-scores / 2)) for scores, _ in columns]
+    truth = np.concatenate([labels for _, labels in columns])
+    assert result.after.log_loss == pytest.approx(log_loss(truth, np.concatenate(probs)), rel=1e-5)
+    brier = brier_score_loss(truth, np.concatenate(probs))
+    assert result.after.brier == pytest.approx(brier, rel=1e-5)
+    f1 = [f1_score(labels, p >= 0.4) for p, (_, labels) in zip(probs, columns, strict=True)]
+    assert result.sets.macro_f1 == pytest.approx(np.mean(f1))
+    assert result.data.known == len(truth)
+    assert result.data.unknown == 400 * 5 - len(truth)
+
+
+def test_the_curve_holds_every_entry_and_its_errors_follow_from_it():
+    result = evaluate(sample(), Sigmoid(), calibrated=Halved(), query_length=0)
+    for part in (result.before, result.after):
+        curve = part.pooled
+        assert sum(curve.counts) == 400 * 5
+        gaps = [
+            (abs(said - seen), count)
+            for said, seen, count in zip(
+                curve.confidence, curve.frequency, curve.counts, strict=True
+            )
+            if count
+        ]
+        assert curve.ece == pytest.approx(sum(gap * n for gap, n in gaps) / 2000)
+        assert curve.ace == pytest.approx(np.mean([gap for gap, _ in gaps]))
+        assert curve.mce == pytest.approx(max(gap for gap, _ in gaps))
+        assert sum(part.top_k.counts) == 400 * 4
+        parts = part.reliability - part.resolution + part.uncertainty + part.within_bins
+        assert part.brier == pytest.approx(parts)
+    assert result.after.pooled.ece < result.before.pooled.ece
+
+
+def test_json_brings_back_the_same_value(tmp_path):
+    result = evaluate(
+        sample(unknown=0.2),
+        Sigmoid(),
+        Threshold((0.1, 0.2, 0.3, 0.4, 0.5)),
+        calibrated=Halved(),
+        train_counts=[5, 20, 100, 101, 500],
+    )
+    assert Evaluation.from_json(result.to_json()) == result
+    result.save(tmp_path / "evaluation.json")
+    assert Evaluation.load(tmp_path / "evaluation.json") == result
+    (tmp_path / "evaluation.json").write_text('{"data": 3}')
+    with pytest.raises(DataError, match=r"evaluation\.json: not an evaluation: data"):
+        Evaluation.load(tmp_path / "evaluation.json")
+
+
+def test_a_model_that_only_ranks_gets_no_probabilities():
+    result = evaluate(sample(), None, Threshold(0.5))
+    assert (result.before, result.after, result.sets, result.zero_label) == (None,) * 4
+    assert result.link is None
+    assert [figure.name for figure in result.headline] == ["mAP over labels", "mAP over images"]
+    assert "no probabilities" in result.notes[0]
+    with_sets = evaluate(sample(), None, Threshold(0.5), calibrated=Halved(), query_length=0)
+    assert with_sets.before is None
+    assert with_sets.sets is not None
+
+
+def test_a_label_without_positives_is_left_out_and_named():
+    predictions = sample()
+    labels = predictions.labels.clone()
+    labels[:, 2] = 0
+    result = evaluate(replace(predictions, labels=labels), Sigmoid(), TopK(2))
+    assert result.ranking.undefined_labels == ("beach",)
+    others = [row.ap for row in result.rows if row.name != "beach"]
+    assert result.rows[2].ap is None
+    assert result.ranking.map_class == pytest.approx(np.mean(others))
+    assert "4 of 5 labels" in result.ranking.how
+
+
+def test_unknown_is_not_absent_and_a_row_of_unknowns_is_not_empty():
+    predictions = sample()
+    labels = predictions.labels.clone()
+    labels[:10] = 0
+    observed = torch.ones_like(labels, dtype=torch.bool)
+    result = evaluate(replace(predictions, labels=labels), Sigmoid(), Threshold(0.5))
+    observed[:10, 3] = False
+    masked = evaluate(
+        replace(predictions, labels=labels, observed=observed), Sigmoid(), Threshold(0.5)
+    )
+    assert result.zero_label.rows - masked.zero_label.rows == 10
+    assert sum(masked.zero_label.inside) + sum(masked.zero_label.outside) == 390
+    assert "10 images with unknown labels" in masked.zero_label.how
+    assert sum(masked.sets.true_sizes) == 390
+
+
+def test_zero_label_figures_by_hand():
+    predictions = sample()
+    result = evaluate(predictions, Sigmoid(), Threshold(0.5), calibrated=Halved()).zero_label
+    probs = (predictions.logits / 2).sigmoid().numpy()
+    empty = (predictions.labels.sum(1) == 0).numpy()
+    assert result.rows == empty.sum()
+    assert result.false_alarms == pytest.approx((probs[empty] >= 0.5).any(1).mean())
+    assert result.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
+    quiet = np.log1p(-probs).sum(1)
+    wins = [(a < b) + (a == b) / 2 for a in quiet[~empty] for b in quiet[empty]]
+    assert result.auroc_nothing == pytest.approx(np.mean(wins), abs=1e-5)
+
+
+def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
+    predictions, rule = sample(), Threshold((0.2, 0.3, 0.4, 0.5, 0.6))
+    made = evaluate(predictions, Sigmoid(), rule, calibrated=Halved(), query_length=0)
+    odds = predictions.logits / 2
+    given = evaluate(
+        predictions,
+        Sigmoid(),
+        rule(odds.sigmoid()),
+        calibrated=odds,
+        calibrator=made.calibrator,
+        rule_words=made.sets.rule,
+        thresholds=rule,
+        query_length=0,
+    )
+    assert given == made
+
+
+def test_shot_groups_are_means_over_their_labels():
+    result = evaluate(sample(), Sigmoid(), Threshold(0.5), train_counts=[19, 20, 100, 101, 7])
+    few, medium, many = result.shots
+    assert (few.labels, medium.labels, many.labels) == (2, 2, 1)
+    assert few.mean_ap == pytest.approx((result.rows[0].ap + result.rows[4].ap) / 2)
+    assert medium.mean_recall == pytest.approx((result.rows[1].recall + result.rows[2].recall) / 2)
+    assert many.mean_ap == pytest.approx(result.rows[3].ap)
+
+
+def test_certain_and_wrong_is_infinite_not_clipped():
+    predictions = sample()
+    logits = predictions.logits.double()
+    row = int((predictions.labels[:, 0] == 0).nonzero()[0])
+    logits[row, 0] = torch.inf
+    result = evaluate(replace(predictions, logits=logits), Sigmoid())
+    assert result.before.infinite == 1
+    assert result.before.log_loss is None
+    assert result.before.brier is not None
+
+
+def test_probabilities_on_a_bin_edge_stay_in_their_bin():
+    predictions = sample(40)
+    probs = torch.full((40, 5), 0.3, dtype=torch.float64)
+    result = evaluate(replace(predictions, logits=probs.logit()), Sigmoid())
+    assert result.before.pooled.counts[2] == 200
+
+
+def test_labels_that_are_not_zero_or_one_are_refused():
+    predictions = sample()
+    labels = predictions.labels.float()
+    labels[3, 1] = 0.5
+    with pytest.raises(DataError, match=r"must be 0 or 1 .*, got 0\.5 for 'cat' of 'image-3'"):
+        evaluate(replace(predictions, labels=labels), Sigmoid())
+
+
+def test_softmax_is_evaluated_with_its_own_link():
+    predictions = sample()
+    result = evaluate(predictions, Softmax())
+    said = predictions.logits.softmax(1).mean(0)
+    assert [row.mean_prob for row in result.rows] == pytest.approx(said.tolist(), rel=1e-4)
+    assert result.link == "softmax"
+
+
+def test_influence_on_average_precision_is_its_derivative():
+    generator = np.random.default_rng(0)
+    scores = generator.integers(0, 9, 60).astype(np.float32)  # many ties
+    labels = generator.random(60) < 0.3
+    influence = ap_influence(scores, labels)
+    for row in range(0, 60, 3):
+        weights = np.ones((2, 60))
+        weights[0, row] += 1e-5
+        weights[1, row] -= 1e-5
+        up, down = (average_precision_score(labels, scores, sample_weight=w) for w in weights)
+        assert influence[row] == pytest.approx((up - down) / 2e-5, abs=1e-6)
+
+
+def test_influence_on_macro_f1_is_its_derivative():
+    predictions = sample(50, unknown=0.2)
+    sets = predictions.logits > 0
+    present = (predictions.labels == 1) & predictions.observed
+    influence = macro_f1_influence(sets, present, predictions.observed)
+    mask = predictions.observed.numpy()
+
+    def macro(weights):
+        return np.mean(
+            [
+                f1_score(present[m, k], sets[m, k], sample_weight=weights[m])
+                for k in range(5)
+                for m in [mask[:, k]]
+            ]
+        )
+
+    for row in range(0, 50, 6):
+        up, down = np.ones(50), np.ones(50)
+        up[row], down[row] = 1 + 1e-4, 1 - 1e-4
+        assert influence[row] == pytest.approx((macro(up) - macro(down)) / 2e-4, abs=1e-5)
+
+
+def test_the_interval_is_as_wide_as_the_bootstrap_says():
+    predictions = sample(600)
+    present = predictions.labels == 1
+    influence = mean_ap_influence(predictions.logits, present, None)
+    assert influence.sum() == pytest.approx(0, abs=1e-9)
+    generator = np.random.default_rng(1)
+    draws = []
+    for _ in range(120):
+        rows = generator.integers(0, 600, 600)
+        draws.append(average_precision_score(present[rows], predictions.logits[rows]))
+    assert np.sqrt(influence @ influence) == pytest.approx(np.std(draws), rel=0.2)
+    figure = evaluate(predictions, Sigmoid()).headline[0]
+    assert figure.low < figure.value < figure.high
+    assert figure.high - figure.low == pytest.approx(2 * 1.96 * np.std(draws), rel=0.2)
+
+
+def test_every_headline_figure_lies_in_its_interval_and_says_how():
+    result = evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved(), query_length=0)
+    assert len(result.headline) == 8
+    for figure in result.headline:
+        assert figure.how
+        assert figure.value is not None
+        assert figure.low <= figure.high
+
+
+def test_retrieval_equals_the_average_precision_of_each_query():
+    predictions = sample(80, unknown=0.2)
+    result = evaluate(predictions, Sigmoid(), query_length=2)
+    log_p = torch.nn.functional.logsigmoid(predictions.logits).numpy()
+    log_q = torch.nn.functional.logsigmoid(-predictions.logits).numpy()
+    truth, seen = predictions.labels.numpy() == 1, predictions.observed.numpy()
+    found = {1: [], 2: []}
+    for one, two in itertools.product(range(-5, 5), repeat=2):
+        first, second = (abs(k) - 1 if k < 0 else k for k in (one, two))
+        if (one < 0 and two < 0) or first > second:  # something must be wanted; each pair once
+            continue
+        if first == second and one != two:
+            continue
+        parts = {(k, sign >= 0) for k, sign in ((first, one), (second, two))}
+        rows = np.all([seen[:, k] for k, _ in parts], 0)
+        score = sum((log_p if want else log_q)[rows, k] for k, want in parts)
+        hit = np.all([truth[rows, k] == want for k, want in parts], 0)
+        if hit.any():
+            found[len(parts)].append(average_precision_score(hit, score))
+    for point in result.retrieval:
+        assert point.queries == len(found[point.length])
+        assert point.map == pytest.approx(np.mean(found[point.length]), abs=1e-6)
+        assert not point.sampled
+
+
+def test_names_keep_their_order():
+    assert tuple(row.name for row in evaluate(sample(), Sigmoid(), query_length=0).rows) == NAMES
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.4])
+def test_intervals_of_means_are_as_wide_as_the_bootstrap_says(unknown):
+    predictions = sample(500, unknown=unknown)
+    result = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
+    figures = {figure.name: figure for figure in result.headline}
+    known = torch.ones(500, 5) if predictions.observed is None else predictions.observed.float()
+    probs, labels = predictions.logits.sigmoid(), predictions.labels.float()
+    loss = -(labels * probs.log() + (1 - labels) * (-probs).log1p()) * known
+    square = (probs - labels) ** 2 * known
+    draws = np.random.default_rng(0).integers(0, 500, (1000, 500))
+    for name, values in (("Log loss", loss), ("Brier score", square)):
+        sums, counts = values.sum(1).numpy(), known.sum(1).numpy()
+        spread = np.std(sums[draws].sum(1) / counts[draws].sum(1))
+        figure = figures[name]
+        assert figure.value == pytest.approx(sums.sum() / counts.sum(), rel=1e-5)
+        assert figure.high - figure.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
+
+
+def test_an_unknown_entry_with_a_certain_answer_does_no_harm():
+    predictions = sample(50, unknown=0.3)
+    logits = predictions.logits.clone()
+    row, column = (~predictions.observed).nonzero()[0].tolist()
+    logits[row, column] = torch.inf
+    result = evaluate(replace(predictions, logits=logits), Sigmoid())
+    assert result.before.infinite == 0
+    assert result.before.log_loss is not None
+    loss = next(figure for figure in result.headline if figure.name == "Log loss")
+    assert loss.low < loss.value < loss.high
