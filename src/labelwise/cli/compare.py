@@ -1,0 +1,75 @@
+"""``labelwise compare``: methods on the same data, recipe and tuning budget."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelwise.cli.text import say, show_table
+
+if TYPE_CHECKING:
+    from labelwise.data import LabelTable
+    from labelwise.experiments.compare import Plan
+
+__all__ = ["compare"]
+
+
+def compare(
+    data: Annotated[str, typer.Argument(help="scenes, a file, a folder, or FORMAT:path.")],
+    methods: Annotated[
+        str, typer.Option(help="Names with commas between; see `labelwise methods`.")
+    ] = "bce,asl,asl+phi,spa,spa+lpr,quasibinary,two-way",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
+    tune: Annotated[
+        int, typer.Option(min=0, help="Tries of each method, chosen on validation.")
+    ] = 0,
+    settings: Annotated[Path | None, typer.Option(help="A YAML file with the recipe.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Train heads on the frozen features of this backbone.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="Its weights: a file, or pretrained.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of all runs.")] = Path(
+        "runs/compare"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, as on a GPU.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would run and how long.")
+    ] = False,
+) -> None:
+    """Compare methods fairly: same data, same recipe, same number of tries, several seeds.
+
+    The same command on the same folder goes on where it was stopped.
+    """
+    from labelwise.experiments.compare import Plan
+    from labelwise.experiments.compare import compare as carry_out
+    from labelwise.experiments.sources import open_table
+    from labelwise.training.settings import parse_assignments, read_settings
+
+    values = {"data": data, **parse_assignments(set_ or ())}
+    base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
+    plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
+    frozen = (features, weights) if features else None
+    table = open_table(base.data, base.data_options, frozen=frozen)
+    if dry_run:
+        _announce(plan, table, jobs)
+        return
+    side_by_side = None if jobs > 1 and features is None else table
+    done = carry_out(plan, out, table=side_by_side, workers=jobs, say=say)
+    show_table(*done.table(), title="mean ± half the 95 % interval over seeds; per cent but losses")
+    say()
+    for sentence in done.verdicts():
+        say(sentence)
+    say(f"written: {out / 'comparison.md'}, {out / 'comparison.json'}")
+
+
+def _announce(plan: "Plan", table: "LabelTable", jobs: int) -> None:
+    from labelwise.experiments.runs import run_seconds
+
+    each = {name: run_seconds(plan.settings(name), table) for name in plan.methods}
+    runs = plan.num_runs // len(plan.methods)
+    rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
+    show_table(["method", "runs", "training seconds a run"], rows)
+    say(f"{plan.num_runs} runs, about {runs * sum(each.values()) / jobs / 60:,.1f} minutes in all")

@@ -1,0 +1,94 @@
+"""``labelwise reproduce``: the papers' tables, run here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelwise.cli.text import say, show_table
+from labelwise.errors import SettingsError
+
+if TYPE_CHECKING:
+    from labelwise.experiments.reproduce import Request
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    table: Annotated[str | None, typer.Argument(help="A table, such as 000-table2.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the tables there are.")] = False,
+    root: Annotated[Path, typer.Option(help="The folder that holds the data sets.")] = Path("data"),
+    data: Annotated[
+        str | None, typer.Option(help="Another source in place of the paper's data.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A recipe of minutes, not days.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, commas between.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Backbone of the frozen features, where they are used.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="Its weights: a file, or pretrained.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the runs.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, as on a GPU.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would run and how long.")
+    ] = False,
+) -> None:
+    """Run a table of the papers; print its figures beside ours, with every deviation.
+
+    The same command goes on where it was stopped.
+    """
+    from labelwise.experiments.reproduce import Request
+    from labelwise.experiments.reproduce import reproduce as carry_out
+    from labelwise.training.settings import parse_assignments
+
+    if list_:
+        _show_list(root)
+        return
+    if table is None:
+        raise SettingsError("name a table, such as 000-table2; --list shows them all")
+    request = Request(
+        table,
+        root,
+        data,
+        quick,
+        tuple(range(seeds)),
+        tuple(row.strip() for row in rows.split(",")) if rows else (),
+        (features, weights) if features else None,
+        parse_assignments(set_ or ()),
+    )
+    folder = out or Path("runs") / table
+    if dry_run:
+        _announce(request, folder, jobs)
+        return
+    done = carry_out(request, folder, workers=jobs, say=say)
+    show_table(*done.table(), title=request.experiment.published.title)
+    for note in request.deviations():
+        say(f"- {note}")
+    say(f"written: {folder / 'table.md'}")
+
+
+def _announce(request: "Request", folder: Path, jobs: int) -> None:
+    from labelwise.experiments.reproduce import jobs_of, open_data
+    from labelwise.experiments.runs import run_seconds
+
+    runs = {job.folder: job for job in jobs_of(request, folder).values()}
+    first = next(iter(runs.values()))
+    each = run_seconds(first.settings, open_data(request))
+    say(f"{len(runs)} runs of {first.settings.recipe.epochs} epochs, about {each:,.0f} s each")
+    say(f"about {len(runs) * each / jobs / 60:,.1f} minutes in all, in {folder}")
+
+
+def _show_list(root: Path) -> None:
+    from labelwise.experiments.papers import EXPERIMENTS
+    from labelwise.experiments.reproduce import available, where_to_put
+
+    ready = available(root)
+    rows = [
+        [name, experiment.published.title, "yes" if ready[name] else where_to_put(experiment, root)]
+        for name, experiment in EXPERIMENTS.items()
+    ]
+    show_table(["table", "what", "can run now"], rows)

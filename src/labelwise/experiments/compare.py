@@ -1,0 +1,132 @@
+"""Compare: the same data, the same recipe, the same number of tries for every method.
+
+Each method is first tuned (``tune`` tries on the first seed, the best on validation wins), then
+trained once a seed. Runs of one seed share data, order and start, so differences are paired.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelwise.data import LabelTable
+from labelwise.errors import SettingsError
+from labelwise.experiments.comparison import Comparison
+from labelwise.experiments.measures import measure
+from labelwise.experiments.runs import Job, carry_out, figures_of, predictions_of
+from labelwise.experiments.tuning import tries
+from labelwise.files import replacing
+from labelwise.methods import find_method
+from labelwise.training.settings import Settings
+from labelwise.training.validation import VALIDATION_METRICS, validation_figures
+
+__all__ = ["Plan", "compare"]
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared: a recipe, methods, seeds, and how many tries each method has."""
+
+    base: Settings
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    tune: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            find_method(name)
+        if len(set(self.methods)) != len(self.methods) or not self.methods:
+            raise SettingsError(
+                f"methods must be distinct, got {', '.join(self.methods) or 'none'}"
+            )
+        if not self.seeds:
+            raise SettingsError("there must be at least one seed, got none")
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs there are in all; a tuning run of the first seed is used again."""
+        once = len(self.methods) * len(self.seeds)
+        return once + len(self.methods) * max(self.tune - 1, 0)
+
+    def settings(self, method: str) -> Settings:
+        """Return the recipe as it is for one method."""
+        return with_values(self.base, method=method, seed=self.seeds[0])
+
+
+def compare(
+    plan: Plan, folder: Path, *, table: LabelTable | None = None, workers: int = 1, say: Say = print
+) -> Comparison:
+    """Carry the plan out in ``folder``, or what is left of it; write and return the comparison."""
+    chosen: dict[str, tuple[Settings, Path]] = {}
+    for method, settings, first in _tuned(plan, folder, table, workers, say):
+        chosen[method] = (settings, first)
+    jobs = {
+        (method, seed): Job(
+            with_values(settings, seed=seed),
+            first if seed == plan.seeds[0] else folder / method / f"seed-{seed}",
+        )
+        for method, (settings, first) in chosen.items()
+        for seed in plan.seeds
+    }
+    names = {job.folder: key for key, job in jobs.items()}
+    figures: dict[str, dict[int, dict[str, float]]] = {method: {} for method in plan.methods}
+    for number, done in enumerate(carry_out(jobs.values(), workers=workers, table=table), 1):
+        method, seed = names[done.folder]
+        row = figures[method][seed] = figures_of(done.folder, measure)
+        say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
+    comparison = Comparison(figures, {name: _knobs(used) for name, (used, _) in chosen.items()})
+    comparison.save(folder)
+    return comparison
+
+
+def with_values(settings: Settings, **values: object) -> Settings:
+    """Return the settings with some top-level values changed, validated again."""
+    return Settings(**{**settings.model_dump(mode="json"), **values})
+
+
+def _tuned(
+    plan: Plan, folder: Path, table: LabelTable | None, workers: int, say: Say
+) -> Iterator[tuple[str, Settings, Path]]:
+    """Yield each method with its chosen settings and the folder of its first seed's run."""
+    for method in plan.methods:
+        if plan.tune < 2:
+            yield method, plan.settings(method), folder / method / f"seed-{plan.seeds[0]}"
+            continue
+        candidates = list(tries(plan.settings(method), plan.tune))
+        jobs = [
+            Job(candidate, folder / method / f"try-{number}")
+            for number, candidate in enumerate(candidates)
+        ]
+        for _ in carry_out(jobs, workers=workers, table=table):
+            pass
+        scores = [_validation_score(job.folder, plan.base.recipe.metric) for job in jobs]
+        best = max(range(len(jobs)), key=scores.__getitem__)
+        knobs = ", ".join(f"{key} {value}" for key, value in _knobs(candidates[best]).items())
+        say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({knobs})")
+        with replacing(folder / method / "tuning.json") as temporary:
+            tried = [
+                {"settings": _knobs(c), "score": s} for c, s in zip(candidates, scores, strict=True)
+            ]
+            temporary.write_text(json.dumps(tried, indent=1), encoding="utf-8")
+        yield method, candidates[best], jobs[best].folder
+
+
+def _validation_score(folder: Path, metric: str) -> float:
+    """Return the metric of a run on validation, turned so that higher is better."""
+    val, _ = predictions_of(folder)
+    if val is None:
+        raise SettingsError("tuning needs a validation split, got none")
+    value = validation_figures(val.logits, val.labels, val.observed, val.link).get(metric)
+    sign = 1.0 if VALIDATION_METRICS[metric] else -1.0
+    return float("-inf") if value is None else sign * value
+
+
+def _knobs(settings: Settings) -> dict[str, object]:
+    optimizer = settings.recipe.optimizer
+    return {
+        "lr": float(f"{optimizer.lr:.3g}"),
+        "weight_decay": float(f"{optimizer.weight_decay:.3g}"),
+        **settings.options,
+    }

@@ -1,0 +1,136 @@
+"""Comparison: the figures of all methods and seeds, as a table and in plain words."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+
+from labelwise.errors import DataError
+from labelwise.experiments.measures import MEASURES
+from labelwise.experiments.statistics import Interval, compare_to_best, interval, verdict
+from labelwise.files import replacing
+
+__all__ = ["Comparison", "show_figure"]
+
+HEADLINE = (
+    "mAP@class",
+    "mAP@sample",
+    "macro F1",
+    "ECE before",
+    "ACE before",
+    "MCE before",
+    "ECE after",
+    "log loss before",
+    "log loss after",
+    "Brier after",
+    "zero-label AUROC",
+    "zero-label MMC",
+    "retrieval n=3",
+    "seconds",
+)
+JUDGED = (
+    "mAP@class",
+    "mAP@sample",
+    "ACE before",
+    "log loss before",
+    "log loss after",
+    "Brier after",
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``figures[method][seed][column]``, and the knobs each method was trained with."""
+
+    figures: Mapping[str, Mapping[int, Mapping[str, float]]]
+    knobs: Mapping[str, Mapping[str, object]]
+
+    def column(self, name: str) -> dict[str, dict[int, float]]:
+        """Return one column as ``{method: {seed: value}}``, undefined values left out."""
+        return {
+            method: {seed: row[name] for seed, row in by_seed.items() if name in row}
+            for method, by_seed in self.figures.items()
+        }
+
+    def intervals(self, name: str) -> dict[str, Interval]:
+        """Return the mean and 95 % interval over seeds of one column, by method."""
+        return {
+            method: interval(list(by_seed.values()))
+            for method, by_seed in self.column(name).items()
+        }
+
+    def verdicts(self, names: Sequence[str] = JUDGED) -> list[str]:
+        """Return one sentence a column on what is and is not told apart."""
+        sentences = []
+        for name in names:
+            higher = MEASURES[name].higher_is_better
+            values = {method: by_seed for method, by_seed in self.column(name).items() if by_seed}
+            gaps = compare_to_best(values, higher_is_better=higher)
+            sentences.append(verdict(name, gaps, higher_is_better=higher))
+        return sentences
+
+    def table(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the cells of a table, one row a method."""
+        shown = [name for name in names if any(self.column(name).values())]
+        columns = {name: self.intervals(name) for name in shown}
+        header = ["method", *(name + _arrow(name) for name in shown)]
+        rows = [
+            [
+                method,
+                *(show_figure(columns[name][method], MEASURES[name].percent) for name in shown),
+            ]
+            for method in self.figures
+        ]
+        return header, rows
+
+    def markdown(self) -> str:
+        """Return table, knobs and verdicts as Markdown."""
+        header, rows = self.table()
+        lines = [
+            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
+        ]
+        knobs = [
+            f"- {method}: {', '.join(f'{key} {value}' for key, value in values.items())}"
+            for method, values in self.knobs.items()
+        ]
+        said = [f"- {sentence}" for sentence in self.verdicts()]
+        return "\n".join([*lines, "", *said, "", "Trained with:", "", *knobs, ""])
+
+    def save(self, folder: Path) -> None:
+        """Write ``comparison.json`` and ``comparison.md``."""
+        for name, text in (
+            ("comparison.json", json.dumps(asdict(self), indent=1)),
+            ("comparison.md", self.markdown()),
+        ):
+            with replacing(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+
+    @staticmethod
+    def load(folder: Path) -> "Comparison":
+        """Return the comparison saved in ``folder``."""
+        path = folder / "comparison.json"
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path} does not exist; run `labelwise compare` first") from None
+        figures = {
+            method: {int(seed): row for seed, row in by_seed.items()}
+            for method, by_seed in values["figures"].items()
+        }
+        return Comparison(figures, values["knobs"])
+
+
+def show_figure(value: Interval, percent: bool) -> str:
+    """Return a mean with half its interval: '81.7 ± 0.4', or only the mean of one run."""
+    if not value.n:
+        return "–"
+    scale = 100 if percent else 1
+    digits = 2 if percent else 4 if abs(value.mean) < 10 else 1
+    mean = f"{scale * value.mean:.{digits}f}"
+    half = scale * value.half_width
+    return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean
+
+
+def _arrow(name: str) -> str:
+    return " ↑" if MEASURES[name].higher_is_better else " ↓"

@@ -1,0 +1,129 @@
+"""Measures: the columns by which runs are compared, from their validation and test predictions.
+
+"before" reads the objective's own link; "after" the same shrunk per-label Platt fit for every
+method, fitted on validation. A method without a link has no figures before. Shrinking all
+probabilities lowers MMC and predicting base rates lowers ECE, so log loss and Brier are also
+given for images with labels (IN) and without (OUT) apart: there such a trade shows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.calibrate import platt
+from labelwise.decide import best_f
+from labelwise.links import Link
+from labelwise.metrics import (
+    average_precision,
+    brier_score,
+    confusion,
+    log_loss_from_logs,
+    max_confidence,
+    reliability,
+    separation_auroc,
+    top_accuracy,
+    zero_label_rows,
+)
+from labelwise.predictions import Predictions
+from labelwise.retrieval import retrieval_map
+
+__all__ = ["MEASURES", "Measure", "measure", "probability_figures"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A column: its name, which way is better, and whether it is shown in per cent."""
+
+    name: str
+    higher_is_better: bool
+    percent: bool = True
+
+
+def _columns() -> dict[str, Measure]:
+    columns = [Measure("mAP@class", True), Measure("mAP@sample", True), Measure("macro F1", True)]
+    for stage in ("before", "after"):
+        columns += [Measure(f"{name} {stage}", False) for name in ("ECE", "ACE", "MCE")]
+        for name in ("log loss", "Brier"):
+            columns += [
+                Measure(f"{name}{part} {stage}", False, percent=False)
+                for part in ("", " IN", " OUT")
+            ]
+    columns += [Measure("top accuracy", True), Measure("zero-label AUROC", True)]
+    columns += [Measure("zero-label MMC", False)]
+    columns += [Measure(f"retrieval n={length}", True) for length in (1, 2, 3)]
+    columns += [Measure("seconds", False, percent=False), Measure("GPU MB", False, percent=False)]
+    return {column.name: column for column in columns}
+
+
+MEASURES: dict[str, Measure] = _columns()
+
+
+def measure(
+    val: Predictions | None, test: Predictions, *, queries: int = 2000, seed: int = 0
+) -> dict[str, float]:
+    """Return the figures of one run by column name; undefined ones are left out.
+
+    ``queries`` bounds the number of queries of each length in retrieval mAP.
+    """
+    labels, observed = test.labels, test.observed
+    figures = {
+        "mAP@class": average_precision(test.logits, labels, observed).value,
+        "mAP@sample": average_precision(test.logits, labels, observed, by="image").value,
+        "top accuracy": top_accuracy(test.logits, labels, observed).value,
+    }
+    own, fitted = test.link, None
+    if own is not None:
+        figures |= _staged("before", probability_figures(own, test))
+    if val is not None:
+        fitted = platt(val.logits, val.labels, own, val.observed)
+        figures |= _staged("after", probability_figures(fitted, test))
+        rule = best_f(fitted(val.logits), val.labels, val.observed)
+        sets = rule(fitted(test.logits))
+        figures["macro F1"] = confusion(sets, labels, observed).f_score().value
+    link = own or fitted
+    if link is not None:
+        figures |= _zero_label(link, test)
+        log_p, log_q = link.log_probs(test.logits.double())
+        points = retrieval_map(
+            log_p, log_q, labels, observed, longest=3, exhaustive=queries, sample=queries, seed=seed
+        )
+        figures |= {f"retrieval n={point.length}": point.value for point in points}
+    return {name: value for name, value in figures.items() if np.isfinite(value)}
+
+
+@torch.no_grad()
+def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
+    """Return calibration errors and proper scores of probabilities, over all, IN and OUT images."""
+    labels, observed = test.labels, test.observed
+    log_p, log_q = link.log_probs(test.logits.double())
+    probs = log_p.exp()
+    bins = reliability(probs, labels, observed)
+    figures = {"ECE": float(bins.ece()), "ACE": float(bins.ace()), "MCE": float(bins.mce())}
+    empty = torch.from_numpy(zero_label_rows(labels, observed))
+    parts: dict[str, Tensor | None] = {"": None, " IN": ~empty, " OUT": empty}
+    for part, rows in parts.items():
+        if rows is not None and not rows.any():
+            continue
+        chosen = slice(None) if rows is None else rows
+        seen = None if observed is None else observed[chosen]
+        figures[f"log loss{part}"] = log_loss_from_logs(
+            log_p[chosen], log_q[chosen], labels[chosen], seen
+        ).value
+        figures[f"Brier{part}"] = brier_score(probs[chosen], labels[chosen], seen).value
+    return figures
+
+
+def _zero_label(link: Link, test: Predictions) -> dict[str, float]:
+    empty = zero_label_rows(test.labels, test.observed)
+    if not empty.any() or empty.all():
+        return {}
+    with torch.no_grad():
+        confidence = max_confidence(link(test.logits.double()))
+    auroc = separation_auroc(confidence[~empty], confidence[empty])
+    return {"zero-label AUROC": auroc, "zero-label MMC": float(confidence[empty].mean())}
+
+
+def _staged(stage: str, figures: dict[str, float]) -> dict[str, float]:
+    return {f"{name} {stage}": value for name, value in figures.items()}

@@ -1,0 +1,227 @@
+"""Reproduce: a paper's table run here, its printed figures beside ours.
+
+The data is looked for below a root folder, in the layout its authors publish; another source may
+be given instead, and is then named as a deviation. Where the quick recipe trains heads on frozen
+features, these are computed once.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelwise.data import LabelTable
+from labelwise.errors import DataError, SettingsError
+from labelwise.experiments.comparison import show_figure
+from labelwise.experiments.experiment import DATASETS, Experiment
+from labelwise.experiments.papers import EXPERIMENTS
+from labelwise.experiments.runs import Job, carry_out, figures_of
+from labelwise.experiments.sources import Frozen, open_table
+from labelwise.experiments.statistics import Interval, interval
+from labelwise.files import replacing
+from labelwise.training.settings import Settings, read_settings
+from labelwise.types import nearest
+
+__all__ = [
+    "Reproduction",
+    "Request",
+    "available",
+    "find_experiment",
+    "jobs_of",
+    "open_data",
+    "reproduce",
+    "where_to_put",
+]
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run: a table, its data, the budget, seeds, rows, and settings to override."""
+
+    table: str
+    root: Path = Path("data")
+    source: str | None = None
+    quick: bool = False
+    seeds: tuple[int, ...] = (0, 1, 2)
+    rows: tuple[str, ...] = ()
+    frozen: Frozen | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment of the table."""
+        return find_experiment(self.table)
+
+    @property
+    def data(self) -> str:
+        """The source the table is read from, as ``labelwise.data.load`` understands it."""
+        dataset = DATASETS[self.experiment.data]
+        return self.source or f"{dataset.format}:{self.root / dataset.folder}"
+
+    def chosen_rows(self) -> tuple[str, ...]:
+        """Return the rows to run, all of them unless some are named."""
+        for row in self.rows:
+            if row not in self.experiment.rows:
+                raise SettingsError(
+                    f"{self.table} has no row {row!r}{nearest(row, self.experiment.rows)}"
+                )
+        return self.rows or tuple(self.experiment.rows)
+
+    def settings(self, row: str, seed: int) -> Settings:
+        """Return the settings of one run."""
+        experiment = self.experiment
+        values = {"data": self.data, **experiment.protocol, **experiment.rows[row]}
+        values |= {f"data_options.{key}": value for key, value in experiment.data_options.items()}
+        values |= experiment.quick if self.quick else {}
+        values |= {"seed": seed, **self.overrides}
+        if experiment.seed_key is not None:
+            values[experiment.seed_key] = seed
+        return read_settings(None, values)
+
+    def deviations(self) -> list[str]:
+        """Return what differs from the paper, in sentences."""
+        said = list(self.experiment.deviations)
+        if self.source is not None:
+            said.append(f"Data: {self.source} in place of the paper's.")
+        if self.quick:
+            changed = ", ".join(f"{key} {value}" for key, value in self.experiment.quick.items())
+            said.append(f"Quick recipe: {changed}.")
+        if self.frozen is not None:
+            said.append(f"Heads on the frozen features of {self.frozen[0]}.")
+        if self.overrides:
+            changed = ", ".join(f"{key} {value}" for key, value in self.overrides.items())
+            said.append(f"By request: {changed}.")
+        return said
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The printed table and ours: ``ours[row][column]`` over seeds, and what differs."""
+
+    request: Request
+    ours: Mapping[str, Mapping[str, Interval]]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return header and cells: for each row the paper's line, then ours."""
+        published = self.request.experiment.published
+        own = {name: None for columns in self.ours.values() for name in columns}
+        names = [name for name in published.columns if name in own]
+        names += [name for name in own if name not in names]
+        rows = []
+        for row, columns in self.ours.items():
+            printed = dict(zip(published.columns, published.rows.get(row, ()), strict=False))
+            figures = [printed.get(name) for name in names]
+            rows.append([row, "paper", *("–" if f is None else f"{f:g}" for f in figures)])
+            cells = [
+                show_figure(columns[name], percent=False) if name in columns else "–"
+                for name in names
+            ]
+            rows.append(["", "ours", *cells])
+        return ["row", "", *names], rows
+
+    def markdown(self) -> str:
+        """Return the table and the deviations as Markdown."""
+        published = self.request.experiment.published
+        header, rows = self.table()
+        lines = [
+            "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
+        ]
+        notes = [f"- {note}" for note in [published.remark, *self.request.deviations()] if note]
+        seeds = ", ".join(map(str, self.request.seeds))
+        return "\n".join(
+            [f"### {published.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""]
+        )
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return the experiment of that name; an unknown one says which are nearest."""
+    if name not in EXPERIMENTS:
+        raise SettingsError(f"there is no table {name!r}{nearest(name, EXPERIMENTS)}")
+    return EXPERIMENTS[name]
+
+
+def available(root: Path) -> dict[str, bool]:
+    """Return for every table whether its data is below ``root``."""
+    return {
+        name: (root / DATASETS[experiment.data].folder).exists()
+        for name, experiment in EXPERIMENTS.items()
+    }
+
+
+def where_to_put(experiment: Experiment, root: Path) -> str:
+    """Say what to put where, so that the experiment can run."""
+    dataset = DATASETS[experiment.data]
+    return f"put into {root / dataset.folder}: {dataset.how_to_get}"
+
+
+def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
+    """Return the run of every row and seed; rows that train the same share one run."""
+    distinct: dict[str, Job] = {}
+    jobs = {}
+    for row in request.chosen_rows():
+        for seed in request.seeds:
+            settings = request.settings(row, seed)
+            job = Job(settings, folder / row / f"seed-{seed}", request.experiment.validation)
+            jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
+    return jobs
+
+
+def open_data(request: Request) -> LabelTable:
+    """Return the table of a request's first seed; a missing one says what to put where."""
+    experiment = request.experiment
+    place = request.root / DATASETS[experiment.data].folder
+    if request.source is None and not place.exists():
+        raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
+    settings = request.settings(request.chosen_rows()[0], request.seeds[0])
+    if settings.backbone == "identity" and request.frozen is None:
+        raise SettingsError(
+            f"the quick recipe of {request.table} trains on frozen features; name their backbone "
+            "with --features and its weights with --weights"
+        )
+    return open_table(
+        settings.data,
+        settings.data_options,
+        hold_out=experiment.validation,
+        frozen=request.frozen,
+        one_positive=experiment.one_positive,
+    )
+
+
+def reproduce(
+    request: Request, folder: Path, *, workers: int = 1, say: Say = print
+) -> Reproduction:
+    """Run the table in ``folder``, or what is left of it; write and return what came out."""
+    experiment = request.experiment
+    jobs = jobs_of(request, folder)
+    distinct = list({job.folder: job for job in jobs.values()}.values())
+    # Side by side, or where the seed chooses the data, every run reads its own table.
+    apart = experiment.seed_key is not None or (workers > 1 and request.frozen is None)
+    table = open_data(request)
+    running = carry_out(distinct, workers=workers, table=None if apart else table)
+    for number, done in enumerate(running, 1):
+        say(f"[{number}/{len(distinct)}] {done.folder.parent.name}, {done.folder.name}")
+    by_row: dict[str, list[dict[str, float]]] = {}
+    for (row, _), job in jobs.items():
+        found = figures_of(job.folder, experiment.own_figures.get(row, experiment.figures))
+        named = {experiment.rename.get(name, name): value for name, value in found.items()}
+        by_row.setdefault(row, []).append(named)
+    result = Reproduction(request, {row: _over_seeds(runs) for row, runs in by_row.items()})
+    _save(result, folder, by_row)
+    return result
+
+
+def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
+    names = {name: None for run in runs for name in run}
+    return {name: interval([run[name] for run in runs if name in run]) for name in names}
+
+
+def _save(
+    result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
+) -> None:
+    texts = {"table.md": result.markdown(), "figures.json": json.dumps(by_row, indent=1)}
+    for name, text in texts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,113 @@
+"""Runs: training runs carried out one after the other or side by side, and their figures.
+
+A finished run is recognised by its folder and not repeated; a killed one goes on. Side by side
+each worker process keeps its table between runs. On one GPU two small runs fill each other's
+gaps; on a CPU they only share the cores.
+"""
+
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from labelwise.data import LabelTable, load
+from labelwise.experiments.holdout import with_validation
+from labelwise.files import replacing
+from labelwise.predictions import Predictions
+from labelwise.training.run import train
+from labelwise.training.settings import Settings
+
+__all__ = ["FigureFunction", "Job", "carry_out", "figures_of", "predictions_of", "run_seconds"]
+
+Figures = dict[str, float]
+FigureFunction = Callable[[Predictions | None, Predictions], Figures]
+COST = "cost.json"
+_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its settings, its folder, and whether validation rows are taken from train."""
+
+    settings: Settings
+    folder: Path
+    hold_out: bool = True
+
+
+def carry_out(
+    jobs: Iterable[Job], *, workers: int = 1, table: LabelTable | None = None
+) -> Iterator[Job]:
+    """Carry out all jobs and yield each as it finishes; ``table`` spares reading the data."""
+    waiting = list(jobs)
+    if workers == 1 or len(waiting) < 2 or table is not None:
+        for job in waiting:
+            yield _carry_out(job, table)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        pending = [pool.submit(_carry_out, job, None) for job in waiting]
+        try:
+            for future in as_completed(pending):
+                yield future.result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def predictions_of(folder: Path) -> tuple[Predictions | None, Predictions]:
+    """Return the validation predictions of a run, if it has any, and its test predictions."""
+    val = folder / "predictions" / "val.parquet"
+    test = Predictions.load(folder / "predictions" / "test.parquet")
+    return (Predictions.load(val) if val.exists() else None), test
+
+
+def figures_of(folder: Path, function: FigureFunction) -> Figures:
+    """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
+    cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
+    return function(*predictions_of(folder)) | cost
+
+
+def run_seconds(settings: Settings, table: LabelTable) -> float:
+    """Return an estimate of a run's seconds, from a few real steps on some training images."""
+    split = table.splits()["train"]
+    sample = split.subset(np.arange(min(len(split), _STEPS * settings.batch_size)))
+    values = settings.model_dump(mode="json")
+    values["recipe"]["epochs"] = 2
+    with TemporaryDirectory() as folder:
+        train(Settings(**values), Path(folder), table=sample)
+        epochs = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    last = json.loads(epochs[-1])
+    return settings.recipe.epochs * len(split) / float(last["images_per_second"])
+
+
+def _carry_out(job: Job, table: LabelTable | None) -> Job:
+    path = job.folder / COST
+    if path.exists():
+        return job
+    begun = perf_counter()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    if table is None:
+        options = json.dumps(job.settings.data_options)
+        table = _table(job.settings.data, options, job.hold_out)
+    train(job.settings, job.folder, table=table)
+    cost = {"seconds": perf_counter() - begun}
+    if torch.cuda.is_available():
+        cost["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(cost), encoding="utf-8")
+    return job
+
+
+@lru_cache(maxsize=1)
+def _table(data: str, options: str, hold_out: bool) -> LabelTable:
+    table = load(data, **json.loads(options))
+    return with_validation(table) if hold_out else table

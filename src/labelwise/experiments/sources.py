@@ -1,0 +1,43 @@
+"""The table an experiment trains on: read, given a validation split, perhaps made features."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labelwise.backbones import create_backbone
+from labelwise.data import LabelTable, load
+from labelwise.data.observe import single_positive
+from labelwise.experiments.holdout import with_validation
+from labelwise.training.features import compute
+
+__all__ = ["Frozen", "open_table"]
+
+Frozen = tuple[str, str | None]  # a backbone's name, and its weights
+
+
+def open_table(
+    source: str,
+    options: dict[str, Any],
+    *,
+    hold_out: bool = True,
+    frozen: Frozen | None = None,
+    one_positive: bool = False,
+    cache: Path = Path("runs/features"),
+) -> LabelTable:
+    """Return the table of ``source``.
+
+    ``hold_out`` takes validation rows from train where there are none; ``frozen`` puts the
+    features of a backbone in the place of the images; ``one_positive`` leaves one known label to
+    each training image.
+    """
+    table = load(source, **options)
+    if hold_out:
+        table = with_validation(table)
+    if one_positive:
+        table = single_positive(table)
+    if frozen is not None:
+        name, weights = frozen
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        table = compute(table, create_backbone(name, weights=weights), cache, device=device)
+    return table

@@ -1,0 +1,144 @@
+"""Retrieval mAP: how well images are found by queries of one label, two, three, ...
+
+    cost of an image  =  - sum over wanted of log p  -  sum over unwanted of log(1 - p)
+    relevant          =  all wanted labels present, all unwanted ones absent
+    mAP(n)            =  mean over queries of length n of their average precision
+
+A query with no relevant image has no average precision: it is left out and counted. A length
+with at most ``exhaustive`` queries is evaluated whole; of a longer one a seeded uniform sample
+of queries that have a relevant image is, with a standard error. An image whose label is unknown
+is left out of the queries that name that label.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.retrieval.batched import average_precisions
+from labelwise.retrieval.queries import all_queries, count_queries, sample_queries
+from labelwise.retrieval.walk import Table, average_precision_of, walk
+
+__all__ = ["LengthResult", "retrieval_map"]
+
+Matrix = np.ndarray | Tensor
+CHUNK = 1 << 26
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """Retrieval mAP of one query length.
+
+    ``queries`` were averaged; ``skipped`` had no relevant image. ``error`` is the standard
+    error of sampling queries, 0 if every query was evaluated. Without any query the value is NaN.
+    """
+
+    length: int
+    value: float
+    error: float
+    queries: int
+    skipped: int
+    exhaustive: bool
+
+
+def retrieval_map(
+    log_p: Matrix,
+    log_q: Matrix,
+    labels: Matrix,
+    observed: Matrix | None = None,
+    *,
+    longest: int = 3,
+    exhaustive: int = 1_000_000,
+    sample: int = 20_000,
+    seed: int = 0,
+) -> tuple[LengthResult, ...]:
+    """Return the retrieval mAP of query lengths 1 to ``longest``.
+
+    A length with more than ``exhaustive`` queries is sampled: ``sample`` of them, by ``seed``.
+
+    ``log_p`` and ``log_q`` (N, K) are the link's pair. Arrays on an accelerator are evaluated
+    there, in chunks; on the CPU queries share the work of their first labels.
+    """
+    if longest < 1:
+        raise ValueError(f"longest must be at least 1, got {longest}")
+    table = _table(log_p, log_q, labels, observed)
+    lengths = range(1, min(longest, table.num_labels) + 1)
+    whole = [n for n in lengths if count_queries(table.num_labels, n) <= exhaustive]
+    device = log_p.device if isinstance(log_p, Tensor) else torch.device("cpu")
+    found: dict[int, NDArray[np.float64]] = {}
+    if device.type == "cpu" and whole:
+        found = walk(table, max(whole))
+    results = []
+    for length in lengths:
+        if length in whole:
+            if length not in found:
+                found[length] = _answers(table, all_queries(table.num_labels, length), device)
+            skipped = count_queries(table.num_labels, length) - len(found[length])
+            results.append(_result(length, found[length], skipped, exhaustive=True))
+        else:
+            queries, skipped = sample_queries(table.relevant, length, sample, seed + length)
+            answers = _answers(table, queries, device)
+            results.append(_result(length, answers, skipped, exhaustive=False))
+    return tuple(results)
+
+
+def _result(
+    length: int, precisions: NDArray[np.float64], skipped: int, *, exhaustive: bool
+) -> LengthResult:
+    count = len(precisions)
+    value = float(precisions.mean()) if count else float("nan")
+    error = 0.0
+    if not exhaustive:
+        error = float(precisions.std(ddof=1) / count**0.5) if count > 1 else float("nan")
+    return LengthResult(length, value, error, count, skipped, exhaustive)
+
+
+def _answers(table: Table, queries: NDArray[np.intp], device: torch.device) -> NDArray[np.float64]:
+    """Return the average precision of the queries that have a relevant image."""
+    if device.type == "cpu":
+        return np.array([average_precision_of(table, query) for query in queries])
+    known = None if table.known is None else torch.from_numpy(table.known).to(device)
+    costs, relevant = (torch.from_numpy(t).to(device) for t in (table.costs, table.relevant))
+    precisions = average_precisions(costs, relevant, known, queries, CHUNK)
+    return precisions[~np.isnan(precisions)]
+
+
+def _table(log_p: Matrix, log_q: Matrix, labels: Matrix, observed: Matrix | None) -> Table:
+    """Check the arrays and return them as a table of 2K rows, wanted then unwanted."""
+    sides = [_host(log_p), _host(log_q)]
+    truth = _host(labels)
+    seen = None if observed is None else _host(observed).astype(bool)
+    shape = sides[0].shape
+    if len(shape) != 2:
+        raise ValueError(f"log_p must be (images, labels), got shape {shape}")
+    named = (("log_q", sides[1]), ("labels", truth), ("observed", seen))
+    for name, array in named:
+        if array is not None and array.shape != shape:
+            raise ValueError(f"{name} must have the shape of log_p {shape}, got {array.shape}")
+    costs = _rows([-side.T for side in sides])
+    if np.isnan(costs).any() or (costs < 0).any():
+        raise ValueError("log_p and log_q must be logarithms of probabilities, at most 0")
+    present, absent = truth.T == 1, truth.T == 0
+    if seen is not None:
+        present, absent = present & seen.T, absent & seen.T
+    known = present | absent
+    if seen is None and not known.all():
+        raise ValueError(f"labels must be 0 or 1 where observed, got {truth.T[~known][0]}")
+    known_rows = None if known.all() else _rows([known, known])
+    return Table(costs, _rows([present, absent]), known_rows)
+
+
+def _rows(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the parts below each other, every row contiguous."""
+    return np.ascontiguousarray(np.concatenate(parts))
+
+
+def _host(values: Matrix) -> np.ndarray:
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+        return (
+            tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+        ).numpy()
+    return np.asarray(values)

@@ -1,0 +1,73 @@
+"""Rank images by the joint probability of a query, in logs.
+
+    s = sum over wanted of log p  +  sum over unwanted of log(1 - p)
+
+The labels are taken as independent given the image. Products of many small probabilities
+underflow; their logs do not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.retrieval.query import Query
+from labelwise.types import LabelSpace
+
+__all__ = ["Ranking", "query_log_scores", "rank"]
+
+Matrix = np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Rows of the images, best first, with the log of the joint probability, and itself.
+
+    All three are in ranked order; equal scores keep the order of the rows.
+    """
+
+    order: np.ndarray
+    log_scores: np.ndarray
+    probs: np.ndarray
+
+
+def query_log_scores(
+    log_p: Matrix, log_q: Matrix, wanted: Sequence[int], unwanted: Sequence[int]
+) -> np.ndarray:
+    """Return the (N,) float64 log joint probability of wanted and unwanted columns."""
+    if log_p.shape != log_q.shape:
+        raise ValueError(
+            "log_p and log_q must have one shape, "
+            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
+        )
+    scores = np.zeros(log_p.shape[0])
+    for table, columns in ((log_p, wanted), (log_q, unwanted)):
+        for column in columns:
+            scores += _float64(table[:, column])
+    return scores
+
+
+def rank(
+    log_p: Matrix, log_q: Matrix, query: Query, space: LabelSpace, *, top: int | None = None
+) -> Ranking:
+    """Return the images (all, or the ``top`` first) in order of the query's joint probability."""
+    scores = query_log_scores(log_p, log_q, *query.columns(space))
+    if np.isnan(scores).any():
+        raise ValueError(
+            f"log_p and log_q must not hold NaN, got one in row {int(np.isnan(scores).argmax())}"
+        )
+    count = len(scores) if top is None else min(top, len(scores))
+    rows = np.arange(len(scores))
+    if 0 < count < len(scores):
+        cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+        rows = np.flatnonzero(scores >= cut)
+    order = rows[np.argsort(-scores[rows], kind="stable")][:count]
+    return Ranking(order, scores[order], np.exp(scores[order]))
+
+
+def _float64(values: Matrix) -> np.ndarray:
+    if isinstance(values, Tensor):
+        return values.detach().to("cpu", torch.float64).numpy()
+    return np.asarray(values, dtype=np.float64)

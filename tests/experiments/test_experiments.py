@@ -1,0 +1,219 @@
+"""Comparisons and reproductions on small data, for real; oracles: slow forms and hand counts."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+from labelwise.data import FeatureRows, LabelTable
+from labelwise.errors import DataError, SettingsError
+from labelwise.experiments import columns
+from labelwise.experiments.compare import Plan, compare
+from labelwise.experiments.comparison import Comparison, show_figure
+from labelwise.experiments.experiment import DATASETS
+from labelwise.experiments.holdout import with_validation
+from labelwise.experiments.measures import MEASURES, measure
+from labelwise.experiments.papers import EXPERIMENTS
+from labelwise.experiments.published import PUBLISHED
+from labelwise.experiments.reproduce import Request, available, reproduce
+from labelwise.experiments.statistics import Interval
+from labelwise.experiments.tuning import tries
+from labelwise.links import Sigmoid
+from labelwise.methods import METHODS
+from labelwise.predictions import Predictions
+from labelwise.training.settings import read_settings
+
+RNG = np.random.default_rng(0)
+
+
+def small_table(rows=240, labels=4, *, val=True):
+    features = RNG.normal(size=(rows, 6)).astype(np.float32)
+    truth = features[:, :labels] + 0.5 * RNG.normal(size=(rows, labels)) > 0.8
+    names = ["train", "val", "test"] if val else ["train", "train", "test"]
+    split = np.repeat(names, [rows // 2, rows // 4, rows - rows // 2 - rows // 4])
+    ids = [str(row) for row in range(rows)]
+    return LabelTable.from_arrays("abcd"[:labels], FeatureRows(features, ids), truth, split=split)
+
+
+def base(**values):
+    return read_settings(
+        None,
+        {
+            "data": "small",
+            "backbone": "identity",
+            "batch_size": 32,
+            "recipe.epochs": 15,
+            "recipe.optimizer.lr": 0.03,
+            "calibrate": "none",
+            "rule": "0.5",
+            **values,
+        },
+    )
+
+
+def predictions(rows=80, labels=5, link=None, split="test"):
+    logits = torch.from_numpy(RNG.normal(size=(rows, labels)) * 2 - 1).float()
+    truth = (torch.rand(rows, labels) < torch.sigmoid(logits)).to(torch.uint8)
+    truth[:20] = 0
+    names = tuple(f"label {k}" for k in range(labels))
+    return Predictions([str(r) for r in range(rows)], logits, truth, None, names, split, link)
+
+
+def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
+    plan, table, said = Plan(base(), ("bce", "two-way"), seeds=(0, 1)), small_table(), []
+    first = compare(plan, tmp_path, table=table, say=said.append)
+    assert len(said) == plan.num_runs == 4
+    assert set(first.column("mAP@class")["two-way"]) == {0, 1}
+    assert not first.column("ECE before")["two-way"]
+    assert first.column("ECE after")["two-way"]
+    weights = tmp_path / "bce" / "seed-1" / "model.safetensors"
+    stamp = weights.stat().st_mtime_ns
+    assert compare(plan, tmp_path, table=table, say=said.append) == first
+    assert weights.stat().st_mtime_ns == stamp
+    assert Comparison.load(tmp_path) == first
+    assert "| bce |" in (tmp_path / "comparison.md").read_text()
+
+
+def test_tuning_keeps_the_best_try_on_validation(tmp_path):
+    plan = Plan(base(), ("bce",), seeds=(0,), tune=2)
+    compare(plan, tmp_path, table=small_table(), say=lambda text: None)
+    tried = json.loads((tmp_path / "bce" / "tuning.json").read_text())
+    best = max(tried, key=lambda one: one["score"])
+    assert Comparison.load(tmp_path).knobs["bce"] == best["settings"]
+
+
+def test_tries_start_at_the_recipe_and_stay_within_tenfold():
+    settings = base(method="spa+lpr")
+    found = list(tries(settings, 20))
+    assert found[0] == settings
+    assert found == list(tries(settings, 20))
+    rates = np.array([one.recipe.optimizer.lr for one in found]) / settings.recipe.optimizer.lr
+    assert 0.1 <= rates.min() < 0.2
+    assert 5 < rates.max() <= 10
+    assert {one.options["lpr_weight"] for one in found[1:]} == {0.1, 0.3, 1.0, 3.0, 10.0}
+
+
+def test_a_plan_names_what_is_wrong():
+    with pytest.raises(SettingsError, match="did you mean 'bce'"):
+        Plan(base(), ("bcee",))
+    with pytest.raises(SettingsError, match="distinct"):
+        Plan(base(), ("bce", "bce"))
+    with pytest.raises(SettingsError, match="at least one seed"):
+        Plan(base(), ("bce",), seeds=())
+
+
+def test_measures_agree_with_sklearn():
+    val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
+    found = measure(val, test, queries=50)
+    truth, probs = test.labels.numpy(), torch.sigmoid(test.logits.double()).numpy()
+    assert set(found) <= set(MEASURES)
+    assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
+    assert found["Brier before"] == pytest.approx(brier_score_loss(truth.ravel(), probs.ravel()))
+    out = ~truth.any(axis=1)
+    auroc = roc_auc_score(~out, probs.max(axis=1))
+    assert found["zero-label AUROC"] == pytest.approx(auroc)
+    assert found["zero-label MMC"] == pytest.approx(probs[out].max(axis=1).mean())
+    assert found["Brier OUT before"] == pytest.approx((probs[out] ** 2).mean())
+    assert found["retrieval n=1"] == pytest.approx(found["mAP@class"])
+
+
+def test_columns_are_the_papers_definitions():
+    test = predictions(link=Sigmoid())
+    found = columns.in_and_out(None, test)
+    probs, out = torch.sigmoid(test.logits.double()).numpy(), ~test.labels.numpy().any(axis=1)
+    assert found["OUT MMC"] == pytest.approx(100 * probs[out].max(axis=1).mean())
+    top = test.labels.numpy()[np.arange(len(probs)), probs.argmax(axis=1)]
+    assert found["IN accuracy"] == pytest.approx(100 * top[~out].mean())
+    assert columns.top_error(None, replace_rows(test, ~out))["error"] == pytest.approx(
+        100 - found["IN accuracy"]
+    )
+    with pytest.raises(DataError, match="validation split"):
+        columns.average_five(None, test)
+
+
+def replace_rows(table, rows):
+    kept = torch.from_numpy(rows)
+    ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
+    return replace(table, ids=ids, logits=table.logits[kept], labels=table.labels[kept])
+
+
+def test_validation_rows_come_from_train_in_proportion():
+    table = small_table(400, val=False)
+    held = with_validation(table)
+    taken = held.split == "val"
+    assert taken.sum() == 30
+    assert (table.split[taken] == "train").all()
+    assert (held.split[~taken] == table.split[~taken]).all()
+    labels = table.targets()[0]
+    empty = ~labels.any(axis=1)
+    train = table.split == "train"
+    assert abs(empty[taken].mean() - empty[train].mean()) < 0.04
+    assert with_validation(held) is held
+    assert (with_validation(table).split == held.split).all()
+
+
+def test_every_printed_table_is_runnable_and_every_row_has_settings():
+    assert set(EXPERIMENTS) == set(PUBLISHED)
+    for name, experiment in EXPERIMENTS.items():
+        assert experiment.data in DATASETS
+        for quick in (False, True):
+            request = Request(name, quick=quick)
+            for row in experiment.rows:
+                assert request.settings(row, 1).method in METHODS
+                assert request.settings(row, 1).seed == 1
+
+
+def cifar_binary(folder, train=120, test=60):
+    folder.mkdir(parents=True)
+    (folder / "fine_label_names.txt").write_text("".join(f"class {k}\n" for k in range(100)))
+    for name, rows in (("train", train), ("test", test)):
+        records = RNG.integers(0, 256, (rows, 3074), dtype=np.uint8)
+        records[:, 0], records[:, 1] = RNG.integers(0, 20, rows), np.arange(rows) % 100
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+
+
+def test_a_table_is_run_beside_the_papers_figures(tmp_path):
+    cifar_binary(tmp_path / "data" / "cifar-100-binary")
+    assert available(tmp_path / "data")["000-table2"]
+    assert not available(tmp_path / "data")["001-table3"]
+    small = {
+        "backbone": "small-cnn",
+        "recipe.epochs": 1,
+        "precision": "32",
+        "batch_size": 60,
+        "hardware.compile": False,
+    }
+    request = Request(
+        "000-table2",
+        tmp_path / "data",
+        quick=True,
+        seeds=(0, 1),
+        rows=("binary", "quasibinary"),
+        overrides=small,
+    )
+    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
+    header, rows = done.table()
+    assert header[:5] == ["row", "", "IN accuracy", "OUT MMC", "AUROC"]
+    assert rows[0][:5] == ["binary", "paper", "77.8", "14.7", "0.901"]
+    assert rows[1][1] == "ours"
+    assert done.ours["quasibinary"]["AUROC"].n == 2
+    written = (tmp_path / "runs" / "table.md").read_text()
+    assert "By request: backbone small-cnn" in written
+
+
+def test_missing_data_says_what_to_put_where(tmp_path):
+    with pytest.raises(DataError, match=r"needs data: put into .*coco: MS-COCO 2014"):
+        reproduce(Request("001-table3", tmp_path), tmp_path / "runs")
+    with pytest.raises(SettingsError, match="did you mean '000-table2'"):
+        Request("000-tabel2").experiment  # noqa: B018
+    with pytest.raises(SettingsError, match="has no row 'bnary'; did you mean 'binary'"):
+        Request("000-table2", rows=("bnary",)).chosen_rows()
+
+
+def test_figures_are_shown_with_half_their_interval():
+    assert show_figure(Interval(0.5, 0.4, 0.6, 3), percent=True) == "50.00 ± 10.00"
+    assert show_figure(Interval(0.5, -np.inf, np.inf, 1), percent=False) == "0.5000"
+    assert show_figure(Interval(np.nan, np.nan, np.nan, 0), percent=True) == "–"

@@ -1,0 +1,186 @@
+"""Oracles: sklearn's average precision in a loop over queries, and METHODS' counts of queries."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+import torch
+from golden import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
+
+from labelwise.metrics import average_precision
+from labelwise.retrieval import count_queries, retrieval_map
+from labelwise.retrieval.batched import average_precisions
+from labelwise.retrieval.evaluate import _table
+from labelwise.retrieval.precision import average_precision_of_costs
+from labelwise.retrieval.queries import all_queries, sample_queries
+
+
+def problem(images=60, labels=5, seed=0, *, decimals=None, unknown=False, zeros=False):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(images, labels)) * 2 - 1
+    if decimals is not None:
+        logits = logits.round(decimals)
+    truth = rng.random((images, labels)) < 1 / (1 + np.exp(-logits))
+    truth[:, -1] &= rng.random(images) < 0.2
+    observed = rng.random((images, labels)) < 0.8 if unknown else None
+    log_p, log_q = -np.log1p(np.exp(-logits)), -np.log1p(np.exp(logits))
+    if zeros:
+        log_p[::3, 0], log_q[::3, 0] = -np.inf, 0.0
+        log_p[1::3, 1], log_q[1::3, 1] = 0.0, -np.inf
+    return log_p, log_q, truth, observed
+
+
+def slow(log_p, log_q, truth, observed, length):
+    """Every query of a length by definition; NaN where no image is relevant."""
+    values = []
+    for columns in combinations(range(truth.shape[1]), length):
+        for unwanted in product([False, True], repeat=length):
+            if all(unwanted):
+                continue
+            scores, relevant = np.zeros(len(truth)), np.ones(len(truth), bool)
+            for column, absent in zip(columns, unwanted, strict=True):
+                scores = scores + (log_q if absent else log_p)[:, column]
+                relevant &= truth[:, column] != absent
+            if observed is not None:
+                known = observed[:, columns].all(1)
+                scores, relevant = scores[known], relevant[known]
+            value = np.nan
+            if relevant.any():
+                value = average_precision_score(relevant, np.maximum(scores, -1e300))
+            values.append(value)
+    return np.array(values)
+
+
+@pytest.mark.parametrize("kind", [{}, {"decimals": 0}, {"unknown": True}, {"zeros": True}])
+@pytest.mark.parametrize("images", [3, 60])
+def test_all_queries_as_sklearn_says(kind, images):
+    tables = problem(images, seed=images, **kind)
+    for result in retrieval_map(*tables, longest=4):
+        expected = slow(*tables, result.length)
+        assert result.value == pytest.approx(np.nanmean(expected), rel=1e-12)
+        assert result.queries == (~np.isnan(expected)).sum()
+        assert result.skipped == np.isnan(expected).sum()
+        assert result.exhaustive
+        assert result.error == 0
+
+
+@pytest.mark.parametrize("kind", [{}, {"decimals": 0}, {"unknown": True}, {"zeros": True}])
+def test_the_batched_form_answers_each_query_as_sklearn_says(kind):
+    tables = problem(seed=7, **kind)
+    table = _table(*tables)
+    known = None if table.known is None else torch.from_numpy(table.known)
+    for length in (1, 2, 3):
+        found = average_precisions(
+            torch.from_numpy(table.costs),
+            torch.from_numpy(table.relevant),
+            known,
+            all_queries(5, length),
+            chunk=500,
+        )
+        np.testing.assert_allclose(np.sort(found), np.sort(slow(*tables, length)), rtol=1e-12)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3000), st.sampled_from([0, 2, None]))
+@settings(max_examples=60, deadline=None)
+def test_precision_of_costs_whatever_the_number_of_relevant_images(seed, relevant, decimals):
+    rng = np.random.default_rng(seed)
+    costs = rng.exponential(size=3000).astype(np.float32)
+    if decimals is not None:
+        costs = costs.round(decimals)
+    costs *= np.float32(rng.choice([0, 1e-20, 1, 1e20]))
+    costs[rng.random(3000) < 0.01] = np.inf
+    rows = rng.permutation(3000)[:relevant]
+    truth = np.zeros(3000, bool)
+    truth[rows] = True
+    expected = average_precision_score(truth, -np.minimum(costs, np.float32(1e30)))
+    assert average_precision_of_costs(costs, rows) == pytest.approx(expected, rel=1e-12)
+
+
+def test_length_one_is_map_over_labels():
+    log_p, log_q, truth, _ = problem(200)
+    result = retrieval_map(log_p, log_q, truth, longest=1)[0]
+    assert result.value == pytest.approx(average_precision(log_p, truth).value)
+
+
+def test_golden_counts_and_every_query_listed_once():
+    case = cases("retrieval")["number of queries with |P|>=1 and length n=1..5"]
+    for labels, counts in case["expected"].items():
+        found = [count_queries(int(labels), n + 1) for n in range(5)]
+        assert [*found, sum(found)] == counts
+    for length in (1, 2, 3, 4):
+        queries = {tuple(query) for query in all_queries(5, length).tolist()}
+        assert len(queries) == count_queries(5, length)
+        assert all(len({row % 5 for row in query}) == length for query in queries)
+        assert all(min(query) < 5 for query in queries)
+
+
+def test_a_sample_is_uniform_among_answered_queries_and_near_the_whole():
+    log_p, log_q, truth, _ = problem(300, 8)
+    whole = retrieval_map(log_p, log_q, truth, longest=3)[2]
+    options = {"longest": 3, "exhaustive": 100, "sample": 200}
+    drawn = retrieval_map(log_p, log_q, truth, **options, seed=1)[2]
+    assert not drawn.exhaustive
+    assert drawn.queries == 200
+    assert abs(drawn.value - whole.value) < 4 * drawn.error
+    assert retrieval_map(log_p, log_q, truth, **options, seed=1)[2] == drawn
+    assert retrieval_map(log_p, log_q, truth, **options, seed=2)[2] != drawn
+
+
+def test_standard_errors_of_samples_are_honest():
+    log_p, log_q, truth, _ = problem(40, 8)
+    whole = retrieval_map(log_p, log_q, truth, longest=3)[2].value
+    far = [
+        abs(found.value - whole) > 2 * found.error
+        for seed in range(60)
+        if (
+            found := retrieval_map(
+                log_p, log_q, truth, longest=3, exhaustive=30, sample=30, seed=seed
+            )[2]
+        )
+    ]
+    assert np.mean(far) < 0.15
+
+
+def test_sampled_queries_are_distinct_have_relevant_images_and_cover_all():
+    relevant = _table(*problem(30, 5)).relevant
+    queries, skipped = sample_queries(relevant, 3, 10_000, seed=0)
+    answered = [q for q in all_queries(5, 3).tolist() if relevant[q].all(0).any()]
+    assert sorted(queries.tolist()) == sorted(answered)
+    assert skipped > 0
+    one, _ = sample_queries(relevant, 1, 3, seed=0)
+    assert len(one) == 3
+
+
+def test_a_label_that_no_image_carries_leaves_its_queries_out():
+    log_p, log_q, truth, _ = problem()
+    truth[:, 2] = False
+    result = retrieval_map(log_p, log_q, truth, longest=2)[1]
+    assert result.skipped == np.isnan(slow(log_p, log_q, truth, None, 2)).sum() >= 8
+    empty = retrieval_map(log_p, log_q, np.zeros_like(truth), longest=2)
+    assert [point.queries for point in empty] == [0, 0]
+    assert all(np.isnan(point.value) for point in empty)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_torch_and_numpy_agree(dtype):
+    tables = [torch.from_numpy(t) for t in problem()[:3]]
+    tables[:2] = [t.to(dtype) for t in tables[:2]]
+    arrays = [t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy() for t in tables]
+    assert retrieval_map(*tables) == retrieval_map(*arrays)
+
+
+def test_says_what_is_wrong():
+    log_p, log_q, truth, _ = problem()
+    with pytest.raises(ValueError, match=r"log_q must have the shape of log_p \(60, 5\)"):
+        retrieval_map(log_p, log_q[:, :2], truth)
+    with pytest.raises(ValueError, match=r"must be \(images, labels\)"):
+        retrieval_map(log_p[0], log_q[0], truth[0])
+    with pytest.raises(ValueError, match="longest must be at least 1"):
+        retrieval_map(log_p, log_q, truth, longest=0)
+    with pytest.raises(ValueError, match="logarithms of probabilities"):
+        retrieval_map(np.exp(log_p), log_q, truth)
+    with pytest.raises(ValueError, match="labels must be 0 or 1"):
+        retrieval_map(log_p, log_q, truth - 1.5)
