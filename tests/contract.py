@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 from math import cos, pi
 
 import torch

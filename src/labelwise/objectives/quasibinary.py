@@ -17,9 +17,9 @@ The gradient, with V entries at q > 1, for the three ways to treat C inside the 
 
 "literal" turns the likelihood's sign where V > N. "detached" has no such turn, but its V/B
 pushes all logits down together while q, which ignores a common shift, does not answer: nothing
-ever stops the push. The classifier's weights grow a common part, the features grow with it, and
-in the end the units behind them die. "centred" takes the mean logit out of that push and keeps
-both good properties; "detached" stops with an error once log C has fallen below -10.
+ever stops the push. The classifier's weights grow a common part, the features grow with it, until
+it drowns the labels. "centred" takes the mean logit out of that push and keeps both good
+properties; "detached" stops with an error once log C has fallen below -10.
 """
 
 from math import isfinite, isnan, log, log1p

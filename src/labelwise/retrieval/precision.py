@@ -4,8 +4,7 @@
 
 Images at or above i are those with cost <= cost_i. Only two things need sorting: the relevant
 images, and the others that share a bucket of costs with one of them. Buckets are counted, not
-sorted. With few relevant images it is quicker to sort whatever lies above the worst of them, and
-with very few to compare all images with each.
+sorted. With few relevant images it is quicker to sort whatever lies above the worst of them.
 """
 
 from typing import Any
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 __all__ = ["average_precision_of_costs"]
 
-VERY_FEW, FEW = 18, 200
+FEW = 200
 BUCKETS_PER_RELEVANT, MOST_BUCKETS = 16, 16384
 
 Costs = NDArray[Any]
@@ -49,8 +48,6 @@ def _at_or_above(found: Costs) -> NDArray[np.intp]:
 
 def _others(costs: Costs, relevant: NDArray[np.intp], found: Costs) -> NDArray[np.intp]:
     """Return how many irrelevant images cost at most each of ``found``, which rises."""
-    if len(found) <= VERY_FEW:
-        return np.array([np.count_nonzero(costs <= one) for one in found]) - _at_or_above(found)
     best, worst = float(found[0]), float(found[-1])
     # Costs too close to be told apart by scaling are sorted too.
     if len(found) <= FEW or worst - best <= 1e-6 * worst:

@@ -1,8 +1,8 @@
-"""Every query up to a length, on the CPU: a walk over the tree of queries.
+"""Every query up to a length, on the CPU: a walk over the trees that grow from wanted labels.
 
 A query of n labels is one of n - 1 labels and one more. Its costs are the shorter one's plus a
-column, and its relevant images are among the shorter one's; where those run out, the whole branch
-has no relevant image.
+row, and its relevant images are among the shorter one's; where those run out, the whole branch
+has none. A tree's root is the first wanted label: few images carry it.
 """
 
 from dataclasses import dataclass
@@ -63,37 +63,38 @@ def walk(table: Table, longest: int) -> dict[int, NDArray[np.float64]]:
                 if table.relevant[query].all(0).any():
                     precisions.append(average_precision_of(table, query))
     else:
-        everything = np.arange(table.costs.shape[1])
-        nothing = np.zeros_like(table.costs[0])
-        _visit(table, found, nothing, everything, first=0, length=1, wanted=False)
+        for root in range(table.num_labels):
+            fits = np.flatnonzero(table.relevant[root])
+            if len(fits):
+                costs = table.costs[root]
+                found[1].append(average_precision_of_costs(costs, fits))
+                grow(table, found, costs, fits, root=root, first=0, length=2)
     return {length: np.array(precisions) for length, precisions in found.items()}
 
 
-def _visit(
+def grow(
     table: Table,
     found: dict[int, list[float]],
     costs: NDArray[Any],
     fitting: NDArray[np.intp],
     *,
+    root: int,
     first: int,
     length: int,
-    wanted: bool,
 ) -> None:
-    """Add one more label to a query that has these costs and these fitting images."""
+    """Add a label from ``first`` on to a query with these costs and fitting images, and go on.
+
+    Average precisions are appended to ``found[length]`` and those of longer lengths it holds.
+    """
+    if length not in found:
+        return
     labels = table.num_labels
     for label in range(first, labels):
-        for row in (label, labels + label):
+        # A wanted label before the root would make another tree's query.
+        rows = (labels + label,) if label < root else (label, labels + label)
+        for row in () if label == root else rows:
             fits = fitting.compress(table.relevant[row].take(fitting))
-            if not len(fits):
-                continue
-            total = costs + table.costs[row]
-            wants = wanted or row < labels
-            if wants:
+            if len(fits):
+                total = costs + table.costs[row]
                 found[length].append(average_precision_of_costs(total, fits))
-            if length + 1 in found:
-                _visit(
-                    *(table, found, total, fits),
-                    first=label + 1,
-                    length=length + 1,
-                    wanted=wants,
-                )
+                grow(table, found, total, fits, root=root, first=label + 1, length=length + 1)

@@ -1,0 +1,25 @@
+"""Calibrators: functions that fit a link to held-out logits and labels, and the links they make."""
+
+from labelwise.calibrate.auto import CALIBRATORS, Candidate, Choice, auto
+from labelwise.calibrate.beta import Beta, beta
+from labelwise.calibrate.histogram import Histogram, histogram
+from labelwise.calibrate.isotonic import Isotonic, isotonic
+from labelwise.calibrate.platt import Platt, platt
+from labelwise.calibrate.temperature import Temperature, temperature
+
+__all__ = [
+    "CALIBRATORS",
+    "Beta",
+    "Candidate",
+    "Choice",
+    "Histogram",
+    "Isotonic",
+    "Platt",
+    "Temperature",
+    "auto",
+    "beta",
+    "histogram",
+    "isotonic",
+    "platt",
+    "temperature",
+]

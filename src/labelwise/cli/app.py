@@ -1,0 +1,89 @@
+"""The command ``labelwise``: verbs are mounted here and import what they need when they run.
+
+Exit status: 0 done, 1 one clear sentence said why not, 2 wrong usage, 130 stopped by Ctrl-C.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from labelwise import __version__
+from labelwise.cli import (
+    calibrate,
+    compare,
+    data,
+    decide,
+    demo,
+    evaluate,
+    methods,
+    predict,
+    reproduce,
+    train,
+)
+from labelwise.cli.text import complain
+from labelwise.errors import LabelwiseError
+
+__all__ = ["app", "main"]
+
+HELP = "Train, calibrate, decide and search with images that carry no label, one, or many."
+
+app = typer.Typer(
+    name="labelwise",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (
+    demo.demo,
+    train.train,
+    compare.compare,
+    evaluate.evaluate,
+    calibrate.calibrate,
+    decide.decide,
+    predict.predict,
+    reproduce.reproduce,
+    methods.methods,
+):
+    app.command()(verb)
+app.add_typer(data.data_app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"labelwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Options before the verb; ``main`` reads --debug anywhere on the line."""
+
+
+def main() -> None:
+    """Run the command line; turn errors into one sentence and an exit status."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(arguments, prog_name="labelwise")
+    except Exception as error:
+        if debug:
+            raise
+        if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
+            complain(_sentence(error))
+        sys.exit(1)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, LabelwiseError):
+        return str(error)
+    return f"{type(error).__name__}: {error}; this should not happen, --debug shows where it did"

@@ -1,0 +1,64 @@
+"""``labelwise predict``: the labels of image files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["predict"]
+
+ROWS_SHOWN = 40
+LABELS_SHOWN = 5
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .csv, .jsonl or .parquet file.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
+    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Say which labels images carry, with their probabilities.
+
+    A file that cannot be read is named, the others go on, and the exit status is 1.
+    """
+    from labelwise.cli.answers import answer_files, find_images
+    from labelwise.cli.text import complain, say, show_table
+    from labelwise.cli.writers import check_suffix, writing
+    from labelwise.predictor import Predictor
+
+    if out is not None:
+        check_suffix(out)
+    paths = find_images(images)
+    predictor = Predictor.load(run, device)
+    names = predictor.space.names
+    rows: list[tuple[str, str]] = []
+    failed = count = 0
+    with writing(out, names) as write:
+        for answer in answer_files(predictor, paths, batch_size):
+            write(answer)
+            count += 1
+            if answer.error is not None:
+                failed += 1
+                complain(answer.error)
+            elif len(rows) < ROWS_SHOWN:
+                rows.append((answer.path, _short(answer.labels, answer.probs, names)))
+    show_table(("image", "labels"), rows)
+    if count - failed > len(rows):
+        say(f"... and {count - failed - len(rows):,} more{'' if out else '; write them with -o'}")
+    if out is not None:
+        say(f"{count - failed:,} of {count:,} images predicted, written to {out}")
+    if failed:
+        complain(f"{failed:,} of {count:,} images could not be read")
+        raise typer.Exit(1)
+
+
+def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) -> str:
+    chance = dict(zip(names, probs, strict=True))
+    shown = [f"{label} {chance[label]:.2f}" for label in labels[:LABELS_SHOWN]]
+    if len(labels) > LABELS_SHOWN:
+        shown.append(f"and {len(labels) - LABELS_SHOWN} more")
+    return ", ".join(shown) or "none"

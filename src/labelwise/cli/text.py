@@ -1,0 +1,50 @@
+"""What verbs say: tables, notes and complaints, plain where the output is not a terminal."""
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["complain", "say", "show_table"]
+
+
+def say(text: str = "") -> None:
+    """Print one line to the output."""
+    print(text, flush=True)
+
+
+def complain(sentence: str) -> None:
+    """Print one sentence to the error output."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(file=sys.stderr, soft_wrap=True).print(
+        Text.assemble(("labelwise: ", "bold red"), sentence), highlight=False
+    )
+
+
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None
+) -> None:
+    """Print a table; columns whose cells all look like numbers stand to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        cells = [row[number] for row in rows]
+        right = bool(cells) and all(_is_number(cell) for cell in cells)
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(table, highlight=False)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.rstrip("% ").replace(",", "") or "nan")
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""``labelwise train``: from a table to a trained, calibrated, reported model."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from labelwise.training.run import Run
+    from labelwise.training.settings import Settings
+
+__all__ = ["carry_out", "train"]
+
+FLAGS = {
+    "data": "data",
+    "method": "method",
+    "backbone": "backbone",
+    "weights": "weights",
+    "head": "head",
+    "image_size": "image_size",
+    "augment": "augment",
+    "batch_size": "batch_size",
+    "precision": "precision",
+    "seed": "seed",
+    "calibrate": "calibrate",
+    "rule": "rule",
+    "epochs": "recipe.epochs",
+    "metric": "recipe.metric",
+    "patience": "recipe.patience",
+    "lr": "recipe.optimizer.lr",
+    "weight_decay": "recipe.optimizer.weight_decay",
+    "optimizer": "recipe.optimizer.name",
+    "schedule": "recipe.schedule.name",
+    "accelerator": "hardware.accelerator",
+    "devices": "hardware.devices",
+    "workers": "hardware.workers",
+}
+
+
+def train(
+    data: Annotated[str | None, typer.Argument(help="scenes, a file, or a folder.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="A YAML file; flags override it.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.")] = None,
+    method: Annotated[str | None, typer.Option(help="See `labelwise methods`.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
+    weights: Annotated[str | None, typer.Option(help="A file, or `pretrained`.")] = None,
+    head: Annotated[str | None, typer.Option(help="linear, query2label, ...")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Side of the input, in pixels.")] = None,
+    augment: Annotated[str | None, typer.Option(help="none, shift, crop+flip, ...")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Over all devices.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training split.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="On weights, not biases.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw or sgd.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="one-cycle, cosine, step, constant.")] = None,
+    metric: Annotated[str | None, typer.Option(help="map, map_sample or log_loss.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Epochs without a better metric.")] = None,
+    calibrate: Annotated[str | None, typer.Option(help="What is fitted on validation.")] = None,
+    rule: Annotated[str | None, typer.Option(help="How sets are chosen.")] = None,
+    precision: Annotated[str | None, typer.Option(help="32 or bf16.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    devices: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Threads that decode images.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same numbers.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, as recipe.ema=0.999.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over in the run folder.")] = False,
+) -> None:
+    """Train a model, calibrate it, measure it, write a report.
+
+    The same command on the same folder goes on where a stopped run was.
+    """
+    given = {name: value for name, value in locals().items() if name in FLAGS}
+    from labelwise.training.settings import parse_assignments, read_settings
+
+    flags = {FLAGS[name]: value for name, value in given.items() if value is not None}
+    resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
+    carry_out(resolved, out or _default_folder(resolved), fresh=fresh)
+
+
+def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None":
+    """Train, report, and say what came out and what to type next."""
+    from labelwise.cli.outcome import report_run, summarise
+    from labelwise.cli.text import complain, say
+    from labelwise.training.progress import make_watch
+    from labelwise.training.run import train as run
+
+    try:
+        done = run(settings, folder, watch=make_watch(), fresh=fresh)
+    except KeyboardInterrupt:
+        complain(f"stopped; run the same command again to go on, {folder} keeps what is done")
+        raise typer.Exit(130) from None
+    if done is None:
+        return None
+    report = report_run(done)
+    if done.was_finished:
+        say(f"{folder} was finished before; --fresh starts over")
+    summarise(done.evaluation)
+    say()
+    say("Next:")
+    say(f"  open {report}")
+    say(f"  labelwise predict {folder} PICTURES...")
+    say(f"  labelwise evaluate {folder}")
+    return done
+
+
+def _default_folder(settings: "Settings") -> Path:
+    stem = Path(settings.data).stem or "run"
+    return Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{stem}-{settings.method}")

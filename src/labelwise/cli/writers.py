@@ -1,0 +1,132 @@
+"""Answers as CSV, JSON Lines or Parquet, written as they come."""
+
+import csv
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelwise.cli.answers import Answer
+from labelwise.errors import SettingsError
+from labelwise.files import replacing
+
+__all__ = ["check_suffix", "writing"]
+
+
+class Writer(ABC):
+    """Writes answers one by one."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    @abstractmethod
+    def write(self, answer: Answer) -> None:
+        """Write one answer."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish the file."""
+
+
+class CSVWriter(Writer):
+    """``path, labels, error``, then one column of probabilities a label."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._stream: IO[str] = path.open("w", newline="", encoding="utf-8")
+        self._csv = csv.writer(self._stream)
+        self._csv.writerow(("path", "labels", "error", *names))
+        self._lists = any("|" in name for name in names)
+
+    def write(self, answer: Answer) -> None:
+        text = json.dumps(answer.labels) if self._lists else "|".join(answer.labels)
+        probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(self.names)
+        self._csv.writerow((answer.path, text, answer.error or "", *probs))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class JSONLinesWriter(Writer):
+    """One object a line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._stream: IO[str] = path.open("w", encoding="utf-8")
+
+    def write(self, answer: Answer) -> None:
+        record: dict[str, Any] = {"path": answer.path}
+        if answer.error is None:
+            record |= {
+                "labels": answer.labels,
+                "probs": dict(zip(self.names, answer.probs, strict=True)),
+            }
+        else:
+            record["error"] = answer.error
+        self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class ParquetWriter(Writer):
+    """``path``, ``labels`` (list), ``probs`` (list in the order of the metadata), ``error``."""
+
+    ROWS = 1024
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        super().__init__(names)
+        probs = pa.list_(pa.float32(), len(names))
+        kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
+        fields = list(zip(("path", "labels", "probs", "error"), kinds, strict=True))
+        facts = {"labelwise": json.dumps({"names": list(names)})}
+        self._schema = pa.schema(fields, metadata=facts)
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, answer: Answer) -> None:
+        probs = list(answer.probs) or None
+        row = {"path": answer.path, "labels": list(answer.labels), "probs": probs}
+        self._rows.append(row | {"error": answer.error})
+        if len(self._rows) == self.ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
+        self._rows = []
+
+
+WRITERS: dict[str, Callable[[Path, Sequence[str]], Writer]] = {
+    ".csv": CSVWriter,
+    ".jsonl": JSONLinesWriter,
+    ".parquet": ParquetWriter,
+}
+
+
+def check_suffix(path: Path) -> None:
+    """Raise unless answers can be written to such a file."""
+    if path.suffix not in WRITERS:
+        raise SettingsError(f"the output must end in {', '.join(WRITERS)}, got {path.name!r}")
+
+
+@contextmanager
+def writing(path: Path | None, names: Sequence[str]) -> Iterator[Callable[[Answer], None]]:
+    """Yield a function that writes an answer; the file is whole in the end, or not there."""
+    if path is None:
+        yield lambda answer: None
+        return
+    with replacing(path) as temporary:
+        writer = WRITERS[path.suffix](temporary, names)
+        try:
+            yield writer.write
+        finally:
+            writer.close()

@@ -1,0 +1,60 @@
+"""Reading probabilities, labels and mask for the fits of rules, as numpy."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Answers", "Matrix", "as_numpy", "read_answers"]
+
+Matrix = NDArray[Any] | Tensor
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Probabilities (N, K), and which labels are present and absent; both are False if unknown."""
+
+    probs: NDArray[Any]
+    present: NDArray[np.bool_]
+    absent: NDArray[np.bool_]
+
+    def labels(self) -> Iterator["Answers"]:
+        """Yield the answers of each label, as one column (N, 1)."""
+        for k in range(self.probs.shape[1]):
+            part = slice(k, k + 1)
+            yield Answers(self.probs[:, part], self.present[:, part], self.absent[:, part])
+
+
+def as_numpy(values: Matrix) -> NDArray[Any]:
+    """Return an array on the host; half precision becomes float32, which is exact."""
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return np.asarray(values)
+
+
+def read_answers(probs: Matrix, labels: Matrix, observed: Matrix | None) -> Answers:
+    """Check the arrays and return them."""
+    answers, truth = as_numpy(probs), as_numpy(labels)
+    seen = None if observed is None else as_numpy(observed).astype(bool)
+    if answers.ndim != 2:
+        raise ValueError(f"probs must be (images, labels), got shape {answers.shape}")
+    for name, other in (("labels", truth), ("observed", seen)):
+        if other is not None and other.shape != answers.shape:
+            raise ValueError(
+                f"{name} must have the shape of probs {answers.shape}, got {other.shape}"
+            )
+    present, absent = truth == 1, truth == 0
+    known = present | absent
+    if seen is not None:
+        present, absent = present & seen, absent & seen
+        known = known | ~seen
+    if not known.all():
+        raise ValueError(f"labels must be 0 or 1 where observed, got {truth[~known][0]}")
+    if np.isnan(answers).any() and np.isnan(answers[present | absent]).any():
+        raise ValueError("probs must not be NaN where observed, got NaN")
+    return Answers(answers, present, absent)

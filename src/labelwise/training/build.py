@@ -1,0 +1,126 @@
+"""From settings to the things that are trained: table, model, objective."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from labelwise.backbones import Backbone, create_backbone, freeze, freeze_batch_norm
+from labelwise.data import FeatureRows, LabelTable
+from labelwise.errors import DataError, SettingsError
+from labelwise.methods import find_method, make_objective
+from labelwise.objectives import Objective
+from labelwise.objectives.base import refuse_accumulation
+from labelwise.predictor import HeadSpec, Model, find_head
+from labelwise.training.augment import make_augment
+from labelwise.training.fitting import find_calibrator, find_rule
+from labelwise.training.settings import Settings
+from labelwise.training.validation import VALIDATION_METRICS
+from labelwise.types import DatasetFacts, nearest
+
+__all__ = [
+    "build_model",
+    "build_objective",
+    "check_names",
+    "divide",
+    "fingerprint",
+    "start_at_priors",
+]
+
+LARGEST_START = 8.0  # of a bias: where a prior cannot be reached, the search ends far out
+
+
+def check_names(settings: Settings) -> None:
+    """Raise, before anything is loaded or written, if a name in the settings means nothing."""
+    method = find_method(settings.method)
+    find_head(settings.head or method.head)
+    find_calibrator(settings.calibrate)
+    find_rule(settings.rule)
+    make_augment(settings.augment)
+    if settings.recipe.metric not in VALIDATION_METRICS:
+        metric = settings.recipe.metric
+        raise SettingsError(f"unknown metric {metric!r}{nearest(metric, VALIDATION_METRICS)}")
+
+
+def divide(table: LabelTable) -> dict[str, LabelTable]:
+    """Return the splits of a table, of which ``train`` must be one."""
+    splits = table.splits()
+    if "train" not in splits:
+        raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
+    return splits
+
+
+def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
+    """Return the model with new weights (the backbone's may be given), and its head's spec."""
+    backbone = _backbone(settings, table)
+    if settings.freeze:
+        freeze(backbone, settings.freeze)
+    if settings.freeze_batch_norm:
+        freeze_batch_norm(backbone)
+    method = find_method(settings.method)
+    head = HeadSpec(settings.head or method.head, settings.head_options)
+    return Model(backbone, head.make(backbone.channels, len(table.space))), head
+
+
+def _backbone(settings: Settings, table: LabelTable) -> Backbone:
+    features = table.images.features if isinstance(table.images, FeatureRows) else None
+    if features is not None and settings.backbone != "identity":
+        raise SettingsError(
+            f"{table.name} holds features, so backbone must be 'identity', "
+            f"got {settings.backbone!r}"
+        )
+    return create_backbone(
+        settings.backbone,
+        weights=settings.weights,
+        image_size=settings.image_size,
+        channels=None if features is None else features.shape[1],
+    )
+
+
+def build_objective(settings: Settings, facts: DatasetFacts, model: Model) -> Objective:
+    """Return the objective of the method, checked against the head."""
+    try:
+        objective = make_objective(settings.method, facts, **settings.options)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"method {settings.method!r}: {error}") from None
+    missing = [name for name in objective.aux if name not in model.head.aux]
+    if missing:
+        raise SettingsError(
+            f"method {settings.method!r} needs the head output {missing[0]!r}, "
+            f"got head {settings.head!r} with {sorted(model.head.aux) or 'none'}"
+        )
+    if settings.recipe.metric == "log_loss" and objective.link is None:
+        raise SettingsError(
+            f"metric 'log_loss' needs probabilities, and method {settings.method!r} only ranks"
+        )
+    refuse_accumulation(objective, settings.method, settings.recipe.accumulate)
+    return objective
+
+
+def start_at_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
+    """Start each label where the objective comes to rest at its share in the training set.
+
+    Where unknown labels take part in the loss, the share among the known ones says nothing.
+    """
+    if facts.priors is None or objective.reads_unknown:
+        return
+    least = 0.5 / max(facts.num_images, 1)
+    priors = torch.tensor(facts.priors, dtype=torch.float64).clamp(least, 1 - least)
+    logits = objective.start_logits(priors)
+    if logits is not None:
+        model.head.start_at(logits.clamp(-LARGEST_START, LARGEST_START).float())
+
+
+def fingerprint(splits: Mapping[str, LabelTable]) -> str:
+    """Return a hash of the names, images and labels of every split."""
+    digest = hashlib.sha256()
+    for name, table in splits.items():
+        digest.update(repr((name, table.space.names, len(table))).encode())
+        for text in table.ids:
+            digest.update(text.encode() + b"\0")
+        for sets in (table.present, table.unknown):
+            arrays: tuple[Any, ...] = (sets.offsets, sets.columns, sets.inverted)
+            for array in arrays:
+                digest.update(array.tobytes())
+    return digest.hexdigest()

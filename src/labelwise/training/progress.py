@@ -1,0 +1,130 @@
+"""What a person sees while a model trains: bars on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+__all__ = ["Bars", "Lines", "Silent", "Watch", "make_watch"]
+
+
+class Watch(ABC):
+    """Told what happens: where a run starts, each batch, each look at the loss, each epoch."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Show one line."""
+
+    def start(self, task: str, total: int, done: int = 0) -> None:  # noqa: B027
+        """A task of ``total`` images begins, of which ``done`` are done already."""
+
+    def advance(self, images: int) -> None:  # noqa: B027
+        """So many images more are done."""
+
+    def look(self, loss: float) -> None:  # noqa: B027
+        """The mean loss of the last steps."""
+
+    def finish(self) -> None:  # noqa: B027
+        """The task is over."""
+
+    def epoch(self, record: Mapping[str, Any], epochs: int) -> None:
+        """An epoch is over; ``record`` is its line of metrics.jsonl."""
+        figures = [f"loss {record['epoch_loss']:.4f}"]
+        for key, value in record.items():
+            if key.startswith("val_"):
+                shown = "undefined" if value is None else f"{value:.4f}"
+                figures.append(f"{key.replace('_', ' ', 1)} {shown}")
+        mark = "  best so far" if record.get("best") else ""
+        self.say(
+            f"epoch {record['epoch']:>{len(str(epochs))}}/{epochs}  {'  '.join(figures)}  "
+            f"{record['images_per_second']:,.0f} images/s{mark}"
+        )
+
+
+class Silent(Watch):
+    """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class Lines(Watch):
+    """Plain lines, for logs and pipes: one an epoch, and one every ``seconds`` in between."""
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        self.seconds = seconds
+        self._task, self._total, self._done = "", 0, 0
+        self._begun = self._said = 0.0
+        self._first = 0
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        self._task, self._total, self._done, self._first = task, total, done, done
+        self._begun = self._said = time.monotonic()
+
+    def advance(self, images: int) -> None:
+        self._done += images
+        now = time.monotonic()
+        if now - self._said >= self.seconds:
+            self._said = now
+            rate = (self._done - self._first) / (now - self._begun)
+            left = (self._total - self._done) / rate
+            self.say(
+                f"{self._task}  {self._done:,}/{self._total:,} images  "
+                f"{rate:,.0f} images/s  {left:,.0f} s left"
+            )
+
+
+class Bars(Watch):
+    """A bar with rate and time left, and a line above it for each epoch."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} images"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", visible=False, rate="", loss="", total=1)
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False)
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        self._progress.start()
+        self._progress.reset(
+            self._task,
+            description=task,
+            total=total,
+            completed=done,
+            visible=True,
+            rate="",
+            loss="",
+        )
+
+    def advance(self, images: int) -> None:
+        speed = self._progress.tasks[0].speed
+        rate = f"{speed:,.0f} images/s" if speed else ""
+        self._progress.update(self._task, advance=images, rate=rate)
+
+    def look(self, loss: float) -> None:
+        self._progress.update(self._task, loss=f"loss {loss:.4f}")
+
+    def finish(self) -> None:
+        self._progress.update(self._task, visible=False, loss="")
+        self._progress.stop()
+
+
+def make_watch() -> Watch:
+    """Return bars if the output is a terminal, lines otherwise."""
+    return Bars(Console()) if sys.stdout.isatty() else Lines()

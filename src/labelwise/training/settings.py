@@ -1,0 +1,177 @@
+"""Settings of a run: defaults, then a YAML file, then flags, validated and saved with the run.
+
+An unknown key is an error that names the nearest one. How a run is carried out (devices,
+workers) may differ between two runs of the same settings; everything else may not.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.files import replacing
+from labelwise.training.recipe import Recipe
+from labelwise.types import nearest
+
+__all__ = ["Hardware", "Settings", "differences", "parse_assignments", "read_settings"]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-3 as a number, as everyone means it."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+class Hardware(BaseModel):
+    """Where and how a run is carried out; ``devices`` counts processes, 0 decode threads: auto."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: int = Field(default=1, ge=1)
+    workers: int = Field(default=0, ge=0)
+    compile: bool = False
+
+
+class Settings(BaseModel):
+    """Everything that decides a run.
+
+    ``batch_size`` is joined over all devices. ``options`` are the method's own knobs. ``freeze``
+    is the number of backbone stages that are not trained (-1: all). ``calibrate`` and ``rule``
+    name what is fitted on the validation split.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str
+    data_options: dict[str, Any] = {}
+    method: str = "bce"
+    options: dict[str, Any] = {}
+    backbone: str = "small-cnn"
+    weights: str | None = None
+    image_size: int | None = Field(default=None, ge=1)
+    freeze: int = Field(default=0, ge=-1)
+    freeze_batch_norm: bool = False
+    head: str | None = None
+    head_options: dict[str, Any] = {}
+    augment: str = "none"
+    batch_size: int = Field(default=64, ge=1)
+    precision: Literal["32", "bf16"] = "32"
+    calibrate: str = "auto"
+    rule: str = "best-f"
+    seed: int = Field(default=0, ge=0)
+    recipe: Recipe = Recipe()
+    hardware: Hardware = Hardware()
+
+    def save(self, path: Path) -> None:
+        """Write the settings as YAML."""
+        with replacing(path) as temporary:
+            temporary.write_text(
+                yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+                encoding="utf-8",
+            )
+
+
+def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
+    """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys)."""
+    values = {} if file is None else _read_yaml(file)
+    for key, value in flags.items():
+        _put(values, key, value)
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        where = "" if file is None else f"{file}: "
+        raise SettingsError(where + _sentence(error)) from None
+    except LabelwiseError as error:
+        where = "" if file is None else f"{file}: "
+        raise SettingsError(f"{where}{error}") from None
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Return the values of ``a.b=c`` texts, read as YAML."""
+    values = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise SettingsError(f"a setting must look like key=value, got {text!r}")
+        try:
+            values[key] = yaml.load(value, _Loader)
+        except yaml.YAMLError:
+            raise SettingsError(f"the value of {key} is not valid YAML: {value!r}") from None
+    return values
+
+
+def differences(one: Settings, other: Settings) -> list[str]:
+    """Return the keys by which two settings give different results, as 'key: old -> new'."""
+    old, new = _flat(one.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+    keys = sorted(old.keys() | new.keys())
+    return [
+        f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
+        for key in keys
+        if old.get(key) != new.get(key) and not key.startswith("hardware.")
+    ]
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise SettingsError(f"{file} does not exist") from None
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{file} must hold keys and values, got {type(values).__name__}")
+    return values
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = values.get(parent)
+        values[parent] = dict(inner) if isinstance(inner, Mapping) else {}
+        values = values[parent]
+    values[last] = value
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"unknown setting {key!r}{_nearest_key(first['loc'])}"
+    if first["type"] == "missing":
+        return f"setting {key!r} is needed"
+    return f"setting {key!r}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}"
+
+
+def _nearest_key(path: tuple[int | str, ...]) -> str:
+    """Return a hint: the same name elsewhere, or else the nearest name at the same place."""
+    *parents, last = map(str, path)
+    keys = _flat(Settings(data="").model_dump(mode="json"))
+    same = [key for key in keys if key.rpartition(".")[2] == last]
+    if same:
+        return f"; did you mean {' or '.join(map(repr, same))}?"
+    place = "".join(f"{parent}." for parent in parents)
+    inside = {key.removeprefix(place).partition(".")[0] for key in keys if key.startswith(place)}
+    return nearest(last, sorted(inside))

@@ -1,0 +1,111 @@
+"""The command line itself: what it imports, what it says, how it ends."""
+
+import subprocess
+import sys
+
+import pytest
+
+from labelwise.cli import main
+from labelwise.errors import LabelwiseError
+
+VERBS = {
+    *("demo", "train", "compare", "evaluate", "calibrate", "decide", "predict", "reproduce"),
+    *("methods", "data"),
+}
+
+
+def call(monkeypatch, *arguments):
+    """Run the command in this process; return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys; sys.argv = ['labelwise', *sys.argv[1:]]\n"
+        "from labelwise.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: status = end.code\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'lightning', 'PIL'}\n"
+        "sys.exit(f'imported {heavy & set(sys.modules)}' if heavy & set(sys.modules) else status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_help_takes_less_than_four_tenths_of_a_second_of_work():
+    # Processor time, so that a busy machine does not fail the test.
+    code = "import resource, subprocess, sys\n" + (
+        "subprocess.run([sys.executable, '-m', 'labelwise', '--help'], stdout=subprocess.DEVNULL)\n"
+        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "print(used.ru_utime + used.ru_stime)"
+    )
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(times) < 0.4
+
+
+def test_every_verb_is_there(monkeypatch, capsys):
+    assert call(monkeypatch, "--help") == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert {line.split()[0] for line in listed.splitlines() if line.strip()} == VERBS
+
+
+def test_an_error_is_one_sentence_and_status_1(monkeypatch, capsys):
+    assert call(monkeypatch, "methods", "bse") == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "labelwise: unknown method 'bse'; did you mean 'bce' or 'lsep'?\n"
+
+
+def test_wrong_usage_is_status_2(monkeypatch, capsys):
+    assert call(monkeypatch, "methods", "--colour", "red") == 2
+    assert "No such option: --colour" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    for arguments in (["--debug", "methods", "bse"], ["methods", "bse", "--debug"]):
+        monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+        with pytest.raises(LabelwiseError, match="unknown method"):
+            main()
+
+
+def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys):
+    monkeypatch.setattr("labelwise.cli.text.show_table", lambda *rows, **words: 1 / 0)
+    assert call(monkeypatch, "methods") == 1
+    assert capsys.readouterr().err == (
+        "labelwise: ZeroDivisionError: division by zero; "
+        "this should not happen, --debug shows where it did\n"
+    )
+
+
+def test_only_the_first_process_complains(monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert call(monkeypatch, "methods", "bse") == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_methods_are_listed_with_an_honest_word(monkeypatch, capsys):
+    from labelwise.methods import METHODS
+
+    assert call(monkeypatch, "methods") == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.split()}
+    for name, method in METHODS.items():
+        assert method.probabilities in rows[name]
+        assert method.sentence in rows[name]
+
+
+def test_one_method_is_shown_with_its_options(monkeypatch, capsys):
+    assert call(monkeypatch, "methods", "spa") == 0
+    shown = capsys.readouterr().out
+    assert "zeta_neg" in shown
+    assert "labelwise train DATA --method spa --set options.KEY=VALUE" in shown

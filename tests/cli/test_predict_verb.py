@@ -1,0 +1,128 @@
+"""``labelwise predict`` on good, odd and broken files."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from test_app import call
+from test_predictor import NAMES, make
+
+BROKEN = ("empty.png", "truncated.jpg", "text.jpg", "bomb.png")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    make().save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of files of every kind; those of BROKEN cannot be read."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    rgb = Image.fromarray(rng.integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    rgb.save(folder / "plain.png")
+    rgb.convert("CMYK").save(folder / "cmyk.jpg")
+    rgb.convert("P").save(folder / "palette.png", transparency=0)
+    rgb.convert("RGBA").save(folder / "alpha.webp")
+    Image.fromarray(rng.integers(0, 65536, (30, 30), dtype=np.uint16)).save(folder / "deep.png")
+    rgb.save(folder / "moving.gif", save_all=True, append_images=[rgb.rotate(90)])
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    rgb.save(folder / "turned.jpg", exif=turned)
+    (folder / "sub").mkdir()
+    rgb.save(folder / "sub" / 'comma, "quote".png')
+    (folder / "empty.png").touch()
+    whole = io.BytesIO()
+    rgb.save(whole, "JPEG")
+    (folder / "truncated.jpg").write_bytes(whole.getvalue()[:700])
+    (folder / "text.jpg").write_text("not a picture")
+    Image.new("1", (30_000, 30_000)).save(folder / "bomb.png")
+    (folder / "notes.txt").write_text("no picture either")
+    return folder
+
+
+def test_good_files_are_answered_and_broken_ones_named(
+    model, pictures, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "answers.jsonl"
+    assert call(monkeypatch, "predict", str(model), str(pictures), "-o", str(out)) == 1
+    shown = capsys.readouterr()
+    for name in BROKEN:
+        assert name in shown.err
+    assert "4 of 12 images could not be read" in shown.err
+    assert "8 of 12 images predicted" in shown.out
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(answers) == 12
+    for answer in answers:
+        if answer["path"].endswith(BROKEN):
+            assert answer.keys() == {"path", "error"}
+        else:
+            assert answer.keys() == {"path", "labels", "probs"}
+            assert list(answer["probs"]) == list(NAMES)
+
+
+def test_files_of_each_kind_hold_the_same_answers(model, pictures, tmp_path, monkeypatch):
+    for suffix in ("csv", "jsonl", "parquet"):
+        call(monkeypatch, "predict", str(model), str(pictures), "-o", str(tmp_path / f"a.{suffix}"))
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    with (tmp_path / "a.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    table = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    for line, row, record in zip(lines, rows, table, strict=True):
+        assert line["path"] == row["path"] == record["path"]
+        assert line.get("error", "") == row["error"] == (record["error"] or "")
+        if "error" not in line:
+            assert line["labels"] == json.loads(row["labels"]) == record["labels"]
+            probs = list(line["probs"].values())
+            assert [float(row[name]) for name in NAMES] == pytest.approx(probs, rel=1e-5)
+            assert record["probs"] == pytest.approx(probs, rel=1e-6)
+
+
+def test_the_rotation_of_a_camera_is_undone(model, pictures, tmp_path, monkeypatch):
+    upright = tmp_path / "upright.png"
+    Image.open(pictures / "turned.jpg").rotate(-90, expand=True).save(upright)
+    out = tmp_path / "a.jsonl"
+    files = (str(pictures / "turned.jpg"), str(upright))
+    assert call(monkeypatch, "predict", str(model), *files, "-o", str(out)) == 0
+    one, other = (json.loads(line)["probs"] for line in out.read_text().splitlines())
+    assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_answers_do_not_depend_on_the_batch(model, pictures, tmp_path, monkeypatch):
+    files = [str(pictures / name) for name in ("plain.png", "cmyk.jpg", "deep.png")]
+    for size in ("1", "2"):
+        out = tmp_path / f"{size}.jsonl"
+        call(monkeypatch, "predict", str(model), *files, "--batch-size", size, "-o", str(out))
+    assert (tmp_path / "1.jsonl").read_text().count("\n") == 3
+    for one, other in zip(
+        (tmp_path / "1.jsonl").read_text().splitlines(),
+        (tmp_path / "2.jsonl").read_text().splitlines(),
+        strict=True,
+    ):
+        assert json.loads(one)["probs"] == pytest.approx(json.loads(other)["probs"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("{model}", "{pictures}", "-o", "a.txt"), "must end in .csv, .jsonl, .parquet, got"),
+        (("{pictures}", "{pictures}"), "model.json does not exist; give the folder of a finished"),
+        (("{model}", "{model}"), "there are no images in the folder"),
+        (("{model}", "{pictures}/gone.png"), "gone.png: the image cannot be opened"),
+        (
+            ("{model}", "{pictures}/plain.png", "-o", "{pictures}/plain.png/a.csv"),
+            "part of that path is a file, not a folder",
+        ),
+    ],
+)
+def test_bad_requests_get_a_sentence(model, pictures, monkeypatch, capsys, arguments, sentence):
+    filled = [text.format(model=model, pictures=pictures) for text in arguments]
+    assert call(monkeypatch, "predict", *filled) == 1
+    assert sentence in capsys.readouterr().err

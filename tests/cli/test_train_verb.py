@@ -1,0 +1,127 @@
+"""``labelwise train`` in this process on a small table of images."""
+
+import json
+import sys
+
+import pytest
+import yaml
+from test_app import call
+
+SMALL = (
+    *("--set", "data_options.num_train=96", "--set", "data_options.num_val=48"),
+    *("--set", "data_options.num_test=48", "--set", "data_options.size=32"),
+    *("--image-size", "32", "--epochs", "1", "--batch-size", "32", "--accelerator", "cpu"),
+)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("verb") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        assert call(patch, "train", "scenes", "-o", str(folder), *SMALL) == 0
+    return folder
+
+
+def test_a_run_ends_with_a_report(run_folder):
+    page = (run_folder / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    facts = json.loads((run_folder / "model.json").read_text())
+    assert facts["labels"][0] == "zero"
+
+
+def test_the_same_command_says_that_it_is_done(run_folder, monkeypatch, capsys):
+    assert call(monkeypatch, "train", "scenes", "-o", str(run_folder), *SMALL) == 0
+    shown = capsys.readouterr().out
+    assert "was finished before; --fresh starts over" in shown
+    assert "mAP" in shown
+    assert f"labelwise predict {run_folder} PICTURES..." in shown
+
+
+def test_other_settings_are_refused(run_folder, monkeypatch, capsys):
+    status = call(monkeypatch, "train", "scenes", "-o", str(run_folder), *SMALL, "--lr", "0.5")
+    assert status == 1
+    assert "recipe.optimizer.lr: 0.004 -> 0.5" in capsys.readouterr().err
+
+
+def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
+    from labelwise.cli import train as verb
+
+    seen = {}
+    monkeypatch.setattr(
+        verb,
+        "carry_out",
+        lambda settings, folder, fresh: seen.update(settings=settings, folder=folder, fresh=fresh),
+    )
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump({"data": "scenes", "method": "spa", "recipe": {"epochs": 7}}))
+    assert (
+        call(
+            monkeypatch,
+            "train",
+            "--settings",
+            str(file),
+            "--lr",
+            "0.1",
+            "--fresh",
+            "--set",
+            "recipe.ema=0.99",
+            "--set",
+            "options.k_neg=2.5",
+        )
+        == 0
+    )
+    settings = seen["settings"]
+    assert (settings.method, settings.recipe.epochs) == ("spa", 7)
+    assert settings.recipe.optimizer.lr == 0.1
+    assert settings.recipe.ema == 0.99
+    assert settings.options == {"k_neg": 2.5}
+    assert str(seen["folder"]) == "runs/scenes-spa"
+    assert seen["fresh"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "setting 'data' is needed"),
+        (("nothere.csv",), "there is no file or folder 'nothere.csv'"),
+        (("scenes", "--backbone", "resnet5"), "unknown backbone 'resnet5'; did you mean"),
+        (("scenes", "--method", "qasibinary"), "did you mean 'quasibinary'"),
+        (("scenes", "--head", "lin"), "unknown head 'lin'; did you mean 'linear'"),
+        (("scenes", "--augment", "shft"), "did you mean 'shift'"),
+        (("scenes", "--calibrate", "plat"), "did you mean 'platt'"),
+        (("scenes", "--rule", "bestf"), "unknown rule 'bestf'; use a threshold such as 0.5"),
+        (("scenes", "--metric", "mpa"), "did you mean 'map'"),
+        (("scenes", "--set", "recipe.lr=1"), "did you mean 'recipe.optimizer.lr'"),
+        (("scenes", "--set", "lr"), "a setting must look like key=value, got 'lr'"),
+        (("scenes", "--settings", "no.yaml"), "no.yaml does not exist"),
+        (("scenes", "--set", "data_options.szie=3"), "has no option 'szie'; did you mean 'size'"),
+    ],
+)
+def test_wrong_names_get_one_sentence_and_leave_nothing(
+    tmp_path, monkeypatch, capsys, arguments, sentence
+):
+    assert call(monkeypatch, "train", *arguments, "-o", str(tmp_path / "run")) == 1
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    def interrupted(*words, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labelwise.training.run.train", interrupted)
+    assert call(monkeypatch, "train", "scenes", "-o", str(tmp_path)) == 130
+    assert "stopped; run the same command again to go on" in capsys.readouterr().err
+
+
+def test_the_demo_is_train_with_the_defaults(monkeypatch, capsys):
+    seen = {}
+    monkeypatch.setattr(
+        "labelwise.cli.train.carry_out", lambda settings, folder, fresh: seen.update(s=settings)
+    )
+    assert call(monkeypatch, "demo") == 0
+    assert seen["s"].model_dump(exclude_defaults=True) == {"data": "scenes"}
+    sys.stdout.flush()

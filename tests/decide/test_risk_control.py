@@ -1,0 +1,168 @@
+"""Oracles: the definition on every threshold, MAPIE's grid, and the promise by simulation."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.decide import NEVER, GroupRules, by_group, control_false_alarms, control_recall
+from labelwise.errors import DataError
+
+
+def draw(rng, images, labels=6, empty=0.3):
+    """Images with labels of chance p, a share of them without any; scores are not calibrated."""
+    logits = rng.normal(size=(images, labels)) * 1.5 - 0.5
+    truth = rng.random((images, labels)) < 1 / (1 + np.exp(-logits))
+    truth[rng.random(images) < empty] = False
+    return 1 / (1 + np.exp(-(0.5 * logits + 0.3 * rng.normal(size=logits.shape)))), truth
+
+
+def missed(probs, truth, t):
+    held = truth.sum(1)
+    return np.where(held > 0, ((probs < t) & truth).sum(1) / np.maximum(held, 1), 0.0)
+
+
+def alarms(probs, truth, t):
+    return ((probs >= t) & ~truth).sum(1) / np.maximum((~truth).sum(1), 1)
+
+
+@pytest.mark.parametrize("level", [0.02, 0.1, 0.3, 0.9])
+@pytest.mark.parametrize("decimals", [2, 12])
+def test_thresholds_are_the_extreme_ones_that_the_definition_allows(level, decimals):
+    rng = np.random.default_rng(0)
+    probs, truth = draw(rng, 60)
+    probs = probs.round(decimals)
+    candidates = np.unique(np.r_[0.0, probs.ravel(), np.nextafter(probs.ravel(), 2), NEVER])
+
+    def allowed(losses):
+        return (losses.sum() + 1) / 61 <= level + 1e-12
+
+    t = control_recall(probs, truth, miss_rate=level).value
+    best = max((c for c in candidates if allowed(missed(probs, truth, c))), default=0.0)
+    np.testing.assert_array_equal(probs >= t, probs >= best)
+    t = control_false_alarms(probs, truth, rate=level).value
+    best = min((c for c in candidates if allowed(alarms(probs, truth, c))), default=NEVER)
+    np.testing.assert_array_equal(probs >= t, probs >= best)
+
+
+@pytest.mark.parametrize("images", [15, 60])
+def test_the_promise_holds_on_new_images_and_is_not_wasteful(images):
+    level, rounds = 0.2, 600
+    rng = np.random.default_rng(1)
+    risks = {"missed": [], "alarms": [], "any": [], "labelled": [], "label": []}
+    for _ in range(rounds):
+        probs, truth = draw(rng, images)
+        new, real = draw(rng, 20)
+        t = control_recall(probs, truth, miss_rate=level).value
+        risks["missed"].append(missed(new, real, t).mean())
+        t = control_recall(probs, truth, miss_rate=level, among="labelled").value
+        risks["labelled"].append(missed(new, real, t)[real.any(1)].mean())
+        t = control_false_alarms(probs, truth, rate=level).value
+        risks["alarms"].append(alarms(new, real, t).mean())
+        t = control_false_alarms(probs, truth, rate=level, count="any").value
+        risks["any"].append((alarms(new, real, t) > 0).mean())
+        t = control_recall(probs, truth, miss_rate=level, scope="label").value[0]
+        risks["label"].append(np.mean(new[real[:, 0], 0] < t) if real[:, 0].any() else level / 2)
+    for name, values in risks.items():
+        error = np.std(values) / rounds**0.5
+        assert np.mean(values) <= level + 3 * error, name
+        if images == 60 and name != "label":
+            assert np.mean(values) >= level - 2 / images - 3 * error, name
+
+
+def test_images_without_labels_are_accepted_and_miss_nothing():
+    rng = np.random.default_rng(2)
+    probs, truth = draw(rng, 200, empty=0.0)
+    truth[~truth.any(1), 0] = True
+    emptied = np.concatenate([truth, np.zeros_like(truth)])
+    doubled = np.concatenate([probs, probs])
+    strict = control_recall(probs, truth, miss_rate=0.1).value
+    assert control_recall(doubled, emptied, miss_rate=0.1).value > strict
+    assert control_recall(doubled, emptied, miss_rate=0.1, among="labelled").value == strict
+    # A false alarm on an image without labels counts: more of them, a higher threshold.
+    loud = np.concatenate([probs, np.full_like(probs, 0.99)])
+    assert control_false_alarms(loud, emptied, rate=0.1).value > 0.99
+
+
+def test_unknown_entries_leave_sums_and_counts():
+    rng = np.random.default_rng(3)
+    probs, truth = draw(rng, 100)
+    observed = np.ones_like(truth)
+    observed[50:] = False
+    hidden = np.where(observed, truth, 1)
+    for fit, option in ((control_recall, "miss_rate"), (control_false_alarms, "rate")):
+        expected = fit(probs[:50], truth[:50], **{option: 0.2})
+        assert fit(probs, hidden, observed, **{option: 0.2}) == expected
+        assert fit(*map(torch.from_numpy, (probs, hidden, observed)), **{option: 0.2}) == expected
+
+
+def test_too_few_images_give_the_safe_answer():
+    probs, truth = np.array([[0.5, 0.6]]), np.array([[1, 0]])
+    assert control_recall(probs, truth, miss_rate=0.1).value == 0.0
+    assert control_false_alarms(probs, truth, rate=0.1).value == NEVER
+    label = control_recall(probs, truth, miss_rate=0.1, scope="label")
+    assert label.value == (0.0, 0.0)
+    assert control_false_alarms(probs, truth, rate=0.1, scope="label").value == (NEVER, NEVER)
+
+
+def test_float32_scores_at_the_threshold_are_decided_as_they_were_counted():
+    rng = np.random.default_rng(4)
+    probs, truth = draw(rng, 300)
+    probs = probs.astype(np.float32)
+    t = control_false_alarms(probs, truth, rate=0.1).value
+    assert np.float32(t) == t
+    assert (alarms(probs, truth, np.float32(t)).sum() + 1) / 301 <= 0.1
+
+
+def test_each_group_keeps_its_own_promise():
+    rng = np.random.default_rng(5)
+    probs, truth = draw(rng, 400)
+    groups = np.where(np.arange(400) % 2 == 0, "day", "night")
+    probs[groups == "night"] **= 3
+    rules = by_group(control_recall, probs, truth, groups, miss_rate=0.1)
+    assert isinstance(rules, GroupRules)
+    for name in ("day", "night"):
+        rows = groups == name
+        assert rules.rules[name] == control_recall(probs[rows], truth[rows], miss_rate=0.1)
+        np.testing.assert_array_equal(
+            rules(probs, groups)[rows], probs[rows] >= rules.rules[name].value
+        )
+        assert missed(probs[rows], truth[rows], rules.rules[name].value).mean() <= 0.1
+    masked = by_group(control_recall, probs, truth, groups, np.ones_like(truth), miss_rate=0.1)
+    assert masked == rules
+    with pytest.raises(DataError, match="no rule was fitted for group 'nigh'; did you mean"):
+        rules(probs[:1], np.array(["nigh"]))
+    with pytest.raises(ValueError, match="groups must name each of the 400 images"):
+        by_group(control_recall, probs, truth, groups[:3], miss_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p, y: control_recall(p, y, miss_rate=0), "miss_rate must lie strictly"),
+        (lambda p, y: control_recall(p, y, miss_rate=0.1, among="some"), "no such among"),
+        (lambda p, y: control_recall(p, y, miss_rate=0.1, scope="x"), "scope must be"),
+        (lambda p, y: control_false_alarms(p, y, rate=1), "rate must lie strictly"),
+        (lambda p, y: control_false_alarms(p, y, rate=0.1, count="x"), "no such count"),
+    ],
+)
+def test_wrong_calls_say_the_rule(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(*draw(np.random.default_rng(0), 10))
+
+
+def test_mapie_refuses_images_without_labels_and_finds_the_same_threshold_otherwise():
+    mapie = pytest.importorskip("mapie.risk_control")
+    rng = np.random.default_rng(6)
+    probs, truth = draw(rng, 300, empty=0.0)
+    truth[~truth.any(1), 0] = True
+
+    def controlled(labels):
+        controller = mapie.MultiLabelClassificationController(
+            lambda x: x, risk="recall", method="crc", target_level=0.9
+        )
+        return controller.calibrate(probs, labels.astype(int))
+
+    with pytest.raises(ValueError, match="at least one label"):
+        controlled(np.zeros_like(truth))
+    found = float(np.ravel(controlled(truth).best_predict_param)[0])
+    assert abs(found - control_recall(probs, truth, miss_rate=0.1).value) <= 0.011  # its grid

@@ -1,0 +1,140 @@
+"""Oracles: the functions that the estimators wrap, and scikit-learn's own checks of estimators."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import TunedThresholdClassifierCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.utils.estimator_checks import (
+    check_estimator_cloneable,
+    check_estimator_repr,
+    check_get_params_invariance,
+    check_mixin_order,
+    check_no_attributes_set_in_init,
+    check_parameters_default_constructible,
+    check_set_params,
+)
+
+from labelwise.calibrate import CALIBRATORS, auto, platt
+from labelwise.decide import best_f, control_recall, least_cost
+from labelwise.integrations.sklearn import MultilabelCalibrator, MultilabelThreshold
+from labelwise.links import Sigmoid
+
+ESTIMATORS = pytest.mark.parametrize("estimator", [MultilabelCalibrator(), MultilabelThreshold()])
+
+
+def problem(images=200, labels=4, seed=0):
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(size=(images, labels)) * 1.5 - 1
+    truth = (rng.random((images, labels)) < 1 / (1 + np.exp(-odds))).astype(int)
+    return 2 * odds + 1, truth, rng.random((images, labels)) < 0.8
+
+
+@ESTIMATORS
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_estimator_cloneable,
+        check_estimator_repr,
+        check_get_params_invariance,
+        check_mixin_order,
+        check_no_attributes_set_in_init,
+        check_parameters_default_constructible,
+        check_set_params,
+    ],
+)
+def test_scikit_learns_checks_of_parameters(estimator, check):
+    check(type(estimator).__name__, clone(estimator))
+
+
+@ESTIMATORS
+def test_fitting_leaves_parameters_alone_and_survives_pickle(estimator):
+    scores, truth, _ = problem()
+    probs = 1 / (1 + np.exp(-scores))
+    before = estimator.get_params()
+    fitted = clone(estimator).fit(probs, truth)
+    assert fitted.get_params() == before
+    again = pickle.loads(pickle.dumps(fitted))
+    answer = "predict_proba" if isinstance(estimator, MultilabelCalibrator) else "predict"
+    np.testing.assert_array_equal(getattr(again, answer)(probs), getattr(fitted, answer)(probs))
+    with pytest.raises(NotFittedError):
+        getattr(clone(fitted), answer)(probs)
+    with pytest.raises(ValueError, match=r"X has 2 features, but .* is expecting 4 features"):
+        getattr(fitted, answer)(probs[:, :2])
+
+
+@pytest.mark.parametrize("method", CALIBRATORS)
+def test_calibrator_is_the_function_of_its_name(method):
+    scores, truth, mask = problem(80)
+    found = MultilabelCalibrator(method).fit(scores, truth, mask).predict_proba(scores)
+    link = CALIBRATORS[method](scores, truth, Sigmoid(), mask)
+    np.testing.assert_array_equal(found, link(torch.from_numpy(scores)).numpy())
+    assert found.shape == truth.shape
+
+
+def test_calibrator_chooses_by_itself():
+    scores, truth, _ = problem(60)
+    found = MultilabelCalibrator("auto").fit(scores, truth).predict_proba(scores)
+    expected = auto(scores, truth, Sigmoid()).link(torch.from_numpy(scores)).numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_calibrator_is_told_what_scores_are():
+    scores, truth, _ = problem()
+    probs = 1 / (1 + np.exp(-scores))
+    logits = MultilabelCalibrator().fit(scores, truth).predict_proba(scores)
+    same = MultilabelCalibrator(scores="probs").fit(probs, truth).predict_proba(probs)
+    np.testing.assert_allclose(same, logits, rtol=1e-5)
+    raw = MultilabelCalibrator(scores="raw").fit(scores, truth).predict_proba(scores)
+    link = platt(scores, truth, None)
+    np.testing.assert_array_equal(raw, link(torch.from_numpy(scores)).numpy())
+    probs[0, 0], probs[1, 1] = 0.0, 1.0
+    certain = MultilabelCalibrator(scores="probs").fit(probs, truth).predict_proba(probs)
+    assert np.isfinite(certain).all()
+
+
+def test_calibrator_says_what_is_wrong():
+    scores, truth, _ = problem(20)
+    with pytest.raises(ValueError, match="method must be one of auto, temperature"):
+        MultilabelCalibrator("magic").fit(scores, truth)
+    with pytest.raises(ValueError, match="scores must be 'logits', 'probs' or 'raw', got 'x'"):
+        MultilabelCalibrator(scores="x").fit(scores, truth)
+    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
+        MultilabelCalibrator(scores="probs").fit(scores, truth)
+
+
+def test_threshold_is_the_function_of_its_goal():
+    scores, truth, mask = problem()
+    probs = 1 / (1 + np.exp(-scores))
+    found = MultilabelThreshold(per_label=True).fit(probs, truth, mask)
+    rule = best_f(probs, truth, mask, scope="label")
+    assert tuple(found.thresholds_) == rule.value
+    np.testing.assert_array_equal(found.predict(probs), rule(probs))
+    found = MultilabelThreshold("miss rate", 0.2).fit(probs, truth)
+    assert found.rule_ == control_recall(probs, truth, miss_rate=0.2)
+    assert found.thresholds_.shape == (4,)
+    found = MultilabelThreshold("cost", 3.0).fit(probs, truth)
+    assert found.rule_ == least_cost(probs, truth, false_alarm=1, miss=3)
+    found = MultilabelThreshold("average k", 1.5).fit(probs, truth)
+    assert found.predict(probs).sum() == 300
+    for goal in ("precision", "recall", "false alarm rate"):
+        assert MultilabelThreshold(goal, 0.5).fit(probs, truth).predict(probs).any()
+    with pytest.raises(ValueError, match="goal must be one of f, precision"):
+        MultilabelThreshold("magic").fit(probs, truth)
+
+
+def test_scikit_learn_refuses_what_these_do():
+    scores, truth, _ = problem()
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        CalibratedClassifierCV(OneVsRestClassifier(LogisticRegression())).fit(scores, truth)
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        TunedThresholdClassifierCV(OneVsRestClassifier(LogisticRegression())).fit(scores, truth)
+    assert (truth.sum(1) == 0).any()
+    probs = MultilabelCalibrator().fit(scores, truth).predict_proba(scores)
+    assert MultilabelThreshold().fit(probs, truth).predict(probs).shape == truth.shape

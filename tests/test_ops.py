@@ -1,0 +1,44 @@
+"""Stable primitives. Oracles: torch on the kept entries, float64, definitions."""
+
+import torch
+
+from labelwise.ops import log1mexp, log_softplus, masked_logsumexp, masked_mean, split_labels
+
+
+def test_masked_logsumexp_is_logsumexp_of_the_kept():
+    values = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(4, 6) < 0.5
+    mask[0], mask[1, 0] = False, True
+    found = masked_logsumexp(values, mask, 1)
+    for row in range(1, 4):
+        if mask[row].any():
+            torch.testing.assert_close(found[row], values[row][mask[row]].logsumexp(dim=0))
+    assert found.isfinite().all()
+    found.sum().backward()
+    assert values.grad.isfinite().all()
+    assert (values.grad[~mask] == 0).all()
+
+
+def test_masked_mean_of_nothing_is_zero_with_a_gradient():
+    values = torch.full((2, 2), float("inf"), requires_grad=True)
+    found = masked_mean(values, torch.zeros(2, 2, dtype=torch.bool))
+    found.backward()
+    assert found == 0
+    assert (values.grad == 0).all()
+
+
+def test_split_labels_leaves_the_unobserved_out_of_both():
+    labels = torch.tensor([0.0, 1.0, 0.7, 0.5, 1.0, 0.0])
+    observed = torch.tensor([True, True, True, True, False, False])
+    present, absent = split_labels(labels, observed)
+    assert present.tolist() == [False, True, True, False, False, False]
+    assert absent.tolist() == [True, False, False, True, False, False]
+
+
+def test_logs_keep_their_digits():
+    x = torch.tensor([-1e-7, -1e-3, -0.5, -0.8, -20.0, -100.0])
+    expected = torch.log(-torch.expm1(x.double()))
+    torch.testing.assert_close(log1mexp(x).double(), expected, rtol=1e-6, atol=1e-30)
+    x = torch.tensor([-90.0, -31.0, -29.0, 0.0, 50.0])
+    expected = torch.log(torch.log1p(x.double().exp()))
+    torch.testing.assert_close(log_softplus(x).double(), expected, rtol=1e-6, atol=0)

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import torch
+from tiny_run import tiny_settings, tiny_table
+
+from labelwise.data import LabelTable
+from labelwise.errors import SettingsError
+from labelwise.methods import METHODS
+from labelwise.training.build import build_model, build_objective, fingerprint, start_at_priors
+from labelwise.types import Outputs
+
+
+def built(method, table, **flags):
+    settings = tiny_settings(method=method, **flags)
+    torch.manual_seed(0)
+    model, _ = build_model(settings, table)
+    facts = table.splits()["train"].facts()
+    return model, build_objective(settings, facts, model), facts
+
+
+@pytest.mark.parametrize("method", ["bce", "spa", "asl+phi", "focal+phi", "softmax"])
+def test_training_starts_at_the_label_shares(method):
+    model, objective, facts = built(method, tiny_table())
+    start_at_priors(model, objective, facts)
+    outputs: Outputs = model(torch.zeros(1, 6))
+    probs = objective.link(outputs.logits.double())[0]
+    shares = torch.tensor(facts.priors)
+    expected = shares / shares.sum() if method == "softmax" else shares
+    torch.testing.assert_close(probs, expected.double(), atol=1e-5, rtol=1e-4)
+
+
+def test_quasibinary_starts_at_the_shares_up_to_a_shift():
+    model, objective, facts = built("quasibinary", tiny_table())
+    start_at_priors(model, objective, facts)
+    logits = model(torch.zeros(1, 6)).logits[0].double()
+    difference = logits - torch.tensor(facts.priors).double().log()
+    torch.testing.assert_close(difference, difference.mean().expand(4), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["two-way", "role"])
+def test_methods_without_shares_keep_the_heads_start(method):
+    model, objective, facts = built(method, tiny_table())
+    before = model.head.classifier.bias.clone()
+    start_at_priors(model, objective, facts)
+    assert torch.equal(model.head.classifier.bias, before)
+
+
+def test_a_label_that_never_occurs_starts_low_but_finite():
+    table = tiny_table()
+    labels, _ = table.targets()
+    labels[:, 0] = 0
+    rare = LabelTable.from_arrays(table.space, table.images, labels, split=table.split)
+    model, objective, facts = built("bce", rare)
+    start_at_priors(model, objective, facts)
+    assert -8 <= model.head.classifier.bias[0] < -4
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_can_be_built_from_its_name(method):
+    model, objective, _ = built(method, tiny_table())
+    assert set(objective.aux) <= set(model.head.aux)
+
+
+def test_misfits_are_named():
+    with pytest.raises(SettingsError, match="'average-k' needs the head output 'proposal'"):
+        built("average-k", tiny_table(), head="linear")
+    with pytest.raises(SettingsError, match="holds features, so backbone must be 'identity'"):
+        built("bce", tiny_table(), backbone="small-cnn")
+    with pytest.raises(SettingsError, match="'log_loss' needs probabilities.*'two-way' only ranks"):
+        built("two-way", tiny_table(), recipe__metric="log_loss")
+
+
+def test_the_fingerprint_sees_labels_ids_and_splits():
+    table = tiny_table()
+    labels, _ = table.targets()
+    same = fingerprint(table.splits())
+    assert fingerprint(tiny_table().splits()) == same
+    labels[3, 1] ^= 1
+    other = LabelTable.from_arrays(
+        table.space, table.images, labels, split=table.split, name=table.name
+    )
+    assert fingerprint(other.splits()) != same
+    assert fingerprint(table.subset(np.arange(95)).splits()) != same

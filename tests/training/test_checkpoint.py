@@ -1,0 +1,111 @@
+import json
+import resource
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.files import replacing, save_tensors
+from labelwise.training import checkpoint
+
+TENSORS = {"a.b": torch.arange(6.0).view(2, 3), "step": torch.tensor(3)}
+
+
+def test_the_newest_checkpoint_is_read_back_and_the_older_ones_go(tmp_path):
+    assert checkpoint.load_latest(tmp_path) is None
+    checkpoint.save_best(tmp_path, 5, TENSORS)
+    checkpoint.save(tmp_path, TENSORS, {"step": 5, "best_step": 5})
+    checkpoint.save_best(tmp_path, 9, {"x": torch.ones(2)})
+    checkpoint.save(tmp_path, {"x": torch.zeros(1)}, {"step": 9, "best_step": 9})
+    tensors, facts = checkpoint.load_latest(tmp_path)
+    assert facts == {"step": 9, "best_step": 9}
+    assert torch.equal(tensors["x"], torch.zeros(1))
+    assert torch.equal(checkpoint.load_best(tmp_path, 9)["x"], torch.ones(2))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"00000002", "best-00000009.safetensors"}
+
+
+def test_best_weights_written_before_a_kill_do_not_replace_the_old_ones(tmp_path):
+    checkpoint.save_best(tmp_path, 5, TENSORS)
+    checkpoint.save(tmp_path, TENSORS, {"best_step": 5})
+    checkpoint.save_best(tmp_path, 9, {"x": torch.ones(2)})  # killed before its checkpoint
+    _, facts = checkpoint.load_latest(tmp_path)
+    assert torch.equal(checkpoint.load_best(tmp_path, facts["best_step"])["a.b"], TENSORS["a.b"])
+
+
+def test_half_written_folders_are_not_read_and_are_cleared_away(tmp_path):
+    checkpoint.save(tmp_path, TENSORS, {"step": 1})
+    (tmp_path / ".00000002.77.partial").mkdir()
+    (tmp_path / ".00000002.77.partial" / "state.safetensors").write_bytes(b"half")
+    assert checkpoint.load_latest(tmp_path)[1] == {"step": 1}
+    checkpoint.save(tmp_path, TENSORS, {"step": 2})
+    assert {path.name for path in tmp_path.iterdir()} == {"00000002"}
+
+
+def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
+    checkpoint.save(tmp_path, TENSORS, {"step": 1})
+    (tmp_path / "00000001" / "state.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"state.json cannot be read.*--fresh"):
+        checkpoint.load_latest(tmp_path)
+    (tmp_path / "00000001" / "state.safetensors").write_bytes(b"\x99" * 40)
+    with pytest.raises(CheckpointError, match=r"is not a readable safetensors file.*--fresh"):
+        checkpoint.load_latest(tmp_path)
+
+
+def test_the_safetensors_library_reads_what_is_written(tmp_path):
+    one = torch.arange(12.0).view(3, 4)
+    tensors = {
+        "one": one,
+        "same": one,
+        "turned": one.t(),
+        "part": one[1:],
+        "channels": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "scalar": torch.tensor(3),
+        "none": torch.empty(0, 4),
+        "mask": torch.tensor([True, False, True]),
+        "half": torch.randn(3).bfloat16(),
+        "double": torch.randn(3).double(),
+        "größe.weight": torch.ones(1),
+    }
+    save_tensors(tmp_path / "t.safetensors", tensors)
+    read = load_file(tmp_path / "t.safetensors")
+    assert read.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name], tensor)
+
+
+def test_a_disk_that_fills_in_the_middle_leaves_nothing(tmp_path):
+    """A limit on the size of files fails in the middle of a write, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with (
+            pytest.raises(LabelwiseError, match=r"cannot write .*/w: File too large"),
+            replacing(tmp_path / "w") as path,
+        ):
+            save_tensors(path, {"w": torch.zeros(1 << 20)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_file_is_the_old_or_the_new_one(tmp_path):
+    path = tmp_path / "sub" / "f.json"
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps([1]))
+        assert not path.exists()
+
+    def interrupted():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "[1]"
+    assert [file.name for file in path.parent.iterdir()] == ["f.json"]

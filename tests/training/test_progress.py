@@ -1,0 +1,73 @@
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from labelwise.training.progress import Lines, make_watch
+
+RECORD = {
+    "epoch": 3,
+    "step": 30,
+    "epoch_loss": 0.1234,
+    "images_per_second": 1234.5,
+    "val_map": 0.9,
+    "val_log_loss": None,
+    "best": True,
+}
+
+
+def test_without_a_terminal_an_epoch_is_one_plain_line(capsys):
+    watch = make_watch()
+    watch.start("epoch 3/12", 100)
+    watch.advance(100)
+    watch.look(0.5)
+    watch.finish()
+    watch.epoch(RECORD, 12)
+    assert capsys.readouterr().out == (
+        "epoch  3/12  loss 0.1234  val map 0.9000  val log_loss undefined  "
+        "1,234 images/s  best so far\n"
+    )
+
+
+def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
+    clock = iter([0.0, 10.0, 40.0, 41.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    watch = Lines(seconds=30)
+    watch.start("epoch 1/2", 1000, done=200)
+    watch.advance(100)
+    watch.advance(100)
+    watch.advance(100)
+    assert capsys.readouterr().out == "epoch 1/2  400/1,000 images  5 images/s  120 s left\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_terminal_shows_a_bar_with_rate_and_time_left():
+    code = (
+        "import time\n"
+        "from labelwise.training.progress import make_watch\n"
+        "watch = make_watch()\n"
+        "watch.start('epoch 1/2', 400)\n"
+        "for _ in range(4):\n"
+        "    time.sleep(0.15); watch.advance(50); watch.look(0.25)\n"
+        "watch.say('a line above the bar')\n"
+        "watch.finish()\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert child.wait(60) == 0
+    for part in ("epoch 1/2", "/400 images", "images/s", "0:00:0", "loss 0.2500", "a line above"):
+        assert part.encode() in shown, part

@@ -1,0 +1,238 @@
+import json
+import os
+import signal
+import threading
+
+import pytest
+import torch
+import yaml
+from tiny_run import tiny_settings, tiny_table
+
+from labelwise.errors import (
+    CheckpointError,
+    DataError,
+    LabelwiseError,
+    SettingsError,
+    TrainingError,
+)
+from labelwise.files import load_tensors
+from labelwise.predictions import Predictions
+from labelwise.predictor import Predictor
+from labelwise.training.progress import Silent
+from labelwise.training.run import train
+
+
+def weights(folder):
+    return load_tensors(folder / "model.safetensors")
+
+
+def assert_same_weights(one, other, **tolerance):
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], **tolerance)
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Interrupting(Silent):
+    """Sends this process SIGINT after some batches."""
+
+    def __init__(self, batches):
+        self.left = batches
+
+    def advance(self, images):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_leaves_the_files_of_the_design_and_learns(tmp_path):
+    run = train(tiny_settings(recipe__epochs=8), tmp_path, table=tiny_table(600))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        "settings.yaml",
+        "metrics.jsonl",
+        "checkpoint",
+        "predictions",
+        "evaluation.json",
+        "model.safetensors",
+        "model.json",
+    }
+    assert run.evaluation.ranking.map_class > 0.9
+    test = Predictions.load(tmp_path / "predictions" / "test.parquet")
+    assert len(test) == 100
+    epochs = [record for record in records(tmp_path) if "epoch" in record]
+    assert [record["epoch"] for record in epochs] == list(range(1, 9))
+    assert {"val_map", "val_map_sample", "val_log_loss", "epoch_loss"} <= epochs[0].keys()
+    assert yaml.safe_load((tmp_path / "settings.yaml").read_text())["recipe"]["epochs"] == 8
+
+
+def test_the_predictor_gives_the_logits_of_the_predictions_file(tmp_path):
+    table = tiny_table()
+    train(tiny_settings(), tmp_path, table=table)
+    test = Predictions.load(tmp_path / "predictions" / "test.parquet")
+    features = torch.from_numpy(table.splits()["test"].images.features)
+    logits = Predictor.load(tmp_path).logits(features)
+    torch.testing.assert_close(logits, test.logits)
+
+
+@pytest.mark.parametrize("batches", [1, 4, 11, 12])
+def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches):
+    settings, table = tiny_settings(recipe__ema=0.5), tiny_table()
+    train(settings, tmp_path / "whole", table=table)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "cut", table=table, watch=Interrupting(batches))
+    state = next((tmp_path / "cut" / "checkpoint").glob("*/state.json"))
+    assert json.loads(state.read_text())["step"] == batches
+    train(settings, tmp_path / "cut", table=table)
+    assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    settings, table = tiny_settings(), tiny_table()
+    first = train(settings, tmp_path, table=table)
+    before = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    again = train(settings, tmp_path, table=table)
+    assert again.was_finished
+    assert not first.was_finished
+    assert again.evaluation == first.evaluation
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_lost_results_are_made_again_from_the_checkpoint(tmp_path):
+    settings, table = tiny_settings(), tiny_table()
+    train(settings, tmp_path, table=table)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "evaluation.json").unlink()
+    (tmp_path / "model.safetensors").unlink()
+    train(settings, tmp_path, table=table)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_other_settings_are_refused_by_name_unless_fresh(tmp_path):
+    table = tiny_table()
+    train(tiny_settings(), tmp_path, table=table)
+    (tmp_path / "mine.txt").write_text("not ours")
+    other = tiny_settings(recipe__optimizer__lr=0.5, seed=4)
+    with pytest.raises(SettingsError, match=r"lr: 0.05 -> 0.5; seed: 0 -> 4.*--fresh"):
+        train(other, tmp_path, table=table)
+    assert not train(other, tmp_path, table=table, fresh=True).was_finished
+    assert (tmp_path / "mine.txt").exists()
+    same_but_elsewhere = tiny_settings(recipe__optimizer__lr=0.5, seed=4, hardware__workers=2)
+    assert train(same_but_elsewhere, tmp_path, table=table).was_finished
+
+
+def test_other_data_is_refused(tmp_path):
+    settings = tiny_settings()
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path, table=tiny_table(), watch=Interrupting(2))
+    with pytest.raises(CheckpointError, match="the data changed since the run"):
+        train(settings, tmp_path, table=tiny_table(seed=1))
+
+
+def test_same_seed_same_numbers_and_another_seed_others(tmp_path):
+    table = tiny_table()
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(tiny_settings(seed=seed), tmp_path / name, table=table)
+    assert_same_weights(tmp_path / "a", tmp_path / "b", atol=0, rtol=0)
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "a", tmp_path / "c")
+
+
+def test_accumulated_halves_are_one_whole_batch(tmp_path):
+    table = tiny_table()
+    whole = tiny_settings(batch_size=16, recipe__optimizer__name="sgd")
+    halves = tiny_settings(batch_size=8, recipe__accumulate=2, recipe__optimizer__name="sgd")
+    train(whole, tmp_path / "whole", table=table)
+    train(halves, tmp_path / "halves", table=table)
+    assert_same_weights(tmp_path / "whole", tmp_path / "halves", atol=1e-6, rtol=1e-5)
+
+
+def test_methods_that_couple_a_batch_refuse_accumulation(tmp_path):
+    settings = tiny_settings(method="two-way", recipe__accumulate=2)
+    with pytest.raises(SettingsError, match="'two-way' couples the images of a batch"):
+        train(settings, tmp_path / "new", table=tiny_table())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    table = tiny_table()
+    table.images.features[table.split == "train"] *= 1e19
+    settings = tiny_settings(
+        recipe__optimizer__name="sgd", recipe__optimizer__lr=1e18, recipe__schedule__name="constant"
+    )
+    with pytest.raises(TrainingError, match=r"epoch 1, batch \d+ of 4 \(images 0000"):
+        train(settings, tmp_path, table=table)
+    assert not list((tmp_path / "checkpoint").glob("*/state.json"))
+
+
+def test_early_stopping_waits_for_patience_and_deploys_the_best_epoch(tmp_path):
+    settings = tiny_settings(
+        recipe__epochs=30, recipe__patience=2, recipe__optimizer__lr=0.5, recipe__metric="log_loss"
+    )
+    train(settings, tmp_path, table=tiny_table())
+    epochs = [record for record in records(tmp_path) if "epoch" in record]
+    losses = [record["val_log_loss"] for record in epochs]
+    best = losses.index(min(losses))
+    assert len(epochs) == best + 3 < 30
+    val = Predictions.load(tmp_path / "predictions" / "val.parquet")
+    log_p, log_q = val.link.log_probs(val.logits.double())
+    loss = -torch.where(val.labels > 0, log_p, log_q).mean()
+    assert loss.item() == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_without_validation_or_test_the_run_says_what_is_missing(tmp_path):
+    table = tiny_table()
+    train_only = table.subset(table.split == "train")
+    run = train(tiny_settings(calibrate="platt"), tmp_path / "one", table=train_only)
+    assert run.evaluation.data.split == "train"
+    assert any("no validation split" in note for note in run.evaluation.notes)
+    with pytest.raises(DataError, match="must have rows in the split train, got val, test"):
+        train(tiny_settings(), tmp_path / "two", table=table.subset(table.split != "train"))
+
+
+def test_a_path_below_a_file_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LabelwiseError, match="part of that path is a file, not a folder"):
+        train(tiny_settings(), tmp_path / "file" / "run", table=tiny_table())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(28, "the disk is full"), (13, "no permission"), (30, "read-only")]
+)
+def test_a_disk_that_cannot_be_written_leaves_the_last_checkpoint(
+    tmp_path, monkeypatch, code, words
+):
+    settings, table = tiny_settings(), tiny_table()
+    sync, left = os.fsync, [9]
+
+    def failing(descriptor):
+        left[0] -= 1
+        if left[0] <= 0:
+            raise OSError(code, os.strerror(code))
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", failing)
+    with pytest.raises(LabelwiseError, match=words):
+        train(settings, tmp_path / "cut", table=table)
+    monkeypatch.setattr("os.fsync", sync)
+    assert not list(tmp_path.rglob("*.partial"))
+    train(settings, tmp_path / "cut", table=table)
+    train(settings, tmp_path / "whole", table=table)
+    assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
+    steps = [[record["step"] for record in records(tmp_path / run)] for run in ("whole", "cut")]
+    assert steps[0] == steps[1]
+
+
+def test_training_in_a_thread_leaves_signals_alone(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    worker = threading.Thread(
+        target=train, args=(tiny_settings(), tmp_path), kwargs={"table": tiny_table()}
+    )
+    worker.start()
+    worker.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "model.json").exists()
