@@ -170,7 +170,7 @@ class Predictor:
             if digest != facts["weights_sha256"]:
                 raise ValueError(
                     "model.safetensors is damaged or belongs to another model.json; "
-                    "run the training command again, or copy both files together"
+                    "delete it and run the training command again, or copy both files together"
                 )
             predictor = _rebuilt(facts)
             predictor.model.load_state_dict(load_tensors(weights))

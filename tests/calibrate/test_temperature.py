@@ -21,9 +21,9 @@ def test_golden():
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-def test_sigmoid_is_scipys_minimum(scale, unknown):
-    logits, labels, observed = problem(unknown=unknown)
+@pytest.mark.parametrize(("scale", "images"), [(0.1, 400), (1.0, 400), (30.0, 400), (1.0, 20_000)])
+def test_sigmoid_is_scipys_minimum(scale, images, unknown):
+    logits, labels, observed = problem(images, unknown=unknown)
     logits = logits * scale
     link = temperature(logits, labels, Sigmoid(), observed)
 
@@ -51,6 +51,13 @@ def test_softmax_is_scipys_minimum_and_stays_a_softmax():
     assert link.temperature == pytest.approx(1 / best.x, rel=1e-5)
     warm = temperature(logits, labels, Softmax(temperature=4.0))
     assert warm.temperature == pytest.approx(link.temperature, rel=1e-9)
+
+
+def test_float32_logits_give_the_same_temperature():
+    logits, labels, _ = problem(20_000)
+    for link in (Sigmoid(), Softmax()):
+        single = temperature(logits.float(), labels, link).temperature
+        assert single == pytest.approx(temperature(logits, labels, link).temperature, rel=1e-5)
 
 
 def test_single_label_softmax_is_the_best_of_a_grid():

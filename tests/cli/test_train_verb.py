@@ -1,7 +1,6 @@
 """``labelwise train`` in this process on a small table of images."""
 
 import json
-import sys
 
 import pytest
 import yaml
@@ -117,11 +116,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     assert "stopped; run the same command again to go on" in capsys.readouterr().err
 
 
-def test_the_demo_is_train_with_the_defaults(monkeypatch, capsys):
+def test_the_demo_trains_cross_entropy_on_scenes_without_mirroring(monkeypatch):
     seen = {}
     monkeypatch.setattr(
-        "labelwise.cli.train.carry_out", lambda settings, folder, fresh: seen.update(s=settings)
+        "labelwise.cli.train.carry_out",
+        lambda settings, folder, fresh: seen.update(settings=settings, folder=folder),
     )
     assert call(monkeypatch, "demo") == 0
-    assert seen["s"].model_dump(exclude_defaults=True) == {"data": "scenes"}
-    sys.stdout.flush()
+    settings = seen["settings"]
+    assert (settings.data, settings.method, settings.backbone) == ("scenes", "bce", "small-cnn")
+    assert (settings.calibrate, settings.rule) == ("auto", "best-f")
+    assert "flip" not in settings.augment
+    assert str(seen["folder"]) == "runs/demo"

@@ -127,8 +127,11 @@ def test_each_group_keeps_its_own_promise():
             rules(probs, groups)[rows], probs[rows] >= rules.rules[name].value
         )
         assert missed(probs[rows], truth[rows], rules.rules[name].value).mean() <= 0.1
-    masked = by_group(control_recall, probs, truth, groups, np.ones_like(truth), miss_rate=0.1)
-    assert masked == rules
+    observed = rng.random(truth.shape) < 0.5
+    masked = by_group(control_recall, probs, truth, groups, observed, miss_rate=0.1)
+    rows = groups == "day"
+    expected = control_recall(probs[rows], truth[rows], observed[rows], miss_rate=0.1)
+    assert masked.rules["day"] == expected != rules.rules["day"]
     with pytest.raises(DataError, match="no rule was fitted for group 'nigh'; did you mean"):
         rules(probs[:1], np.array(["nigh"]))
     with pytest.raises(ValueError, match="groups must name each of the 400 images"):

@@ -28,6 +28,14 @@ def test_top_k_takes_lower_columns_of_equal_ones(probs, k):
     np.testing.assert_array_equal(TopK(k)(torch.from_numpy(probs)).numpy(), expected)
 
 
+def test_top_k_of_many_equal_ones():
+    probs = np.random.default_rng(0).integers(0, 3, (20, 500)) / 3
+    for values, row in zip(probs, TopK(40)(probs), strict=True):
+        best = sorted(range(500), key=lambda column: (-values[column], column))[:40]
+        assert np.flatnonzero(row).tolist() == sorted(best)
+    np.testing.assert_array_equal(TopK(40)(torch.from_numpy(probs)).numpy(), TopK(40)(probs))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_threshold_compares_each_label_with_its_own(dtype):
     probs = torch.tensor([[0.5, 0.25, 1.0], [0.75, 0.5, 0.0]], dtype=dtype)
@@ -39,11 +47,11 @@ def test_threshold_compares_each_label_with_its_own(dtype):
 
 
 def test_threshold_tells_neighbouring_float32_numbers_apart():
-    low = np.float32(0.1)
-    high = np.nextafter(low, np.float32(1))
-    middle = (float(low) + float(high)) / 2
-    for probs in (np.array([[low, high]]), torch.tensor([[low, high]])):
-        assert Threshold(middle)(probs).tolist() == [[False, True]]
+    for low in np.linspace(0.1, 0.9, 20, dtype=np.float32):
+        high = np.nextafter(low, np.float32(1))
+        middle = (float(low) + float(high)) / 2
+        for probs in (np.array([[low, high]]), torch.tensor([[low, high]])):
+            assert Threshold(middle)(probs).tolist() == [[False, True]]
 
 
 def test_wrong_rules_say_what_is_wrong():

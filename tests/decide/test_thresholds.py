@@ -135,6 +135,12 @@ def test_least_cost_beats_every_threshold(false_alarm, miss):
     assert cost(t) == min(map(cost, every_threshold(probs)))
 
 
+def test_never_is_cheapest_where_the_best_scores_are_false_alarms():
+    probs, truth = np.array([[0.9], [0.8], [0.7]]), np.array([[0], [0], [1]])
+    assert least_cost(probs, truth, false_alarm=1, miss=1).value == NEVER
+    assert least_cost(probs, truth, false_alarm=1, miss=3).value == pytest.approx(0.35)
+
+
 def test_calibrated_probabilities_need_no_fit_for_costs():
     rng = np.random.default_rng(0)
     probs = rng.random((40_000, 1))

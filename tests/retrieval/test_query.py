@@ -27,6 +27,8 @@ SPACE = LabelSpace(("dog", "beach", "hot dog", "rock, paper", "-5 degrees", 'say
         (r"rock\, paper, -\-5 degrees", ["rock, paper"], ["-5 degrees"]),
         (r"say \"cheese\"", ['say "cheese"'], []),
         ("dog, dog", ["dog"], []),
+        ('"-5 degrees"', ["-5 degrees"], []),
+        (r"\-5 degrees", ["-5 degrees"], []),
         ('" padded "', [" padded "], []),
         ("a - b", ["a - b"], []),
     ],

@@ -66,7 +66,7 @@ def test_misfits_are_named():
         built("average-k", tiny_table(), head="linear")
     with pytest.raises(SettingsError, match="holds features, so backbone must be 'identity'"):
         built("bce", tiny_table(), backbone="small-cnn")
-    with pytest.raises(SettingsError, match="'log_loss' needs probabilities.*'two-way' only ranks"):
+    with pytest.raises(SettingsError, match=r"'log_loss' needs probabilities.*only ranks"):
         built("two-way", tiny_table(), recipe__metric="log_loss")
 
 

@@ -31,6 +31,7 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
     [
         ({"metod": "bce"}, "unknown setting 'metod'; did you mean 'method'"),
         ({"recipe.optimizer.lrr": 1}, "unknown setting 'recipe.optimizer.lrr'; did you mean 'lr'"),
+        ({"optons": {}}, "unknown setting 'optons'; did you mean 'options'"),
         ({"recipe.lr": 1}, "unknown setting 'recipe.lr'; did you mean 'recipe.optimizer.lr'"),
         ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),
         ({"recipe.optimizer.name": "adam"}, "'recipe.optimizer.name': .*'adamw' or 'sgd'.*'adam'"),
@@ -72,7 +73,7 @@ def test_assignments_are_yaml():
 def test_how_a_run_is_carried_out_is_no_difference():
     one = Settings(data="scenes")
     other = read_settings(None, {"data": "scenes", "hardware.devices": 2, "options.k": 3})
-    assert differences(one, other) == ["options: {} -> None", "options.k: None -> 3"]
+    assert differences(one, other) == ["options.k: None -> 3"]
     assert differences(one, read_settings(None, {"data": "scenes", "hardware.workers": 2})) == []
 
 

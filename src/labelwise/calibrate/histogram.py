@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labelwise.calibrate.entries import Entries, Matrix, limited_log_odds, read_entries
-from labelwise.calibrate.holdout import choose, dealt
+from labelwise.calibrate.holdout import choose, folds_of
 from labelwise.links import Link
 
 __all__ = ["Histogram", "histogram"]
@@ -88,13 +88,14 @@ def histogram(
         raise ValueError(f"strength must not be negative, got {strength}")
     entries = read_entries(logits, labels, link, observed)
     edges = _edges(entries, bins)
+    parts = _counts(entries, edges)
+    counts = parts.sum(0)
     if scope == "shared":
-        levels = _pooled(_counts(entries, edges))[None]
+        levels = _pooled(counts)[None]
     else:
         if strength is None:
-            parts = [_counts(part, edges) for part in dealt(entries, FOLDS)]
-            strength = choose(STRENGTHS, parts, _losses)
-        levels = _levels(_counts(entries, edges), strength)
+            strength = choose(STRENGTHS, [*parts], _losses)
+        levels = _levels(counts, strength)
     return Histogram(link, edges.tolist(), levels.tolist(), entries.limit)
 
 
@@ -116,15 +117,21 @@ def _edges(entries: Entries, bins: int) -> Tensor:
 
 
 def _counts(entries: Entries, edges: Tensor) -> Tensor:
-    """Return how many entries, and how many present ones, fall in each bin: (2, K, B)."""
-    labels, bins = entries.num_labels, len(edges) + 1
-    counts = torch.zeros(2, labels * bins, dtype=torch.float64, device=edges.device)
+    """Return how many entries, and how many present ones, fall in each bin: (folds, 2, K, B)."""
+    count, labels, bins = len(entries.logits), entries.num_labels, len(edges) + 1
+    folds = min(FOLDS, count)
+    counts = torch.zeros(2, folds * labels * bins, dtype=torch.float64, device=edges.device)
+    fold = folds_of(count, folds).to(edges.device)[:, None]
     first = torch.arange(labels, device=edges.device) * bins
+    start = 0
     for u, y, w in entries.rows():
-        cell = (torch.bucketize(u, edges.to(u.dtype)) + first).flatten()
-        counts[0].scatter_add_(0, cell, (torch.ones_like(u) if w is None else w).double().flatten())
-        counts[1].scatter_add_(0, cell, y.double().flatten())
-    return counts.view(2, labels, bins)
+        shift = first + fold[start : start + len(u)] * (labels * bins)
+        cell = torch.bucketize(u, edges.to(u.dtype)).add_(shift).flatten()
+        weight = torch.ones_like(u) if w is None else w
+        for total, values in zip(counts, (weight, y), strict=True):
+            total.scatter_add_(0, cell, values.double().flatten())
+        start += len(u)
+    return counts.view(2, folds, labels, bins).transpose(0, 1)
 
 
 def _pooled(counts: Tensor) -> Tensor:

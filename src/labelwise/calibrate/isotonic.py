@@ -23,7 +23,7 @@ __all__ = ["Isotonic", "isotonic"]
 
 STRENGTHS = (1e4, 1e3, 3e2, 1e2, 3e1, 1e1, 3.0)
 FOLDS = 3
-SAMPLE = 1 << 22
+SAMPLE = 1 << 20
 
 Curve = tuple[list[float], list[float]]  # knots and levels
 

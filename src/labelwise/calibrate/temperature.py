@@ -22,7 +22,10 @@ from labelwise.links import Link, Softmax
 __all__ = ["Temperature", "temperature"]
 
 LEAST, MOST = 1e-6, 100.0
-STEPS = 200
+STEPS = 100
+MANY, COARSE = 8192, 8
+
+Derivatives = Callable[[Entries, float], tuple[float, float]]
 
 
 class Temperature(Link):
@@ -50,9 +53,24 @@ def temperature(
     """Return the link with the temperature of the least log loss; a softmax stays a softmax."""
     if isinstance(link, Softmax):
         entries = read_entries(logits, labels, None, observed)
-        return Softmax(link.temperature / _root(lambda a: _softmax(entries, a / link.temperature)))
+        return Softmax(1 / _fit(entries, _softmax))
     entries = read_entries(logits, labels, link, observed)
-    return Temperature(link, 1 / _root(lambda a: _sigmoid(entries, a)), entries.limit)
+    return Temperature(link, 1 / _fit(entries, _sigmoid), entries.limit)
+
+
+def _fit(entries: Entries, derivatives: Derivatives) -> float:
+    """Return a = 1 / T, from a start on some of the rows where there are many."""
+    start = 1.0
+    if len(entries.logits) > MANY:
+        some = entries.subset(slice(None, None, len(entries.logits) * COARSE // MANY))
+        start = _root(lambda a: derivatives(some, a), start, 1e-3)
+    double = entries.logits.dtype == torch.float64
+    a = _root(lambda a: derivatives(entries, a), start, 1e-13 if double else 1e-6)
+    if a == LEAST:
+        warn("scores do not rise with the labels: the temperature is its maximum", stacklevel=3)
+    if a == MOST:
+        warn("scores separate the labels: the temperature is its minimum, 0.01", stacklevel=3)
+    return a
 
 
 def _sigmoid(entries: Entries, a: float) -> tuple[float, float]:
@@ -60,8 +78,8 @@ def _sigmoid(entries: Entries, a: float) -> tuple[float, float]:
     first = second = 0.0
     for u, y, _ in entries.rows():  # an entry not observed has u = 0 and drops out
         p = torch.sigmoid(a * u)
-        first += ((p - y) * u).sum().item()
-        second += (p * (1 - p) * u * u).sum().item()
+        first += ((p - y) * u).sum(dtype=torch.float64).item()
+        second += ((p - p * p) * u * u).sum(dtype=torch.float64).item()
     return first, second
 
 
@@ -70,30 +88,32 @@ def _softmax(entries: Entries, a: float) -> tuple[float, float]:
     first = second = 0.0
     for v, y, _ in entries.rows():
         counted = y.sum(1) > 0
-        v, y = v[counted], y[counted]
+        v = v - v.mean(1, keepdim=True)
         p = torch.softmax(a * v, dim=1)
-        mean = (p * v).sum(1)
-        first += (mean - (y * v).sum(1) / y.sum(1)).sum().item()
-        second += ((p * v * v).sum(1) - mean * mean).sum().item()
+        weighted = p * v
+        mean = weighted.sum(1)
+        goal = (y * v).sum(1) / y.sum(1).clamp(min=1e-30)
+        first += (mean - goal)[counted].sum(dtype=torch.float64).item()
+        second += ((weighted * v).sum(1) - mean * mean)[counted].sum(dtype=torch.float64).item()
     return first, second
 
 
-def _root(derivatives: Callable[[float], tuple[float, float]]) -> float:
-    """Return a in [LEAST, MOST] where the rising first derivative crosses zero."""
-    low, high = LEAST, MOST
-    if derivatives(low)[0] >= 0:
-        warn("scores do not rise with the labels: the temperature is its maximum", stacklevel=3)
-        return low
-    if derivatives(high)[0] <= 0:
-        warn("scores separate the labels: the temperature is its minimum, 0.01", stacklevel=3)
+def _root(
+    derivatives: Callable[[float], tuple[float, float]], start: float, precision: float
+) -> float:
+    """Return a in [LEAST, MOST] where the rising first derivative crosses zero, or the end."""
+    a, low, high = start, LEAST, MOST
+    first, second = derivatives(a)
+    if first < 0 and derivatives(high)[0] <= 0:
         return high
-    a = 1.0
+    if first >= 0 and derivatives(low)[0] >= 0:
+        return low
     for _ in range(STEPS):
-        first, second = derivatives(a)
         low, high = (a, high) if first < 0 else (low, a)
         newton = a - first / second if second > 0 else low
         following = newton if low < newton < high else (low * high) ** 0.5
-        if abs(following - a) <= 1e-15 * a or first == 0:
-            return following
+        if abs(following - a) <= precision * a or first == 0:
+            return following if first else a
         a = following
+        first, second = derivatives(a)
     return a

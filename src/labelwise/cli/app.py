@@ -5,7 +5,8 @@ Exit status: 0 done, 1 one clear sentence said why not, 2 wrong usage, 130 stopp
 
 import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
@@ -73,6 +74,8 @@ def main() -> None:
     """Run the command line; turn errors into one sentence and an exit status."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    if not debug:
+        warnings.showwarning = _note
     try:
         app(arguments, prog_name="labelwise")
     except Exception as error:
@@ -81,6 +84,19 @@ def main() -> None:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
             complain(_sentence(error))
         sys.exit(1)
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning as one line without a source path; those for programmers not at all."""
+    if category is UserWarning:
+        complain(str(message))
 
 
 def _sentence(error: Exception) -> str:

@@ -40,7 +40,6 @@ def _chunk(costs: Tensor, relevant: Tensor, known: Tensor | None, rows: Tensor) 
     if known is not None:
         for row in rows.T:
             counted &= known[row]
-        total = torch.where(counted, total, torch.inf)
     ranked, order = total.sort(dim=1, descending=True)
     fits, counted = fits.gather(1, order), counted.gather(1, order)
     begins = torch.ones_like(fits)

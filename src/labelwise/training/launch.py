@@ -29,9 +29,10 @@ def make_fabric(
 
     Under torchrun the processes are there already, and their number is torchrun's.
     """
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     from lightning.fabric import Fabric
 
+    for name in ("lightning.fabric", "lightning.pytorch"):  # importing them set their own levels
+        logging.getLogger(name).setLevel(logging.WARNING)
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     nodes = 1

@@ -148,7 +148,7 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
@@ -174,4 +174,4 @@ def _nearest_key(path: tuple[int | str, ...]) -> str:
         return f"; did you mean {' or '.join(map(repr, same))}?"
     place = "".join(f"{parent}." for parent in parents)
     inside = {key.removeprefix(place).partition(".")[0] for key in keys if key.startswith(place)}
-    return nearest(last, sorted(inside))
+    return nearest(last, sorted(inside if parents else Settings.model_fields))

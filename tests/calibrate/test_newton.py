@@ -1,0 +1,107 @@
+"""Oracles: autograd, a dense solve, and a function on which full Newton steps run away."""
+
+import pytest
+import torch
+from calibration_problems import problem
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from labelwise.calibrate.beta import _features as beta_features
+from labelwise.calibrate.entries import read_entries
+from labelwise.calibrate.features import scaled
+from labelwise.calibrate.newton import derivatives, gradient, minimise
+from labelwise.calibrate.problem import PerLabel, Shared
+from labelwise.calibrate.tied import TiedSlope
+
+
+def one(u):
+    return (u,)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+@pytest.mark.parametrize("raw", [one, beta_features])
+def test_derivatives_are_autograds(raw, unknown):
+    logits, labels, observed = problem(300, unknown=unknown)
+    entries = read_entries(logits, labels, None, observed)
+    features = scaled(entries, raw, 0.0)
+    torch.manual_seed(0)
+    theta = torch.randn(5, features.width, dtype=torch.float64)
+
+    def loss(theta):
+        z = theta[:, -1] + sum(theta[:, f] * phi for f, phi in enumerate(features(logits)))
+        each = binary_cross_entropy_with_logits(z, labels.double(), reduction="none")
+        return (each if observed is None else each * observed).sum(0)
+
+    value, grad, hess = derivatives(entries, features, theta)
+    torch.testing.assert_close(value, loss(theta))
+    rows = torch.autograd.functional.jacobian(loss, theta)
+    torch.testing.assert_close(grad, rows[range(5), range(5)])
+    whole = torch.autograd.functional.hessian(lambda t: loss(t).sum(), theta)
+    torch.testing.assert_close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
+    torch.testing.assert_close(gradient(entries, features, theta), grad)
+
+
+def test_far_starts_come_back():
+    """log cosh: from 3 a full Newton step lands at -97."""
+
+    def evaluate(theta):
+        value = torch.log(torch.cosh(theta))[:, 0]
+        return value, torch.tanh(theta), (1 / torch.cosh(theta) ** 2)[..., None]
+
+    ends = torch.tensor([-50.0, 50], dtype=torch.float64)
+    start = torch.tensor([[3.0], [0.1]], dtype=torch.float64)
+    found = minimise(evaluate, start, ends[:1], ends[1:])
+    torch.testing.assert_close(found, torch.zeros(2, 1, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_bounds_hold_and_the_rest_is_still_optimal():
+    """A quadratic whose free optimum lies outside: the other weight moves to its best."""
+    hess = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    goal = torch.tensor([-3.0, 1.0], dtype=torch.float64)
+
+    def evaluate(theta):
+        away = theta - goal
+        grad = away @ hess
+        return 0.5 * (grad * away).sum(1), grad, hess[None]
+
+    low, high = torch.zeros(2, dtype=torch.float64), torch.full((2,), 9.0, dtype=torch.float64)
+    found = minimise(evaluate, torch.full((1, 2), 5.0, dtype=torch.float64), low, high)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0.0]], dtype=torch.float64))
+    count = 0
+
+    def counted(theta):
+        nonlocal count
+        count += 1
+        return evaluate(theta)
+
+    minimise(counted, torch.full((1, 2), 5.0, dtype=torch.float64), low, high)
+    assert count <= 5
+
+
+def test_the_tied_step_solves_the_whole_system():
+    logits, labels, _ = problem(300)
+    entries = read_entries(logits, labels, None, None)
+    features = scaled(entries, one, 1e-6)
+    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    tied = TiedSlope(features, center, torch.full((5,), 2.0, dtype=torch.float64))
+    theta = center.repeat(5, 1)
+    _, grad, hess = tied.evaluate(entries, theta)
+    dense = torch.zeros(6, 6, dtype=torch.float64)
+    dense[0, 0] = hess[:, 0, 0].sum()
+    dense[0, 1:] = dense[1:, 0] = hess[:, 0, 1]
+    dense[1:, 1:] = torch.diag(hess[:, 1, 1])
+    step = torch.linalg.solve(dense, torch.cat([grad[:, 0].sum()[None], grad[:, 1]]))
+    moved = theta - tied.step(theta, grad, hess)
+    torch.testing.assert_close(moved[:, 0], step[0].expand(5))
+    torch.testing.assert_close(moved[:, 1], step[1:])
+    torch.testing.assert_close(tied.gradient(entries, theta), grad)
+
+
+def test_problem_gradients_are_those_they_evaluate():
+    logits, labels, _ = problem(300)
+    entries = read_entries(logits, labels, None, None)
+    features = scaled(entries, one, 1e-6)
+    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    each = PerLabel(features, center, torch.ones(5).double(), torch.zeros(5, dtype=torch.bool))
+    for problem_, theta in ((Shared(features), center + 0.5), (each, center.repeat(5, 1) + 0.5)):
+        expected = problem_.evaluate(entries, theta)[1]
+        torch.testing.assert_close(problem_.gradient(entries, theta), expected)
