@@ -111,7 +111,7 @@ def test_histogram_gives_rare_present_entries_their_share_of_bins():
     assert labels.double().mean() < 0.02
     link = histogram(odds, labels, Sigmoid(), bins=10, scope="shared")
     inside = torch.bucketize(torch.from_numpy(odds)[labels].float(), link.edges)
-    assert (inside.bincount(minlength=10) > 0).sum() >= 5
+    assert (inside.bincount(minlength=10) / labels.sum()).max() < 0.25
 
 
 def test_empty_bins_and_constant_scores():

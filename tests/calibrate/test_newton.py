@@ -8,7 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from labelwise.calibrate.beta import _features as beta_features
 from labelwise.calibrate.entries import read_entries
 from labelwise.calibrate.features import scaled
-from labelwise.calibrate.newton import derivatives, gradient, minimise
+from labelwise.calibrate.newton import STEPS, derivatives, gradient, minimise
 from labelwise.calibrate.problem import PerLabel, Shared
 from labelwise.calibrate.tied import TiedSlope
 
@@ -53,6 +53,14 @@ def test_far_starts_come_back():
     torch.testing.assert_close(found, torch.zeros(2, 1, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+def test_a_loss_without_end_stops():
+    def evaluate(theta):
+        return theta[:, 0], torch.ones_like(theta), torch.ones_like(theta)[..., None]
+
+    far = torch.tensor([1e9], dtype=torch.float64)
+    assert minimise(evaluate, torch.zeros(1, 1).double(), -far, far).item() == -STEPS
+
+
 def test_bounds_hold_and_the_rest_is_still_optimal():
     """A quadratic whose free optimum lies outside: the other weight moves to its best."""
     hess = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
@@ -94,6 +102,31 @@ def test_the_tied_step_solves_the_whole_system():
     torch.testing.assert_close(moved[:, 0], step[0].expand(5))
     torch.testing.assert_close(moved[:, 1], step[1:])
     torch.testing.assert_close(tied.gradient(entries, theta), grad)
+
+
+def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
+    logits, labels, _ = problem(300)
+    entries = read_entries(logits, labels, None, None)
+    features = scaled(entries, one, 1e-6)
+    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    tied = TiedSlope(features, center, torch.full((5,), 0.01, dtype=torch.float64))
+    near = tied.solve(entries, center.repeat(5, 1), 1e-9)
+    start = torch.tensor([[0.5, 9.0]], dtype=torch.float64).repeat(5, 1)
+    torch.testing.assert_close(tied.solve(entries, start, 1e-9), near, atol=1e-4, rtol=0)
+    monkeypatch.setattr("labelwise.calibrate.tied.STEPS", 1)
+    assert tied.solve(entries, start, 1e-9).isfinite().all()
+
+
+def test_polishing_with_a_wrong_hessian_ends_in_full_steps():
+    logits, labels, _ = problem(400)
+    entries = read_entries(logits, labels, None, None)
+    features = scaled(entries, one, 1e-6)
+    each = Shared(features)
+    start = features.starts[1]
+    exact = each.solve(entries, start, 1e-12)
+    few = entries.subset(slice(0, 8))  # its Hessian is fifty times too small
+    found = each.polish(entries, few, exact + 0.1, 1e-12)
+    torch.testing.assert_close(found, exact, atol=1e-5, rtol=0)
 
 
 def test_problem_gradients_are_those_they_evaluate():

@@ -7,7 +7,7 @@ from calibration_problems import log_loss, problem
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.calibrate import beta, platt
+from labelwise.calibrate import Beta, Platt, beta, platt
 from labelwise.calibrate.bins import Bins, Chain, compressed
 from labelwise.calibrate.entries import read_entries
 from labelwise.calibrate.features import scaled
@@ -213,3 +213,19 @@ def test_wrong_choices_say_the_rule(fit):
         fit(logits, labels, None, scope="mine")
     with pytest.raises(ValueError, match="strength must not be negative"):
         fit(logits, labels, None, strength=-1)
+
+
+def test_links_refuse_falling_maps():
+    with pytest.raises(ValueError, match=r"slopes must be positive, got \[1.0, 0.0\]"):
+        Platt(None, [1.0, 0.0], [0.0, 0.0], 1e4)
+    with pytest.raises(ValueError, match="a and b must not be negative"):
+        Beta(None, -1.0, 1.0, 0.0, 1e4)
+
+
+def test_a_sample_of_images_without_known_labels_does_not_spoil_the_bins():
+    logits, labels, _ = problem(9000)
+    observed = torch.ones_like(labels)
+    observed[:: 9000 * 5 // (1 << 14)] = False  # the very images that are sampled
+    link = platt(logits, labels, Sigmoid(), observed, scope="shared")
+    slope, _ = logistic_regression(logits[observed].numpy()[:, None], labels[observed].numpy())
+    np.testing.assert_allclose(link.slope.tolist(), slope, rtol=1e-3)

@@ -1,5 +1,7 @@
 """Oracles: golden vectors, scipy's bounded minimiser, and a peer's wrong answer."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -106,3 +108,9 @@ def test_raw_logits_stand_in_for_log_odds():
 def test_rejects_a_temperature_that_is_not_positive():
     with pytest.raises(ValueError, match="temperature must be positive, got 0"):
         Temperature(Sigmoid(), 0, 1.0)
+
+
+def test_the_search_ends_even_without_reaching_its_precision(monkeypatch):
+    logits, labels, _ = problem()
+    monkeypatch.setattr(import_module("labelwise.calibrate.temperature"), "STEPS", 2)
+    assert 0.01 <= temperature(logits, labels, Sigmoid()).temperature <= 1e6

@@ -17,6 +17,7 @@ from labelwise.evaluate import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 from labelwise.report import choose_examples, write_report
+from labelwise.report.charts.lines import Series, line_chart
 from labelwise.report.html import Markup, join, tag
 from labelwise.report.page import page
 from labelwise.report.sections.training import curves
@@ -209,3 +210,7 @@ def test_a_long_curve_is_thinned_but_keeps_its_end():
     assert len(points) <= 401
     assert points[0] == (0, 0.0)
     assert points[-1] == (9_999, 9_999.0)
+
+
+def test_a_chart_of_one_point_has_a_span():
+    assert "<circle" in str(line_chart([Series("a", "c", [1.0], [2.0])], title="t", x="x", y="y"))

@@ -177,6 +177,18 @@ def test_torch_and_numpy_agree(dtype):
     assert retrieval_map(*tables) == retrieval_map(*arrays)
 
 
+@pytest.mark.parametrize("kind", [{}, {"decimals": 0}, {"unknown": True}, {"zeros": True}])
+def test_an_accelerator_gives_the_cpus_answer(kind, monkeypatch):
+    tables = problem(80, seed=5, **kind)
+    options = {"longest": 3, "exhaustive": 60, "sample": 30}
+    expected = retrieval_map(*tables, **options)
+    monkeypatch.setattr("labelwise.retrieval.evaluate._accelerated", lambda device: True)
+    for found, there in zip(retrieval_map(*tables, **options), expected, strict=True):
+        assert found.value == pytest.approx(there.value, rel=1e-12)
+        assert (found.queries, found.skipped) == (there.queries, there.skipped)
+    assert [point.exhaustive for point in expected] == [True, True, False]
+
+
 def test_says_what_is_wrong():
     log_p, log_q, truth, _ = problem()
     with pytest.raises(ValueError, match=r"log_q must have the shape of log_p \(60, 5\)"):

@@ -109,7 +109,10 @@ def observe_table(
     options: Options = None,
     skip_missing: Skip = False,
 ) -> None:
-    """Write the table with fewer labels known, or some wrong, in its train split."""
+    """Write the table with fewer labels known, or some of them wrong.
+
+    Single positives are taken in the train split only; the other two act on every split.
+    """
     from labelwise.cli.text import say
     from labelwise.data import observe as corrupt
     from labelwise.data.describe import describe

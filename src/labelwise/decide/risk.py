@@ -104,9 +104,8 @@ def _alarms(answers: Answers, level: float, count: str) -> float:
     scores, alarms = _steps(probs, absent, free)
     # At t just above scores[i] everything above it is a false alarm.
     raised = np.r_[alarms[::-1].cumsum()[::-1], 0.0]
+    # At t = 0 every image has loss 1, beyond any budget, so there is a score to exceed.
     allowed = int((raised <= budget * (1 + 1e-12)).argmax())
-    if allowed == 0:
-        return 0.0
     return float(np.nextafter(scores[allowed - 1], scores.dtype.type(2)))
 
 

@@ -23,7 +23,7 @@ NEVER = 2.0
 
 
 class Rule(ABC):
-    """A map from probabilities to label sets; subclasses are frozen and give ``__call__``."""
+    """A map from probabilities to label sets; subclasses are frozen dataclasses."""
 
     kind: ClassVar[str]
 
@@ -31,9 +31,9 @@ class Rule(ABC):
     def __call__(self, probs: Array) -> Array:
         """Return the (N, K) boolean mask of chosen labels, of the same array type as ``probs``."""
 
+    @abstractmethod
     def spec(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain data."""
-        return {}
 
 
 @dataclass(frozen=True)

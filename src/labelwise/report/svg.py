@@ -29,7 +29,9 @@ class Axis:
 
     @staticmethod
     def upto(high: float, title: str, *, low: float = 0.0) -> "Axis":
-        """Return an axis over [low, high], widened to round ticks."""
+        """Return an axis over [low, high], widened to round ticks, and to a span if it has none."""
+        if high == low:
+            low, high = low - 0.5, high + 0.5
         marks = ticks(low, high)
         return Axis(marks[0], marks[-1], [(mark, short(mark)) for mark in marks], title)
 

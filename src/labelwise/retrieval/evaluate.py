@@ -68,7 +68,7 @@ def retrieval_map(
     whole = [n for n in lengths if count_queries(table.num_labels, n) <= exhaustive]
     device = log_p.device if isinstance(log_p, Tensor) else torch.device("cpu")
     found: dict[int, NDArray[np.float64]] = {}
-    if device.type == "cpu" and whole:
+    if whole and not _accelerated(device):
         found = walk(table, max(whole))
     results = []
     for length in lengths:
@@ -95,9 +95,13 @@ def _result(
     return LengthResult(length, value, error, count, skipped, exhaustive)
 
 
+def _accelerated(device: torch.device) -> bool:
+    return device.type != "cpu"
+
+
 def _answers(table: Table, queries: NDArray[np.intp], device: torch.device) -> NDArray[np.float64]:
     """Return the average precision of the queries that have a relevant image."""
-    if device.type == "cpu":
+    if not _accelerated(device):
         return np.array([average_precision_of(table, query) for query in queries])
     known = None if table.known is None else torch.from_numpy(table.known).to(device)
     costs, relevant = (torch.from_numpy(t).to(device) for t in (table.costs, table.relevant))
