@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from labelwise.data import FeatureRows, LabelTable
+from labelwise.data.readers import READERS
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments import columns
 from labelwise.experiments.compare import Plan, compare
@@ -22,9 +23,11 @@ from labelwise.experiments.reproduce import Request, available, reproduce
 from labelwise.experiments.statistics import Interval
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid
-from labelwise.methods import METHODS
+from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.predictions import Predictions
+from labelwise.training.augment import make_augment
 from labelwise.training.settings import read_settings
+from labelwise.types import DatasetFacts
 
 RNG = np.random.default_rng(0)
 
@@ -74,6 +77,9 @@ def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     assert compare(plan, tmp_path, table=table, say=said.append) == first
     assert weights.stat().st_mtime_ns == stamp
     assert Comparison.load(tmp_path) == first
+    longer = replace(plan, base=base(**{"recipe.epochs": 16}))
+    with pytest.raises(SettingsError, match=r"other settings \(recipe.epochs: 15 -> 16\)"):
+        compare(longer, tmp_path, table=table, say=said.append)
     assert "| bce |" in (tmp_path / "comparison.md").read_text()
 
 
@@ -162,8 +168,13 @@ def test_every_printed_table_is_runnable_and_every_row_has_settings():
         for quick in (False, True):
             request = Request(name, quick=quick)
             for row in experiment.rows:
-                assert request.settings(row, 1).method in METHODS
-                assert request.settings(row, 1).seed == 1
+                settings = request.settings(row, 1)
+                assert settings.seed == 1
+                facts = DatasetFacts(10, 80, 2.9, (0.1,) * 80)
+                make_objective(settings.method, facts, **settings.options)
+                make_augment(settings.augment)
+                assert (settings.head or METHODS[settings.method].head) in HEADS
+                assert DATASETS[experiment.data].format in READERS
 
 
 def cifar_binary(folder, train=120, test=60):

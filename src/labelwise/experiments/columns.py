@@ -4,9 +4,6 @@ All in per cent except AUROC. Every function takes the validation predictions (N
 experiment has none) and the test predictions of a run, and returns figures by printed name.
 """
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 
 from labelwise.calibrate import temperature
@@ -17,7 +14,6 @@ from labelwise.links import Link, Softmax
 from labelwise.metrics import (
     average_k_accuracy,
     average_precision,
-    by_shot,
     max_confidence,
     reliability,
     separation_auroc,
@@ -127,17 +123,6 @@ def average_five(val: Val, test: Predictions) -> dict[str, float]:
         "average-5 accuracy": _average_five(held_out, test, _link(held_out, test)),
         "average-5 accuracy, softmax scores": _average_five(held_out, test, Softmax()),
     }
-
-
-def shots(train_counts: Sequence[int], val: Val, test: Predictions) -> dict[str, float]:
-    """Table 2 of average-K: the same for labels with few, medium and many training images."""
-    held_out = _needed(val)
-    link = _link(held_out, test)
-    rule = average_k(link(held_out.logits.double()), 5)
-    accuracy = average_k_accuracy(rule(link(test.logits.double())), test.labels)
-    groups = by_shot(accuracy.per_label.items, np.asarray(train_counts))
-    figures = {name: 100 * group.value for name, group in groups.items()}
-    return {"overall": 100 * accuracy.per_image.value, **figures}
 
 
 def voc_precision(val: Val, test: Predictions) -> dict[str, float]:

@@ -37,7 +37,7 @@ GOOD_CIFAR: Values = {
 }
 COCO: Values = {
     **SGD,
-    "augment": "resized-crop+flip",
+    "augment": "resized-crop",
     "recipe.optimizer.lr": 0.01,
     "recipe.optimizer.backbone_lr": 0.1,
     "recipe.epochs": 40,

@@ -89,16 +89,17 @@ def run_seconds(settings: Settings, table: LabelTable) -> float:
 
 
 def _carry_out(job: Job, table: LabelTable | None) -> Job:
-    path = job.folder / COST
-    if path.exists():
-        return job
     begun = perf_counter()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     if table is None:
         options = json.dumps(job.settings.data_options)
         table = _table(job.settings.data, options, job.hold_out)
+    # A finished run returns at once; one begun with other settings is refused.
     train(job.settings, job.folder, table=table)
+    path = job.folder / COST
+    if path.exists():
+        return job
     cost = {"seconds": perf_counter() - begun}
     if torch.cuda.is_available():
         cost["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
