@@ -11,7 +11,8 @@ from labelwise.backbones import Transform
 from labelwise.data import ArrayImages, FeatureRows, FileImages, LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.training import pixels
-from labelwise.training.loader import Loader
+from labelwise.training.augment import Dice, draw_windows
+from labelwise.training.loader import Batch, Loader
 from labelwise.training.pixels import HostArray, Job, Resident, Stream, make_store
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
@@ -108,6 +109,48 @@ def test_each_epoch_and_batch_augments_anew():
         assert not any(torch.equal(one, other) for other in batches[first + 1 :])
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_batches_made_together_are_those_made_one_by_one(world, monkeypatch):
+    def epoch() -> list[Batch]:
+        loader = Loader(
+            table(unknown=True),
+            TRANSFORM,
+            batch_size=3,
+            seed=4,
+            augment="crop-flip+trivial",
+            shuffle=True,
+            rank=world - 1,
+            world=world,
+        )
+        assert loader._store.batches_at_once(3) == at_once
+        return list(loader.epoch(2, 1))
+
+    at_once = pixels.AT_ONCE // (4 * 3 * 3 * 16 * 16)
+    together = epoch()
+    monkeypatch.setattr(pixels, "AT_ONCE", 1)
+    at_once = 1
+    for one, other in zip(together, epoch(), strict=True):
+        assert torch.equal(one.images, other.images)
+        assert one.images.is_contiguous(memory_format=torch.channels_last)
+        for name in ("labels", "observed", "index"):
+            assert torch.equal(getattr(one.targets, name), getattr(other.targets, name))
+
+
+def test_what_follows_a_window_does_not_depend_on_where_it_was_cut(tmp_path):
+    loader = Loader(photos(tmp_path), TRANSFORM, batch_size=4, augment="resized-crop", workers=2)
+    dice = Dice(9, torch.arange(6))
+    draw_windows(dice)
+    mirrored = dice.coin()
+    values = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
+    images = loader._images(values, Dice(9, torch.arange(6)))
+    mean, std = TRANSFORM.statistics(torch.device("cpu"))
+    seen = (images * std + mean).round()
+    for row in range(6):
+        expected = values[row].flip(2) if mirrored[row] else values[row]
+        assert torch.equal(seen[row], expected.float())
+    assert 0 < mirrored.sum() < 6
+
+
 def test_a_last_batch_of_one_row_is_left_out_of_shuffled_epochs_only():
     assert [len(rows) for rows in rows_of(Loader(table(9), TRANSFORM, batch_size=4))] == [4, 4, 1]
     shuffled = Loader(table(9), TRANSFORM, batch_size=4, shuffle=True)
@@ -159,7 +202,7 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path):
     loader = Loader(
         data, TRANSFORM, batch_size=4, seed=2, augment="resized-crop", shuffle=True, workers=2
     )
-    job = Job(np.array([3, 1]), None, loader._windows(0, 0, 2))
+    job = Job(np.array([3, 1]), None, loader._windows(5, np.array([0, 1])))
     values = next(loader._store.batches([job]))
     for at, row in enumerate((3, 1)):
         picture = data.images.read(row, job.windows.at_least(at, 16))

@@ -19,6 +19,7 @@ from labelwise.files import replacing
 from labelwise.methods import find_method
 from labelwise.training.settings import Settings
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
+from labelwise.types import nearest
 
 __all__ = ["Plan", "compare"]
 
@@ -43,6 +44,12 @@ class Plan:
             )
         if not self.seeds:
             raise SettingsError("there must be at least one seed, got none")
+        known = {option for name in self.methods for option in find_method(name).options}
+        for option in self.base.options:
+            if option not in known:
+                raise SettingsError(
+                    f"none of the methods has the option {option!r}{nearest(option, sorted(known))}"
+                )
 
     @property
     def num_runs(self) -> int:
@@ -51,8 +58,10 @@ class Plan:
         return once + len(self.methods) * max(self.tune - 1, 0)
 
     def settings(self, method: str) -> Settings:
-        """Return the recipe as it is for one method."""
-        return with_values(self.base, method=method, seed=self.seeds[0])
+        """Return the recipe as it is for one method: with those options that it has."""
+        own = find_method(method).options
+        options = {name: value for name, value in self.base.options.items() if name in own}
+        return with_values(self.base, method=method, options=options, seed=self.seeds[0])
 
 
 def compare(

@@ -1,10 +1,10 @@
 """Batches of a table, on the device, in an order that depends only on seed, epoch and batch.
 
-Pixels that fit are kept on the device as uint8 and only indexed; other images are decoded by
-threads (Pillow works outside the interpreter lock) a few batches ahead. Augmentation and
-normalisation run on the device. In shuffled epochs every process gets an equal share of each
-joined batch, as the objectives need; otherwise each row is seen by exactly one process, and the
-processes' rows in rank order are the table's.
+Pixels that fit are kept on the device as uint8 and only indexed, many small batches at once; other
+images are decoded by threads (Pillow works outside the interpreter lock) a few batches ahead.
+Augmentation and normalisation run on the device. In shuffled epochs every process gets an equal
+share of each joined batch, as the objectives need; otherwise each row is seen by exactly one
+process, and the processes' rows in rank order are the table's.
 """
 
 from collections.abc import Iterator
@@ -35,6 +35,14 @@ __all__ = ["Batch", "Loader"]
 
 DENSE_LIMIT = 1 << 30  # entries of the label matrix kept on the device
 ORDER, AUGMENT = 0, 1  # keep the two kinds of random numbers apart
+
+
+@dataclass(frozen=True)
+class Group:
+    """Batches made at once: their rows among those of the epoch, and how many each batch has."""
+
+    rows: slice
+    sizes: list[int]
 
 
 @dataclass(frozen=True)
@@ -97,18 +105,31 @@ class Loader:
         """Return the batches of an epoch from batch ``start`` on."""
         if start < 0:
             raise ValueError(f"start must not be negative, got {start}")
-        order = self._order(number)
-        index = torch.from_numpy(order).to(self.device)
-        steps = range(start, len(self))
         spans = self._spans[start:]
+        if not spans:
+            return
+        order, key = self._order(number), mix(self.seed, AUGMENT, number)
+        places = np.concatenate([np.arange(*span) for span in spans])
+        rows = order[places]
+        index, here = (torch.from_numpy(part).to(self.device) for part in (rows, places))
+        groups = list(self._groups(spans))
         jobs = (
-            Job(order[first:last], index[first:last], self._windows(number, step, last - first))
-            for step, (first, last) in zip(steps, spans, strict=True)
+            Job(rows[group.rows], index[group.rows], self._windows(key, places[group.rows]))
+            for group in groups
         )
-        inputs = self._store.batches(jobs)
-        for step, (first, last), values in zip(steps, spans, inputs, strict=True):
-            targets = self._targets(order[first:last], index[first:last])
-            yield Batch(self._images(values, number, step), targets)
+        for group, values in zip(groups, self._store.batches(jobs), strict=True):
+            images = self._images(values, Dice(key, here[group.rows]))
+            targets = self._targets(rows[group.rows], index[group.rows])
+            yield from _divided(images, targets, group.sizes)
+
+    def _groups(self, spans: list[tuple[int, int]]) -> Iterator[Group]:
+        """Yield the batches that are made at once: small ones together, which costs fewer calls."""
+        at_once = self._store.batches_at_once(self.batch_size)
+        first = 0
+        for begin in range(0, len(spans), at_once):
+            sizes = [stop - start for start, stop in spans[begin : begin + at_once]]
+            yield Group(slice(first, first + sum(sizes)), sizes)
+            first += sum(sizes)
 
     @cached_property
     def _spans(self) -> list[tuple[int, int]]:
@@ -144,31 +165,27 @@ class Loader:
             return np.arange(len(self.table))
         return np.random.default_rng(mix(self.seed, ORDER, epoch)).permutation(len(self.table))
 
-    def _windows(self, epoch: int, step: int, rows: int) -> Windows | None:
-        if not (self._cuts_windows and isinstance(self._store, Stream)):
+    def _windows(self, key: int, places: NDArray[np.int64]) -> Windows | None:
+        if not self._cuts_while_decoding:
             return None
-        return draw_windows(self._dice(torch.Generator(), epoch, step, rows))
+        return draw_windows(Dice(key, torch.from_numpy(places)))
 
-    def _dice(self, generator: torch.Generator, epoch: int, step: int, rows: int) -> Dice:
-        generator.manual_seed(mix(self.seed, AUGMENT, epoch, step))
-        return Dice(generator, rows * self.world, rows * self.rank, rows * (self.rank + 1))
-
-    @cached_property
-    def _generator(self) -> torch.Generator:
-        return torch.Generator(self.device)
+    @property
+    def _cuts_while_decoding(self) -> bool:
+        return self._cuts_windows and isinstance(self._store, Stream)
 
     @cached_property
     def _statistics(self) -> tuple[Tensor, Tensor]:
         return self.transform.statistics(self.device)
 
-    def _images(self, values: Tensor, epoch: int, step: int) -> Tensor:
+    def _images(self, values: Tensor, dice: Dice) -> Tensor:
         if values.dtype != torch.uint8:
             return values
         steps = self.augment.steps
-        if self._cuts_windows and isinstance(self._store, Stream):
+        if self._cuts_while_decoding:
+            draw_windows(dice)  # the same draws again, so that later steps see what follows them
             steps = steps[1:]
-        if steps:
-            values = Chain(steps)(values, self._dice(self._generator, epoch, step, len(values)))
+        values = Chain(steps)(values, dice)
         mean, std = self._statistics
         return (values - mean).div_(std).contiguous(memory_format=torch.channels_last)
 
@@ -189,3 +206,11 @@ class Loader:
         labels = to_device(torch.from_numpy(chosen), self.device).float()
         known = None if mask is None else to_device(torch.from_numpy(mask), self.device)
         return Targets(labels, known, index)
+
+
+def _divided(images: Tensor, targets: Targets, sizes: list[int]) -> Iterator[Batch]:
+    first = 0
+    for size in sizes:
+        rows = slice(first, first + size)
+        yield Batch(images[rows], targets.rows(rows))
+        first += size

@@ -2,8 +2,9 @@
 
 No step waits for the device: losses stay there until a look, every ``log_steps`` steps. A look
 checks them, and a checkpoint is only written after a look, so that a loss that is not a number
-never reaches a checkpoint. A run goes on from its newest checkpoint; the batches of an epoch,
-and with them everything else, depend on the settings and the position alone.
+never reaches a checkpoint. Epochs end with a checkpoint, unless they are so short that writing
+them all would take more than a tenth of the time. A run goes on from its newest checkpoint; the
+batches of an epoch, and with them everything else, depend on the settings and the position alone.
 """
 
 import time
@@ -32,6 +33,8 @@ from labelwise.training.state import TrainingState
 from labelwise.training.step import LossFunction
 
 __all__ = ["Loop", "Validation"]
+
+SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Loop:
         self.losses = Losses(recipe.log_steps * recipe.accumulate, fabric.device)
         self.stop = StopRequest()
         self.saved_at = time.monotonic()
+        self.saving_seconds = 0.0
 
     def run(self) -> Model:
         """Train from the newest checkpoint to the end; return the model to deploy."""
@@ -209,7 +213,9 @@ class Loop:
         )
         self._write(record)
         self.watch.epoch(record, self.recipe.epochs)
-        self._save()
+        since = time.monotonic() - self.saved_at
+        if any(self._agreed(position.done, self.saving_seconds <= SAVING_SHARE * since)):
+            self._save()
 
     def _judge(self, figures: Mapping[str, float | None]) -> bool:
         """Note whether this is the best epoch so far; keep its weights if they may be deployed."""
@@ -228,6 +234,7 @@ class Loop:
         return True
 
     def _save(self) -> None:
+        begun = time.monotonic()
         for name, tensor in self.state.model.state_dict().items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 position = self.state.position
@@ -239,6 +246,7 @@ class Loop:
         self.state.position.journal_bytes = self.journal.size
         self.state.save(self.folder, write=self.fabric.is_global_zero)
         self.saved_at = time.monotonic()
+        self.saving_seconds = self.saved_at - begun
 
     def _scalars(self) -> dict[str, float]:
         """Return the single numbers an objective keeps, such as quasibinary's normaliser."""

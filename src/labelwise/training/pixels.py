@@ -21,11 +21,12 @@ __all__ = ["HostArray", "InputStore", "Job", "Resident", "Stream", "make_store",
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
 AHEAD = 3  # batches decoded before they are asked for
+AT_ONCE = 1 << 25  # bytes of the float32 inputs that are made at once
 
 
 @dataclass(frozen=True)
 class Job:
-    """One batch to fetch: row numbers on the host and on the device, and windows to cut."""
+    """Rows to fetch: their numbers on the host and on the device, and windows to cut."""
 
     rows: NDArray[np.int64]
     index: Tensor | None = None
@@ -39,6 +40,10 @@ class InputStore(ABC):
     def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
         """Return the inputs of each job, on the device, in the order of the jobs."""
 
+    def batches_at_once(self, batch_size: int) -> int:
+        """Return how many batches a job should hold; one where a batch takes time to fetch."""
+        return 1
+
 
 class Resident(InputStore):
     """All inputs on the device; a batch is one gather."""
@@ -49,6 +54,9 @@ class Resident(InputStore):
     def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
         for job in jobs:
             yield _channels_first(self.values[job.index])
+
+    def batches_at_once(self, batch_size: int) -> int:
+        return max(1, AT_ONCE // (4 * batch_size * self.values[0].numel()))
 
 
 class HostArray(InputStore):

@@ -1,49 +1,64 @@
-"""Random numbers of one batch: the same for every device count, number of workers and resume.
+"""Random numbers for the images of an epoch, each a function of key, place and draw alone.
 
-A generator is seeded from (seed, epoch, batch). Each draw is made for the joined batch of all
-processes, and a process keeps its own rows of it.
+    streams = scramble(key + place g)          number of draw n = scramble(stream + n g)
+
+with the golden gamma g and the scrambler of SplitMix64 (Steele, Lea and Flood 2014), 64-bit
+integers that wrap around. An image's numbers depend on its place in the epoch, not on the batch
+it travels in, the device, the number of processes or workers, or where a run was resumed; so any
+number of batches can be augmented at once.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-import torch
 from torch import Tensor
 
 __all__ = ["Dice", "mix"]
 
+GAMMA = 0x9E3779B97F4A7C15
+MIXERS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+FLOAT_BITS = 24  # as many as a float32 holds exactly
+
 
 def mix(*numbers: int) -> int:
-    """Return one 63-bit seed of several numbers, far apart for neighbours."""
+    """Return one 63-bit key of several numbers, far apart for neighbours."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-@dataclass(frozen=True)
 class Dice:
-    """Draws for the rows ``start`` to ``stop`` of a joined batch of ``total`` rows."""
+    """Draws for the images at ``places`` (B,) of an epoch, on the device of ``places``."""
 
-    generator: torch.Generator
-    total: int
-    start: int
-    stop: int
-
-    @classmethod
-    def of(cls, seed: int, rows: int, device: torch.device | str = "cpu") -> "Dice":
-        """Return dice for a batch of one process."""
-        return cls(torch.Generator(device).manual_seed(seed), rows, 0, rows)
+    def __init__(self, key: int, places: Tensor) -> None:
+        self._streams = _scramble(places * _signed(GAMMA) + _signed(key))
+        self._draws = 0
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Return (B,) float32 in [low, high)."""
-        device = self.generator.device
-        draw = torch.rand(self.total, generator=self.generator, device=device)
-        return draw[self.start : self.stop] * (high - low) + low
+        share = _shift(self._next(), 64 - FLOAT_BITS).float() * 2.0**-FLOAT_BITS
+        return share * (high - low) + low
 
     def integers(self, low: int, high: int) -> Tensor:
         """Return (B,) int64 in [low, high)."""
-        device = self.generator.device
-        draw = torch.randint(low, high, (self.total,), generator=self.generator, device=device)
-        return draw[self.start : self.stop]
+        return _shift(self._next(), 1) % (high - low) + low
 
     def coin(self) -> Tensor:
         """Return (B,) bool, true with probability one half."""
-        return self.uniform() < 0.5
+        return self._next() < 0
+
+    def _next(self) -> Tensor:
+        self._draws += 1
+        return _scramble(self._streams + _signed(self._draws * GAMMA))
+
+
+def _scramble(words: Tensor) -> Tensor:
+    for bits, factor in MIXERS:
+        words = (words ^ _shift(words, bits)) * _signed(factor)
+    return words ^ _shift(words, 31)
+
+
+def _shift(words: Tensor, bits: int) -> Tensor:
+    """Return the words shifted right with zeros coming in, as if they were unsigned."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    """Return the 64-bit integer that has the bits of ``word``."""
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)
