@@ -62,6 +62,23 @@ def test_answers_are_link_and_rule_of_the_logits():
     assert (answers.sets.sum(1) == 1).all()
 
 
+def test_a_mirrored_model_answers_alike_for_an_image_and_its_mirror_image(tmp_path):
+    plain, images = make(), torch.rand(3, 3, 48, 48)
+    own = plain.logits(images)
+    other = plain.logits(images.flip(3))
+    assert not torch.allclose(own, other)
+    plain.model.mirrored = True
+    plain.save(tmp_path)
+    for predictor in (plain, Predictor.load(tmp_path)):
+        torch.testing.assert_close(predictor.logits(images), (own + other) / 2)
+    plain.model.train()
+    torch.manual_seed(0)
+    once = plain.model(images).logits
+    plain.model.mirrored = False
+    torch.manual_seed(0)
+    assert torch.equal(once, plain.model(images).logits)
+
+
 def test_no_picture_gives_no_answer():
     assert make().predict([]).probs.shape == (0, 3)
 

@@ -32,16 +32,22 @@ FORMAT = 1
 
 
 class Model(nn.Module):
-    """Images (B, 3, H, W) to Outputs: the backbone, then the head."""
+    """Images (B, 3, H, W) to Outputs: the backbone, then the head.
 
-    def __init__(self, backbone: Backbone, head: Head) -> None:
+    A ``mirrored`` model in evaluation gives the mean logits of an image and its mirror image.
+    """
+
+    def __init__(self, backbone: Backbone, head: Head, *, mirrored: bool = False) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone, self.head, self.mirrored = backbone, head, mirrored
 
     def forward(self, images: Tensor) -> Outputs:
         """Return the outputs of the head."""
         outputs: Outputs = self.head(self.backbone(images))
-        return outputs
+        if not self.mirrored or self.training or images.ndim < 4:
+            return outputs
+        other: Outputs = self.head(self.backbone(images.flip(-1)))
+        return Outputs((outputs.logits + other.logits) / 2, outputs.aux)
 
 
 def find_head(name: str) -> Callable[..., Head]:
@@ -149,6 +155,7 @@ class Predictor:
             "backbone": {"name": backbone.name, "channels": backbone.channels},
             "transform": backbone.transform.spec(),
             "head": asdict(self.head),
+            "mirrored": self.model.mirrored,
             "link": None if self.link is None else link_to_spec(self.link),
             "rule": rule_to_spec(self.rule),
             "weights_sha256": digest,
@@ -189,7 +196,8 @@ def _rebuilt(facts: dict[str, Any]) -> Predictor:
     )
     backbone.transform = transform
     head = HeadSpec(facts["head"]["name"], facts["head"]["options"])
-    model = Model(backbone, head.make(backbone.channels, len(space))).eval()
+    mirrored = facts.get("mirrored", False)  # models of 0.1 do not say
+    model = Model(backbone, head.make(backbone.channels, len(space)), mirrored=mirrored).eval()
     link = None if facts["link"] is None else link_from_spec(facts["link"])
     return Predictor(model, head, space, link, rule_from_spec(facts["rule"]), facts["method"])
 

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from labelwise.objectives import (
     MaxConfidence,
     SoftmaxCrossEntropy,
+    SoftmaxOrNone,
     UniformKL,
     max_confidence,
     uniform_kl,
@@ -63,7 +64,7 @@ def test_max_confidence_averages_both_kinds_of_image_together():
     torch.testing.assert_close(MaxConfidence()(logits, labels), (entropy + confidence) / 6)
 
 
-@pytest.mark.parametrize("objective", [UniformKL(), MaxConfidence()])
+@pytest.mark.parametrize("objective", [UniformKL(), MaxConfidence(), SoftmaxOrNone()])
 def test_an_unreviewed_image_is_not_an_image_without_labels(objective):
     logits, labels = example()
     observed = torch.ones(6, 5, dtype=torch.bool)
@@ -71,6 +72,47 @@ def test_an_unreviewed_image_is_not_an_image_without_labels(objective):
     torch.testing.assert_close(
         objective(logits, labels, observed), objective(logits[1:], labels[1:])
     )
+
+
+def one_or_no_label(rows: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(rows, 5, generator=generator, dtype=torch.float64)
+    return logits, torch.eye(6, dtype=torch.float64)[torch.arange(rows) % 6, :5]
+
+
+def test_none_is_one_more_class_of_torchs_cross_entropy():
+    logits, labels = one_or_no_label()
+    wider = torch.cat([logits, torch.zeros(8, 1, dtype=torch.float64)], dim=1)
+    classes = torch.where(labels.sum(dim=1) > 0, labels.argmax(dim=1), 5)
+    objective = SoftmaxOrNone()
+    assert 0 < (classes == 5).sum() < 8
+    torch.testing.assert_close(objective(logits, labels), cross_entropy(wider, classes))
+    torch.testing.assert_close(objective.probabilities(logits), wider.softmax(dim=1)[:, :5])
+    log_p, log_q = objective.link.log_probs(logits)
+    torch.testing.assert_close(log_p.exp() + log_q.exp(), torch.ones_like(log_p))
+
+
+def test_softmax_or_none_starts_where_the_loss_of_the_priors_is_at_rest():
+    priors = torch.tensor([0.3, 0.1, 0.15, 0.05, 0.2], dtype=torch.float64)
+    logits = SoftmaxOrNone().start_logits(priors).requires_grad_()
+    chances = torch.cat([priors, 1 - priors.sum(dim=0, keepdim=True)])
+    losses = SoftmaxOrNone()(logits.expand(6, 5), torch.eye(6, dtype=torch.float64)[:, :5])
+    rows = [
+        SoftmaxOrNone()(logits[None], torch.eye(6, dtype=torch.float64)[row : row + 1, :5])
+        for row in range(6)
+    ]
+    sum(chance * loss for chance, loss in zip(chances, rows, strict=True)).backward()
+    assert logits.grad.abs().max() < 1e-12
+    torch.testing.assert_close(losses, sum(rows) / 6)
+
+
+def test_softmax_or_none_is_stable_far_out():
+    logits = torch.tensor([[200.0, -200.0, 0.0], [-300.0, -300.0, -300.0]], requires_grad=True)
+    labels = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    loss = SoftmaxOrNone()(logits, labels)
+    torch.testing.assert_close(loss, torch.tensor(350.0))
+    loss.backward()
+    assert logits.grad.isfinite().all()
 
 
 def test_rejects_bad_knobs():

@@ -19,6 +19,7 @@ from labelwise.objectives import (
     Quasibinary,
     Side,
     SoftmaxCrossEntropy,
+    SoftmaxOrNone,
     TwoWay,
     UniformKL,
 )
@@ -137,6 +138,12 @@ FULL_LABELS: dict[str, Method] = {
         sentence="Softmax shared by the labels of an image; images without labels are skipped.",
         source="Liao et al., quasibinary classifier, Table III",
         options={"temperature": 1.0},
+    ),
+    "softmax-or-none": Method(
+        make=lambda facts: SoftmaxOrNone(),
+        probabilities="improper",
+        sentence="Softmax that can also answer none: true where images have at most one label.",
+        source="multinomial logistic regression with none as the reference class",
     ),
     "uniform": Method(
         make=lambda facts, **o: UniformKL(**o),

@@ -33,6 +33,11 @@ from labelwise.objectives.single_positive import (
 )
 from labelwise.objectives.smooth_top_k import SmoothTopK, smooth_top_k_loss
 from labelwise.objectives.softmax import SoftmaxCrossEntropy, softmax_loss
+from labelwise.objectives.softmax_or_none import (
+    SoftmaxOrNone,
+    SoftmaxOrNoneLink,
+    log_softmax_or_none,
+)
 from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, SPALink, spa_loss
 from labelwise.objectives.top_k import NoisedTopK, noised_top_k_loss
 from labelwise.objectives.two_way import TwoWay, two_way_unit
@@ -69,6 +74,8 @@ __all__ = [
     "SmoothTopK",
     "SmoothedBCE",
     "SoftmaxCrossEntropy",
+    "SoftmaxOrNone",
+    "SoftmaxOrNoneLink",
     "Sum",
     "Term",
     "TwoWay",
@@ -80,6 +87,7 @@ __all__ = [
     "bce_loss",
     "expected_positives",
     "label_pair_loss",
+    "log_softmax_or_none",
     "lsep_loss",
     "max_confidence",
     "noised_top_k_loss",

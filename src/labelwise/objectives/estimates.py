@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.distributed import broadcast_rows, rank
+from labelwise.draws import uniforms
 from labelwise.objectives.adam_rows import WINDOW, advance, update
-from labelwise.objectives.draws import uniforms
 from labelwise.objectives.undo import UndoFile
 
 __all__ = [

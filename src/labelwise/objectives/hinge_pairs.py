@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from labelwise.objectives.draws import uniforms
+from labelwise.draws import uniforms
 from labelwise.ops import harmonic_numbers
 
 __all__ = ["RankWeights", "Rivals", "hinge_sum", "sort_rivals"]

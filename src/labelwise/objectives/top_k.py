@@ -15,9 +15,9 @@ distributed run, and after a resumed run, because t is a buffer. Out of training
 import torch
 from torch import Tensor
 
+from labelwise.draws import normals
 from labelwise.links import Softmax
 from labelwise.objectives.base import Objective
-from labelwise.objectives.draws import normals
 from labelwise.ops import masked_mean
 from labelwise.types import Outputs, Targets
 

@@ -60,7 +60,8 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
         freeze_batch_norm(backbone)
     method = find_method(settings.method)
     head = HeadSpec(settings.head or method.head, settings.head_options)
-    return Model(backbone, head.make(backbone.channels, len(table.space))), head
+    made = head.make(backbone.channels, len(table.space))
+    return Model(backbone, made, mirrored=settings.mirror), head
 
 
 def _backbone(settings: Settings, table: LabelTable) -> Backbone:

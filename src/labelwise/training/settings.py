@@ -44,8 +44,9 @@ class Settings(BaseModel):
     """Everything that decides a run.
 
     ``batch_size`` is joined over all devices. ``options`` are the method's own knobs. ``freeze``
-    is the number of backbone stages that are not trained (-1: all). ``calibrate`` and ``rule``
-    name what is fitted on the validation split.
+    is the number of backbone stages that are not trained (-1: all). ``mirror`` answers with the
+    mean over a picture and its mirror image, at twice the cost. ``calibrate`` and ``rule`` name
+    what is fitted on the validation split.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +63,7 @@ class Settings(BaseModel):
     head: str | None = None
     head_options: dict[str, Any] = {}
     augment: str = "none"
+    mirror: bool = False
     batch_size: int = Field(default=64, ge=1)
     precision: Literal["32", "bf16"] = "32"
     calibrate: str = "auto"
