@@ -40,6 +40,13 @@ class Link(nn.Module, ABC):
         log_p, log_q = self.log_probs(logits)
         return log_p - log_q
 
+    def log_none(self, logits: Tensor) -> Tensor:
+        """Return the log of the probability (...) that no label is present.
+
+        Labels are taken as independent given the image, unless the link knows better.
+        """
+        return self.log_probs(logits)[1].sum(dim=-1)
+
     def logits_at(self, probs: Tensor) -> Tensor:
         """Return the logits (float64) whose probabilities are ``probs``, by bisection.
 
@@ -90,6 +97,9 @@ class Softmax(Link):
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         log_p = log_softmax(logits / self.temperature, dim=-1)
         return log_p, log1mexp(log_p)
+
+    def log_none(self, logits: Tensor) -> Tensor:
+        return torch.full_like(logits[..., 0], float("-inf"))
 
     def logits_at(self, probs: Tensor) -> Tensor:
         return self.temperature * probs.double().log()

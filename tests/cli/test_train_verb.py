@@ -116,7 +116,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     assert "stopped; run the same command again to go on" in capsys.readouterr().err
 
 
-def test_the_demo_trains_cross_entropy_on_scenes_without_mirroring(monkeypatch):
+def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
     seen = {}
     monkeypatch.setattr(
         "labelwise.cli.train.carry_out",
@@ -124,7 +124,7 @@ def test_the_demo_trains_cross_entropy_on_scenes_without_mirroring(monkeypatch):
     )
     assert call(monkeypatch, "demo") == 0
     settings = seen["settings"]
-    assert (settings.data, settings.method, settings.backbone) == ("scenes", "bce", "small-cnn")
+    assert (settings.data, settings.method, settings.backbone) == ("scenes", "auto", "small-cnn")
     assert (settings.calibrate, settings.rule) == ("auto", "best-f")
     assert "flip" not in settings.augment
     assert str(seen["folder"]) == "runs/demo"

@@ -6,6 +6,7 @@ from labelwise.calibrate.histogram import Histogram, histogram
 from labelwise.calibrate.isotonic import Isotonic, isotonic
 from labelwise.calibrate.platt import Platt, platt
 from labelwise.calibrate.temperature import Temperature, temperature
+from labelwise.calibrate.zero_share import ZeroShare, expect_zero_share
 
 __all__ = [
     "CALIBRATORS",
@@ -16,8 +17,10 @@ __all__ = [
     "Isotonic",
     "Platt",
     "Temperature",
+    "ZeroShare",
     "auto",
     "beta",
+    "expect_zero_share",
     "histogram",
     "isotonic",
     "platt",

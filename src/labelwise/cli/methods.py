@@ -22,6 +22,7 @@ def methods(
         show_table(("method", "probabilities", "head", "what it does", "source"), rows)
         say()
         say("proper: trained probabilities are calibrated. improper: calibrate before use.")
+        say("auto, the default: bce, softmax, softmax-or-none or wan, whichever suits the labels.")
         say("ranking only: no probabilities until calibrated. Options: labelwise methods NAME")
         return
     method = find_method(name)

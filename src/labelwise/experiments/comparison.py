@@ -126,7 +126,7 @@ def show_figure(value: Interval, percent: bool) -> str:
     if not value.n:
         return "–"
     scale = 100 if percent else 1
-    digits = 2 if percent else 4 if abs(value.mean) < 10 else 1
+    digits = 4 if not percent and abs(value.mean) < 1 else 2
     mean = f"{scale * value.mean:.{digits}f}"
     half = scale * value.half_width
     return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean

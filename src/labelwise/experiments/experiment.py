@@ -27,8 +27,8 @@ class Experiment:
     """One printed table as runs: the data, the rows, the recipe, the figures, what differs.
 
     ``figures`` computes printed columns from a run; ``rename`` maps its names to the printed ones.
-    ``validation`` says that rows are held out for what is fitted after training, ``one_positive``
-    that training images keep one known label each.
+    ``validation`` says that images are held out for what is fitted after training, ``held_out``
+    for which rows nevertheless; ``one_positive`` that training images keep one known label each.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
     """
 
@@ -42,6 +42,7 @@ class Experiment:
     rename: Mapping[str, str] = field(default_factory=dict)
     data_options: Values = field(default_factory=dict)
     validation: bool = True
+    held_out: tuple[str, ...] = ()
     one_positive: bool = False
     seed_key: str | None = None
     deviations: tuple[str, ...] = ()

@@ -2,12 +2,13 @@
 
 SGD, CIFAR, COCO   as the papers state them, gaps filled from their code (METHODS)
 GOOD_CIFAR         a good recipe of minutes: one-cycle, batch 128, stronger weight decay
+SOFTMAX_OR_NONE    our answer to CIFAR60+40: GOOD_CIFAR, longer, with stronger augmentation
 FROZEN             a head on the frozen features of a pretrained backbone: seconds
 """
 
 from labelwise.experiments.experiment import Values
 
-__all__ = ["CIFAR", "COCO", "FROZEN", "GOOD_CIFAR", "SGD"]
+__all__ = ["CIFAR", "COCO", "FROZEN", "GOOD_CIFAR", "SGD", "SOFTMAX_OR_NONE"]
 
 SGD: Values = {
     "recipe.optimizer.name": "sgd",
@@ -34,6 +35,15 @@ GOOD_CIFAR: Values = {
     "recipe.optimizer.weight_decay": 5e-4,
     "recipe.optimizer.nesterov": True,
     "batch_size": 128,
+}
+SOFTMAX_OR_NONE: Values = {
+    **GOOD_CIFAR,
+    "method": "softmax-or-none",
+    "augment": "crop-flip+trivial",
+    "mirror": True,
+    "recipe.epochs": 70,
+    "recipe.ema": 0.999,
+    "recipe.prior_bias": True,
 }
 COCO: Values = {
     **SGD,

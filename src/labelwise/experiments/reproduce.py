@@ -73,10 +73,10 @@ class Request:
     def settings(self, row: str, seed: int) -> Settings:
         """Return the settings of one run."""
         experiment = self.experiment
-        values = {"data": self.data, **experiment.protocol, **experiment.rows[row]}
+        values = {"data": self.data, **experiment.protocol}
         values |= {f"data_options.{key}": value for key, value in experiment.data_options.items()}
         values |= experiment.quick if self.quick else {}
-        values |= {"seed": seed, **self.overrides}
+        values |= {**experiment.rows[row], "seed": seed, **self.overrides}
         if experiment.seed_key is not None:
             values[experiment.seed_key] = seed
         return read_settings(None, values)
@@ -164,7 +164,8 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
     for row in request.chosen_rows():
         for seed in request.seeds:
             settings = request.settings(row, seed)
-            job = Job(settings, folder / row / f"seed-{seed}", request.experiment.validation)
+            held_out = request.experiment.validation or row in request.experiment.held_out
+            job = Job(settings, folder / row / f"seed-{seed}", held_out)
             jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
     return jobs
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibrate import Beta, Histogram, Isotonic, Platt, Temperature
+from labelwise.calibrate import Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare
 from labelwise.decide import ExpectedF, Rule, Threshold, TopK
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
@@ -16,7 +16,7 @@ LINKS: dict[str, type[Link]] = {
     link.kind: link
     for link in (
         *(Sigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
-        *(Beta, Histogram, Isotonic, Platt, Temperature),
+        *(Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
     )
 }
 

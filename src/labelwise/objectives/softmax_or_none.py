@@ -44,6 +44,9 @@ class SoftmaxOrNoneLink(Link):
         log_p = log_p.clamp(max=0)  # rounding of the sum can leave it above
         return log_p, log1mexp(log_p)
 
+    def log_none(self, logits: Tensor) -> Tensor:
+        return log_softmax_or_none(logits)[1]
+
     def logits_at(self, probs: Tensor) -> Tensor:
         none = (1 - probs.double().sum(dim=-1, keepdim=True)).clamp(min=LEAST_NONE)
         return probs.double().log() - none.log()

@@ -15,7 +15,7 @@ from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model, find_head
 from labelwise.training.augment import make_augment
 from labelwise.training.fitting import find_calibrator, find_rule
-from labelwise.training.settings import Settings
+from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import VALIDATION_METRICS
 from labelwise.types import DatasetFacts, nearest
 
@@ -33,8 +33,11 @@ LARGEST_START = 8.0  # of a bias: where a prior cannot be reached, the search en
 
 def check_names(settings: Settings) -> None:
     """Raise, before anything is loaded or written, if a name in the settings means nothing."""
-    method = find_method(settings.method)
-    find_head(settings.head or method.head)
+    head = settings.head
+    if settings.method != AUTO:
+        head = head or find_method(settings.method).head
+    if head is not None:
+        find_head(head)
     find_calibrator(settings.calibrate)
     find_rule(settings.rule)
     make_augment(settings.augment)

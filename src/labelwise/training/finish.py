@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.calibrate import expect_zero_share
 from labelwise.data import LabelTable
 from labelwise.decide import Rule, Threshold
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.links import Link
 from labelwise.objectives import Objective, QuasibinaryLink, precise_normalizer
@@ -94,7 +95,18 @@ def _fit(
     if link is None:
         notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
         return fitted, words, Threshold(0.5), "p >= 0.5, not tuned"
+    if settings.zero_share is not None:
+        link = fitted = _shifted(link, val, settings.zero_share)
+        shift = f"shifted to {settings.zero_share:.0%} images without labels"
+        words = f"{words}; {shift}" if words else shift
     return fitted, words, *fit_rule(settings.rule, val, link)
+
+
+def _shifted(link: Link, val: Predictions, share: float) -> Link:
+    try:
+        return expect_zero_share(link, val.labels, share, val.observed)
+    except ValueError as error:
+        raise SettingsError(f"zero_share cannot be used with {val.split}: {error}") from None
 
 
 def dense_targets(table: LabelTable) -> tuple[Tensor, Tensor | None]:

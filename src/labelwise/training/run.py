@@ -23,6 +23,7 @@ from labelwise.training.build import (
     fingerprint,
     start_at_priors,
 )
+from labelwise.training.choose import with_chosen_method
 from labelwise.training.ema import Average
 from labelwise.training.finish import dense_targets, finish
 from labelwise.training.inference import infer
@@ -72,6 +73,9 @@ def train(
         watch = Silent()
     table = table or load(settings.data, **settings.data_options)
     splits = divide(table)
+    settings, chosen = with_chosen_method(settings, splits["train"])
+    if chosen:
+        watch.say(chosen)
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, table)
     facts = splits["train"].facts()
@@ -116,6 +120,8 @@ def _fit(
         Position(),
         fingerprint(splits),
     )
+    if settings.hardware.compile:
+        torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
     parallel: nn.Module = fabric.strategy.setup_module(model) if fabric.world_size > 1 else model
     loss = make_loss(
         parallel,

@@ -17,7 +17,9 @@ from labelwise.files import replacing
 from labelwise.training.recipe import Recipe
 from labelwise.types import nearest
 
-__all__ = ["Hardware", "Settings", "differences", "parse_assignments", "read_settings"]
+__all__ = ["AUTO", "Hardware", "Settings", "differences", "parse_assignments", "read_settings"]
+
+AUTO = "auto"
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,17 +45,19 @@ class Hardware(BaseModel):
 class Settings(BaseModel):
     """Everything that decides a run.
 
-    ``batch_size`` is joined over all devices. ``options`` are the method's own knobs. ``freeze``
-    is the number of backbone stages that are not trained (-1: all). ``mirror`` answers with the
-    mean over a picture and its mirror image, at twice the cost. ``calibrate`` and ``rule`` name
-    what is fitted on the validation split.
+    ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's own
+    knobs. ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages
+    that are not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror
+    image, at twice the cost. ``calibrate`` and ``rule`` name what is fitted on the validation
+    split. ``zero_share`` is the share of images without labels that is expected in use, if it is
+    another than in validation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: str
     data_options: dict[str, Any] = {}
-    method: str = "bce"
+    method: str = AUTO
     options: dict[str, Any] = {}
     backbone: str = "small-cnn"
     weights: str | None = None
@@ -67,6 +71,7 @@ class Settings(BaseModel):
     batch_size: int = Field(default=64, ge=1)
     precision: Literal["32", "bf16"] = "32"
     calibrate: str = "auto"
+    zero_share: float | None = Field(default=None, gt=0, lt=1)
     rule: str = "best-f"
     seed: int = Field(default=0, ge=0)
     recipe: Recipe = Recipe()
