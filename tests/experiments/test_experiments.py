@@ -109,6 +109,15 @@ def test_a_plan_names_what_is_wrong():
         Plan(base(), ("bce", "bce"))
     with pytest.raises(SettingsError, match="at least one seed"):
         Plan(base(), ("bce",), seeds=())
+    with pytest.raises(SettingsError, match="none of the methods has the option 'kk'; did you"):
+        Plan(base(**{"options.kk": 2.7}), ("bce", "epr"))
+
+
+def test_options_go_to_the_methods_that_have_them():
+    plan = Plan(base(**{"options.k": 2.7, "options.weight": 0.5}), ("wan", "epr", "role"))
+    assert plan.settings("wan").options == {}
+    assert plan.settings("epr").options == {"k": 2.7, "weight": 0.5}
+    assert plan.settings("role").options == {"k": 2.7}
 
 
 def test_measures_agree_with_sklearn():
@@ -140,6 +149,18 @@ def test_columns_are_the_papers_definitions():
         columns.average_five(None, test)
 
 
+def test_expecting_more_empty_images_lowers_confidence_at_a_price():
+    val, test = predictions(400, split="val", link=Sigmoid()), predictions(400, link=Sigmoid())
+    found, shifted = columns.in_and_out(val, test), columns.in_and_out_expecting_more(val, test)
+    assert shifted["OUT MMC"] < found["OUT MMC"]
+    assert shifted["log loss OUT"] < found["log loss OUT"]
+    assert shifted["log loss IN"] > found["log loss IN"]
+    inside = float((test.labels.sum(dim=1) > 0).double().mean())
+    for name in ("log loss", "Brier"):
+        whole = inside * found[f"{name} IN"] + (1 - inside) * found[f"{name} OUT"]
+        assert found[name] == pytest.approx(whole)
+
+
 def replace_rows(table, rows):
     kept = torch.from_numpy(rows)
     ids = [name for name, keep in zip(table.ids, rows, strict=True) if keep]
@@ -154,9 +175,12 @@ def test_validation_rows_come_from_train_in_proportion():
     assert (table.split[taken] == "train").all()
     assert (held.split[~taken] == table.split[~taken]).all()
     labels = table.targets()[0]
-    empty = ~labels.any(axis=1)
     train = table.split == "train"
-    assert abs(empty[taken].mean() - empty[train].mean()) < 0.04
+    kinds, of_row = np.unique(labels, axis=0, return_inverse=True)
+    assert {tuple(kind) for kind in kinds} >= {(0, 0, 0, 0), (1, 1, 1, 1)}
+    for kind in range(len(kinds)):
+        here = of_row == kind
+        assert abs((here & taken).sum() - 0.1 * (here & train).sum()) < 1
     assert with_validation(held) is held
     assert (with_validation(table).split == held.split).all()
 
@@ -202,7 +226,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
         tmp_path / "data",
         quick=True,
         seeds=(0, 1),
-        rows=("binary", "quasibinary"),
+        rows=("binary", "quasibinary", "softmax-or-none", "softmax-or-none, 77 % empty"),
         overrides=small,
     )
     done = reproduce(request, tmp_path / "runs", say=lambda text: None)
@@ -211,7 +235,14 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
     assert rows[0][:5] == ["binary", "paper", "77.8", "14.7", "0.901"]
     assert rows[1][1] == "ours"
     assert done.ours["quasibinary"]["AUROC"].n == 2
-    written = (tmp_path / "runs" / "table.md").read_text()
+    ours, shifted = (done.ours[row] for row in request.rows[2:])
+    assert shifted["OUT MMC"].mean < ours["OUT MMC"].mean
+    runs = tmp_path / "runs"
+    assert not (runs / "softmax-or-none, 77 % empty").exists()  # both rows are one run
+    assert (runs / "softmax-or-none" / "seed-0" / "predictions" / "val.parquet").exists()
+    assert not (runs / "binary" / "seed-0" / "predictions" / "val.parquet").exists()
+    assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
+    written = (runs / "table.md").read_text()
     assert "By request: backbone small-cnn" in written
 
 
@@ -227,4 +258,5 @@ def test_missing_data_says_what_to_put_where(tmp_path):
 def test_figures_are_shown_with_half_their_interval():
     assert show_figure(Interval(0.5, 0.4, 0.6, 3), percent=True) == "50.00 ± 10.00"
     assert show_figure(Interval(0.5, -np.inf, np.inf, 1), percent=False) == "0.5000"
+    assert show_figure(Interval(6.14, 6.0, 6.28, 3), percent=False) == "6.14 ± 0.14"
     assert show_figure(Interval(np.nan, np.nan, np.nan, 0), percent=True) == "–"
