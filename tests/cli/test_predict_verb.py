@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,6 +11,8 @@ import pytest
 from PIL import Image
 from test_app import call
 from test_predictor import NAMES, make
+
+from labelwise.data import FileImages
 
 BROKEN = ("empty.png", "truncated.jpg", "text.jpg", "bomb.png")
 
@@ -93,6 +96,28 @@ def test_the_rotation_of_a_camera_is_undone(model, pictures, tmp_path, monkeypat
     assert call(monkeypatch, "predict", str(model), *files, "-o", str(out)) == 0
     one, other = (json.loads(line)["probs"] for line in out.read_text().splitlines())
     assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_large_photos_are_scaled_as_in_evaluation(pictures, tmp_path, monkeypatch):
+    predictor = make()
+    predictor.model.backbone.transform = replace(predictor.transform, crop=0.5)
+    predictor.save(tmp_path / "cropping")
+    coarse = Image.fromarray(np.random.default_rng(1).integers(0, 256, (12, 16, 3), np.uint8))
+    coarse.resize((480, 360), Image.Resampling.BICUBIC).save(tmp_path / "large.jpg", quality=95)
+    source = FileImages(tmp_path, ["large.jpg"])
+    out = tmp_path / "a.jsonl"
+    call(
+        monkeypatch,
+        "predict",
+        str(tmp_path / "cropping"),
+        str(tmp_path / "large.jpg"),
+        "-o",
+        str(out),
+    )
+    image = source.read(0, predictor.transform.at_least)
+    assert image.size != source.read(0, predictor.transform.size).size  # a smaller decode differs
+    expected = predictor.predict([image]).probs[0].tolist()
+    assert list(json.loads(out.read_text())["probs"].values()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_answers_do_not_depend_on_the_batch(model, pictures, tmp_path, monkeypatch):

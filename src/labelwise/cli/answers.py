@@ -1,7 +1,9 @@
 """Answers for image files: read in threads, predicted in batches."""
 
+import os
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,7 @@ IMAGE_SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff"}
     | {".webp"}
 )
-READ_THREADS = 4
+AHEAD = 2  # batches read before they are asked for
 
 
 @dataclass(frozen=True)
@@ -48,20 +50,39 @@ def find_images(places: Sequence[Path]) -> list[str]:
 def answer_files(
     predictor: Predictor, paths: Sequence[str], batch_size: int = 64
 ) -> Iterator[Answer]:
-    """Return one answer a file, in order; a file that cannot be read does not stop the others."""
-    source, size = FileImages(".", paths), predictor.transform.size
+    """Return one answer a file, in order; a file that cannot be read does not stop the others.
+
+    Some batches are read and scaled by threads, as in evaluation, while one is predicted.
+    """
+    source, transform = FileImages(".", paths), predictor.transform
 
     def read(row: int) -> Tensor | ImageError:
         try:
-            return predictor.transform(source.read(row, size))
+            return transform(source.read(row, transform.at_least))
         except ImageError as error:
             return error
 
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        for first in range(0, len(paths), batch_size):
-            rows = range(first, min(first + batch_size, len(paths)))
-            inputs = list(pool.map(read, rows))
-            yield from _answers(predictor, [paths[row] for row in rows], inputs)
+    waiting: deque[tuple[range, list[Future[Tensor | ImageError]]]] = deque()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            for first in range(0, len(paths), batch_size):
+                rows = range(first, min(first + batch_size, len(paths)))
+                waiting.append((rows, [pool.submit(read, row) for row in rows]))
+                if len(waiting) > AHEAD:
+                    yield from _finish(predictor, paths, *waiting.popleft())
+            while waiting:
+                yield from _finish(predictor, paths, *waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _finish(
+    predictor: Predictor,
+    paths: Sequence[str],
+    rows: range,
+    inputs: Sequence[Future[Tensor | ImageError]],
+) -> Iterator[Answer]:
+    yield from _answers(predictor, [paths[row] for row in rows], [part.result() for part in inputs])
 
 
 def _answers(

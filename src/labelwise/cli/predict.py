@@ -1,6 +1,7 @@
 """``labelwise predict``: the labels of image files."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ def predict(
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.predictor import Predictor
+    from labelwise.training.progress import make_watch
 
     if out is not None:
         check_suffix(out)
@@ -37,10 +39,14 @@ def predict(
     names = predictor.space.names
     rows: list[tuple[str, str]] = []
     failed = count = 0
-    with writing(out, names) as write:
+    watch = make_watch()
+    watch.start("predicting", len(paths))
+    with writing(out, names) as write, ExitStack() as stack:
+        stack.callback(watch.finish)
         for answer in answer_files(predictor, paths, batch_size):
             write(answer)
             count += 1
+            watch.advance(1)
             if answer.error is not None:
                 failed += 1
                 complain(answer.error)

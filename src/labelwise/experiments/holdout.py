@@ -24,7 +24,7 @@ def with_validation(table: LabelTable, *, share: float = 0.1, seed: int = 0) -> 
     generator = np.random.default_rng(seed)
     rows = rows[generator.permutation(len(rows))]
     # Rows of equal label sets lie together, and every 1/share-th of that order is taken.
-    keys = [table.present.row(row).tobytes() for row in rows]
+    keys = [table.present.row(row).tobytes() for row in rows.tolist()]
     order = np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")
     taken = rows[order][np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
     split = table.split.astype("<U5").copy()
