@@ -1,6 +1,7 @@
 """Comparisons and reproductions on small data, for real; oracles: slow forms and hand counts."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from labelwise.experiments.comparison import Comparison, show_figure
 from labelwise.experiments.experiment import DATASETS
 from labelwise.experiments.holdout import with_validation
 from labelwise.experiments.measures import MEASURES, measure
+from labelwise.experiments.memory import peak_memory, start_peak_memory
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.reproduce import Request, available, reproduce
@@ -72,6 +74,7 @@ def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     assert set(first.column("mAP@class")["two-way"]) == {0, 1}
     assert not first.column("ECE before")["two-way"]
     assert first.column("ECE after")["two-way"]
+    assert first.column("host MB")["bce"][1] > 50
     weights = tmp_path / "bce" / "seed-1" / "model.safetensors"
     stamp = weights.stat().st_mtime_ns
     assert compare(plan, tmp_path, table=table, say=said.append) == first
@@ -81,6 +84,18 @@ def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     with pytest.raises(SettingsError, match=r"other settings \(recipe.epochs: 15 -> 16\)"):
         compare(longer, tmp_path, table=table, say=said.append)
     assert "| bce |" in (tmp_path / "comparison.md").read_text()
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
+def test_a_run_costs_the_memory_it_took():
+    start_peak_memory()
+    before = peak_memory()["host MB"]
+    block = np.ones(64 << 17)  # 64 MiB
+    grown = peak_memory()["host MB"] - before
+    del block
+    assert 60 < grown < 80
+    start_peak_memory()
+    assert peak_memory()["host MB"] < before + grown - 30  # an earlier peak is forgotten
 
 
 def test_tuning_keeps_the_best_try_on_validation(tmp_path):
@@ -228,7 +243,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
         tmp_path / "data",
         quick=True,
         seeds=(0, 1),
-        rows=("binary", "quasibinary", "softmax-or-none", "softmax-or-none, 77 % empty"),
+        rows=("binary", "quasibinary", "softmax-or-none", "softmax-or-none at 77 % empty"),
         overrides=small,
     )
     done = reproduce(request, tmp_path / "runs", say=lambda text: None)
@@ -240,7 +255,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
     ours, shifted = (done.ours[row] for row in request.rows[2:])
     assert shifted["OUT MMC"].mean < ours["OUT MMC"].mean
     runs = tmp_path / "runs"
-    assert not (runs / "softmax-or-none, 77 % empty").exists()  # both rows are one run
+    assert not (runs / "softmax-or-none at 77 % empty").exists()  # both rows are one run
     assert (runs / "softmax-or-none" / "seed-0" / "predictions" / "val.parquet").exists()
     assert not (runs / "binary" / "seed-0" / "predictions" / "val.parquet").exists()
     assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"

@@ -32,7 +32,9 @@ def reproduce(
         list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the runs.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, as on a GPU.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU, else 1.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would run and how long.")
     ] = False,
@@ -43,6 +45,7 @@ def reproduce(
     """
     from labelwise.experiments.reproduce import Request
     from labelwise.experiments.reproduce import reproduce as carry_out
+    from labelwise.experiments.runs import default_workers
     from labelwise.training.settings import parse_assignments
 
     if list_:
@@ -61,10 +64,11 @@ def reproduce(
         parse_assignments(set_ or ()),
     )
     folder = out or Path("runs") / table
+    workers = jobs or default_workers()
     if dry_run:
-        _announce(request, folder, jobs)
+        _announce(request, folder, workers)
         return
-    done = carry_out(request, folder, workers=jobs, say=say)
+    done = carry_out(request, folder, workers=workers, say=say)
     show_table(*done.table(), title=request.experiment.published.title)
     for note in request.deviations():
         say(f"- {note}")

@@ -28,6 +28,8 @@ HEADLINE = (
     "zero-label MMC",
     "retrieval n=3",
     "seconds",
+    "host MB",
+    "GPU MB",
 )
 JUDGED = (
     "mAP@class",
@@ -126,7 +128,8 @@ def show_figure(value: Interval, percent: bool) -> str:
     if not value.n:
         return "–"
     scale = 100 if percent else 1
-    digits = 4 if not percent and abs(value.mean) < 1 else 2
+    size = abs(scale * value.mean)
+    digits = 4 if size < 1 and not percent else 2 if size < 1000 else 0
     mean = f"{scale * value.mean:.{digits}f}"
     half = scale * value.half_width
     return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean

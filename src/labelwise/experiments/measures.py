@@ -53,7 +53,7 @@ def _columns() -> dict[str, Measure]:
     columns += [Measure("top accuracy", True), Measure("zero-label AUROC", True)]
     columns += [Measure("zero-label MMC", False)]
     columns += [Measure(f"retrieval n={length}", True) for length in (1, 2, 3)]
-    columns += [Measure("seconds", False, percent=False), Measure("GPU MB", False, percent=False)]
+    columns += [Measure(name, False, percent=False) for name in ("seconds", "host MB", "GPU MB")]
     return {column.name: column for column in columns}
 
 

@@ -20,12 +20,21 @@ import torch
 
 from labelwise.data import LabelTable, load
 from labelwise.experiments.holdout import with_validation
+from labelwise.experiments.memory import peak_memory, start_peak_memory
 from labelwise.files import replacing
 from labelwise.predictions import Predictions
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
-__all__ = ["FigureFunction", "Job", "carry_out", "figures_of", "predictions_of", "run_seconds"]
+__all__ = [
+    "FigureFunction",
+    "Job",
+    "carry_out",
+    "default_workers",
+    "figures_of",
+    "predictions_of",
+    "run_seconds",
+]
 
 Figures = dict[str, float]
 FigureFunction = Callable[[Predictions | None, Predictions], Figures]
@@ -62,6 +71,14 @@ def carry_out(
                 future.cancel()
 
 
+def default_workers() -> int:
+    """Return how many runs to carry out side by side: two on a GPU, one on a CPU.
+
+    A second run fills the time in which the first compiles, checkpoints and is evaluated.
+    """
+    return 2 if torch.cuda.is_available() else 1
+
+
 def predictions_of(folder: Path) -> tuple[Predictions | None, Predictions]:
     """Return the validation predictions of a run, if it has any, and its test predictions."""
     val = folder / "predictions" / "val.parquet"
@@ -90,8 +107,7 @@ def run_seconds(settings: Settings, table: LabelTable) -> float:
 
 def _carry_out(job: Job, table: LabelTable | None) -> Job:
     begun = perf_counter()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    start_peak_memory()
     if table is None:
         options = json.dumps(job.settings.data_options)
         table = _table(job.settings.data, options, job.hold_out)
@@ -100,9 +116,7 @@ def _carry_out(job: Job, table: LabelTable | None) -> Job:
     path = job.folder / COST
     if path.exists():
         return job
-    cost = {"seconds": perf_counter() - begun}
-    if torch.cuda.is_available():
-        cost["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
+    cost = {"seconds": perf_counter() - begun, **peak_memory()}
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(cost), encoding="utf-8")
     return job

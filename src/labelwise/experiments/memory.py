@@ -1,0 +1,37 @@
+"""The largest memory of this process since a moment, on the host and on the GPU, in MB."""
+
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+__all__ = ["peak_memory", "start_peak_memory"]
+
+PROCESS = Path("/proc/self")
+MARK = "VmHWM:"  # Linux: the high-water mark of resident memory
+
+
+def start_peak_memory() -> None:
+    """Forget earlier peaks, where the system can."""
+    with suppress(OSError):  # elsewhere the host's peak is that of the whole process
+        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory() -> dict[str, float]:
+    """Return "host MB", and "GPU MB" where there is a GPU."""
+    peaks = {"host MB": _host_kib() / 1024}
+    if torch.cuda.is_available():
+        peaks["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
+    return peaks
+
+
+def _host_kib() -> float:
+    try:
+        lines = (PROCESS / "status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        lines = []
+    found = [line.split()[1] for line in lines if line.startswith(MARK)]
+    return float(found[0]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
