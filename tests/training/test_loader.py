@@ -136,13 +136,45 @@ def test_batches_made_together_are_those_made_one_by_one(world, monkeypatch):
             assert torch.equal(getattr(one.targets, name), getattr(other.targets, name))
 
 
-def test_what_follows_a_window_does_not_depend_on_where_it_was_cut(tmp_path):
+def ramps(folder) -> LabelTable:
+    """Pictures of several shapes, red growing to the right and green downwards."""
+    names = []
+    for number, (width, height) in enumerate([(90, 60), (60, 90), (64, 64), (120, 50)]):
+        across = np.broadcast_to(np.linspace(0, 255, width), (height, width))
+        down = np.broadcast_to(np.linspace(0, 255, height)[:, None], (height, width))
+        ramp = np.stack([across, down, 0 * down], axis=2).round().astype(np.uint8)
+        Image.fromarray(ramp).save(folder / f"{number}.png")
+        names.append(f"{number}.png")
+    return LabelTable.from_arrays(["a"], FileImages(folder, names), np.ones((4, 1)))
+
+
+def test_windows_of_kept_pictures_are_those_of_streamed_ones(tmp_path, monkeypatch):
+    data = ramps(tmp_path)
+
+    def epoch() -> tuple[Loader, torch.Tensor]:
+        loader = Loader(data, Transform(24), batch_size=4, seed=3, augment="resized-crop")
+        mean, std = loader.transform.statistics(torch.device("cpu"))
+        return loader, torch.cat([b.images * std + mean for b in loader.epoch(1)])
+
+    kept, here = epoch()
+    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
+    streaming, there = epoch()
+    assert isinstance(kept._store, Resident)
+    assert kept._store.values.shape == (4, 36, 36, 3)
+    assert isinstance(streaming._store, Stream)
+    assert here.shape == there.shape == (4, 3, 24, 24)
+    assert (here - there).abs()[:, :, 2:-2, 2:-2].max() < 4  # of 255; the border pixels blend less
+    assert (here - there.roll(1, 0)).abs().max() > 50
+
+
+def test_what_follows_a_window_does_not_depend_on_where_it_was_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
     loader = Loader(photos(tmp_path), TRANSFORM, batch_size=4, augment="resized-crop", workers=2)
     dice = Dice(9, torch.arange(6))
     draw_windows(dice)
     mirrored = dice.coin()
     values = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
-    images = loader._images(values, Dice(9, torch.arange(6)))
+    images = loader._images(values, torch.arange(6), Dice(9, torch.arange(6)))
     mean, std = TRANSFORM.statistics(torch.device("cpu"))
     seen = (images * std + mean).round()
     for row in range(6):
@@ -197,7 +229,8 @@ def test_decoded_once_or_streamed_files_give_the_same_pixels(tmp_path, monkeypat
         assert torch.equal(image, TRANSFORM(picture))
 
 
-def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path):
+def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
     data = photos(tmp_path)
     loader = Loader(
         data, TRANSFORM, batch_size=4, seed=2, augment="resized-crop", shuffle=True, workers=2

@@ -27,8 +27,9 @@ from labelwise.training.augment import (
     draw_windows,
     make_augment,
     mix,
+    zoom,
 )
-from labelwise.training.pixels import InputStore, Job, Stream, make_store, to_device
+from labelwise.training.pixels import InputStore, Job, Resident, Stream, make_store, to_device
 from labelwise.types import Targets
 
 __all__ = ["Batch", "Loader"]
@@ -118,7 +119,7 @@ class Loader:
             for group in groups
         )
         for group, values in zip(groups, self._store.batches(jobs), strict=True):
-            images = self._images(values, Dice(key, here[group.rows]))
+            images = self._images(values, index[group.rows], Dice(key, here[group.rows]))
             targets = self._targets(rows[group.rows], index[group.rows])
             yield from _divided(images, targets, group.sizes)
 
@@ -157,7 +158,7 @@ class Loader:
 
     @property
     def _cuts_windows(self) -> bool:
-        """Whether random windows are cut from the whole picture before it is scaled."""
+        """Whether random windows are cut from whole pictures, not from the scaled input."""
         return bool(self.augment.steps) and isinstance(self.augment.steps[0], ResizedCrop)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
@@ -166,25 +167,30 @@ class Loader:
         return np.random.default_rng(mix(self.seed, ORDER, epoch)).permutation(len(self.table))
 
     def _windows(self, key: int, places: NDArray[np.int64]) -> Windows | None:
-        if not self._cuts_while_decoding:
+        """Return the windows that a stream cuts while it decodes."""
+        if not (self._cuts_windows and isinstance(self._store, Stream)):
             return None
         return draw_windows(Dice(key, torch.from_numpy(places)))
 
-    @property
-    def _cuts_while_decoding(self) -> bool:
-        return self._cuts_windows and isinstance(self._store, Stream)
+    def _cut(self, values: Tensor, index: Tensor, dice: Dice) -> Tensor:
+        """Return windows of whole pictures; a stream has cut the same ones already."""
+        windows, store = draw_windows(dice), self._store
+        if isinstance(store, Stream):
+            return values
+        aspects = store.aspects if isinstance(store, Resident) else None
+        boxes = windows.boxes(1.0 if aspects is None else aspects[index])
+        return zoom(values, boxes, self.transform.size)
 
     @cached_property
     def _statistics(self) -> tuple[Tensor, Tensor]:
         return self.transform.statistics(self.device)
 
-    def _images(self, values: Tensor, dice: Dice) -> Tensor:
+    def _images(self, values: Tensor, index: Tensor, dice: Dice) -> Tensor:
         if values.dtype != torch.uint8:
             return values
         steps = self.augment.steps
-        if self._cuts_while_decoding:
-            draw_windows(dice)  # the same draws again, so that later steps see what follows them
-            steps = steps[1:]
+        if self._cuts_windows:
+            values, steps = self._cut(values, index, dice), steps[1:]
         values = Chain(steps)(values, dice)
         mean, std = self._statistics
         return (values - mean).div_(std).contiguous(memory_format=torch.channels_last)

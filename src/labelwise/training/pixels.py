@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host 
 CUDA_SHARE = 0.25  # of the free device memory
 AHEAD = 3  # batches decoded before they are asked for
 AT_ONCE = 1 << 25  # bytes of the float32 inputs that are made at once
+ROOMY = 1.5  # times the side of the input is kept of pictures that windows are cut from
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,13 @@ class InputStore(ABC):
 
 
 class Resident(InputStore):
-    """All inputs on the device; a batch is one gather."""
+    """All inputs on the device; a batch is one gather.
 
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
+    ``aspects`` (N,), width / height, are given where whole pictures were squashed into squares.
+    """
+
+    def __init__(self, values: Tensor, aspects: Tensor | None = None) -> None:
+        self.values, self.aspects = values, aspects
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
         for job in jobs:
@@ -79,6 +84,7 @@ class Stream(InputStore):
     ) -> None:
         self.images, self.transform, self.device = images, transform, device
         self.workers = workers or os.cpu_count() or 1
+        self.aspects = np.ones(len(images), np.float32)  # width / height, once read
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
@@ -108,6 +114,7 @@ class Stream(InputStore):
         row = int(job.rows[at])
         if job.windows is None:
             image = self.images.read(row, self.transform.at_least)
+            self.aspects[row] = image.width / image.height
             array[at] = np.asarray(self.transform.resize(image))
             return
         side = self.transform.size
@@ -126,9 +133,9 @@ def make_store(
     transform: Transform,
     device: torch.device,
     workers: int = 0,
-    keep_size: bool = False,
+    windows: bool = False,
 ) -> InputStore:
-    """Return the fastest store the memory allows; ``keep_size`` leaves scaling to each batch."""
+    """Return the fastest store the memory allows; ``windows`` will be cut from its pictures."""
     if isinstance(images, FeatureRows):
         return _array_store(images.features, device)
     side = transform.size
@@ -136,10 +143,12 @@ def make_store(
         height, width = images.pixels.shape[1:3]
         if (height, width) == (side, side) == transform.scale_size(width, height):
             return _array_store(images.pixels, device)
-    stream = Stream(images, transform, device, workers)
-    if keep_size or len(images) * side * side * 3 > _limit(device):
-        return stream
-    return Resident(_decode_all(stream, len(images)))
+    kept = replace(transform, size=ceil(ROOMY * side), crop=None) if windows else transform
+    if len(images) * kept.size**2 * 3 > _limit(device):
+        return Stream(images, transform, device, workers)
+    stream = Stream(images, kept, device, workers)
+    values = _decode_all(stream, len(images))
+    return Resident(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
 
 
 def _array_store(values: NDArray[np.generic], device: torch.device) -> InputStore:

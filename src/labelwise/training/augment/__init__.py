@@ -3,7 +3,7 @@
 from labelwise.training.augment.base import Augment, Chain
 from labelwise.training.augment.dice import Dice, mix
 from labelwise.training.augment.recipes import RECIPES, make_augment
-from labelwise.training.augment.windows import ResizedCrop, Windows, draw_windows
+from labelwise.training.augment.windows import ResizedCrop, Windows, draw_windows, zoom
 
 __all__ = [
     "RECIPES",
@@ -15,4 +15,5 @@ __all__ = [
     "draw_windows",
     "make_augment",
     "mix",
+    "zoom",
 ]

@@ -30,8 +30,8 @@ class Windows:
     x: Tensor
     y: Tensor
 
-    def boxes(self, aspect: float = 1.0) -> Tensor:
-        """Return (B, 4) left, top, right, bottom as shares of an image of width / height."""
+    def boxes(self, aspect: float | Tensor = 1.0) -> Tensor:
+        """Return (B, 4) left, top, right, bottom as shares of images of width / height."""
         wide = torch.exp(0.5 * self.log_shape) * (self.area / aspect).sqrt()
         high = torch.exp(-0.5 * self.log_shape) * (self.area * aspect).sqrt()
         wide, high = wide.clamp(max=1), high.clamp(max=1)
@@ -65,12 +65,13 @@ class ResizedCrop(Augment):
         return zoom(pixels, draw_windows(dice).boxes(pixels.shape[3] / pixels.shape[2]))
 
 
-def zoom(pixels: Tensor, boxes: Tensor) -> Tensor:
-    """Return each image's window, given as shares (B, 4) of its sides, scaled to the image."""
+def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
+    """Return each image's window, given as shares (B, 4), scaled to the image or to a square."""
     left, top, right, bottom = boxes.unbind(1)
     zero = torch.zeros_like(left)
     rows = [right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1]
     maps = torch.stack(rows, dim=1).view(-1, 2, 3)
-    grid = affine_grid(maps, list(pixels.shape), align_corners=False)
+    shape = pixels.shape if side is None else (*pixels.shape[:2], side, side)
+    grid = affine_grid(maps, list(shape), align_corners=False)
     window = grid_sample(pixels.float(), grid, padding_mode="border", align_corners=False)
     return window.round_().to(torch.uint8)
