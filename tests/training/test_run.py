@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.training.progress import Silent
 from labelwise.training.run import train
+from labelwise.training.state import TrainingState
 
 
 def weights(folder):
@@ -89,6 +91,21 @@ def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches)
     assert json.loads(state.read_text())["step"] == batches
     train(settings, tmp_path / "cut", table=table)
     assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
+
+
+def test_short_epochs_are_not_all_saved_but_the_last_one_is(tmp_path, monkeypatch):
+    saved, save = [], TrainingState.save
+
+    def slow(self, folder, *, write):
+        saved.append((self.position.epoch, self.position.done))
+        time.sleep(0.2)
+        save(self, folder, write=write)
+
+    monkeypatch.setattr(TrainingState, "save", slow)
+    train(tiny_settings(recipe__epochs=20), tmp_path, table=tiny_table())
+    assert saved[0][0] == 1
+    assert saved[-1] == (20, True)
+    assert len(saved) < 10
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
