@@ -128,3 +128,17 @@ def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
     assert (settings.calibrate, settings.rule) == ("auto", "best-f")
     assert "flip" not in settings.augment
     assert str(seen["folder"]) == "runs/demo"
+
+
+def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch, capsys):
+    arguments = [
+        *("compare", "posterior", "--methods", "bce,softmax", "--seeds", "1", "-o", str(tmp_path)),
+        *("--set", "data_options={num_train: 2000, num_val: 500, num_test: 200, num_labels: 4}"),
+        *("--set", "backbone=identity", "--set", "recipe.epochs=5"),
+    ]
+    assert call(monkeypatch, *arguments) == 0
+    shown = capsys.readouterr().out
+    assert "one seed cannot tell luck from skill" in shown
+    for name in ("comparison.html", "comparison.md", "comparison.json", "charts"):
+        assert (tmp_path / name).exists()
+        assert name in shown

@@ -1,11 +1,10 @@
 """The report in a real browser: quiet, offline, fitting, readable in light, dark and print."""
 
-import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 from sample_scores import Halved, sample
 
 from labelwise.data import ArrayImages
@@ -14,14 +13,6 @@ from labelwise.evaluate import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.report import choose_examples, write_report
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-extensions",
-    "--no-first-run",
-]
 SECTIONS = [
     "glance",
     "calibration",
@@ -34,33 +25,6 @@ SECTIONS = [
     "how",
 ]
 LONG = "a label with a name far too long for a narrow column " + "x" * 60
-
-# The least contrast of each kind of text and mark against what lies behind it (WCAG 2).
-CONTRAST = """() => {
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
-    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const colour = parse(getComputedStyle(at).backgroundColor);
-      if (colour.length < 4 || colour[3] > 0) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const least = (selector, property) => Math.min(...[...document.querySelectorAll(selector)]
-    .map((node) => {
-      const pair = [light(parse(getComputedStyle(node)[property])), light(behind(node))];
-      return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
-    }));
-  return {
-    text: least("h1, h2, h3, p, td, th, caption, figcaption, span, dd, dt, a, summary, footer",
-      "color"),
-    chart: least("svg text", "fill"),
-    marks: least("svg .bar, svg .key, svg .dot:not(.before)", "fill"),
-    lines: least("svg .line", "stroke"),
-  };
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -86,40 +50,10 @@ def report(tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
-def browser():
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.fail("this test needs Chromium: apt-get install chromium")
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def visit(browser, report):
+def visit(opened, report):
     """Return a function that opens the report and what the page complained of or asked for."""
-    contexts = []
-
-    def open_page(**options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page, heard = context.new_page(), []
-        page.on("console", lambda message: heard.append(message.text))
-        page.on("pageerror", lambda error: heard.append(str(error)))
-        page.on("dialog", lambda dialog: heard.append(dialog.message))
-        page.on("requestfailed", lambda request: heard.append(request.url))
-        page.on(
-            "request",
-            lambda r: None if r.url.startswith(("file:", "data:")) else heard.append(r.url),
-        )
-        page.goto(report.as_uri())
-        return page, heard
-
-    yield open_page
-    for context in contexts:
-        context.close()
+    return partial(opened, report)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1200])
@@ -135,10 +69,10 @@ def test_it_fits_every_width_and_is_quiet(visit, width):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("media", ["screen", "print"])
-def test_text_and_marks_stand_out(visit, scheme, media):
+def test_text_and_marks_stand_out(visit, least_contrast, scheme, media):
     page, _ = visit(color_scheme=scheme)
     page.emulate_media(media=media, color_scheme=scheme)
-    contrast = page.evaluate(CONTRAST)
+    contrast = least_contrast(page)
     assert contrast["text"] >= 4.5
     assert contrast["chart"] >= 4.5
     assert contrast["marks"] >= 3

@@ -34,7 +34,9 @@ def compare(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of all runs.")] = Path(
         "runs/compare"
     ),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, as on a GPU.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU, else 1.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would run and how long.")
     ] = False,
@@ -45,7 +47,9 @@ def compare(
     """
     from labelwise.experiments.compare import Plan
     from labelwise.experiments.compare import compare as carry_out
+    from labelwise.experiments.runs import default_workers
     from labelwise.experiments.sources import open_table
+    from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.training.settings import parse_assignments, read_settings
 
     values = {"data": data, **parse_assignments(set_ or ())}
@@ -53,16 +57,20 @@ def compare(
     plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
     frozen = (features, weights) if features else None
     table = open_table(base.data, base.data_options, frozen=frozen)
+    workers = jobs or default_workers()
     if dry_run:
-        _announce(plan, table, jobs)
+        _announce(plan, table, workers)
         return
-    side_by_side = None if jobs > 1 and features is None else table
-    done = carry_out(plan, out, table=side_by_side, workers=jobs, say=say)
+    name = f"{table.name}, features of {features}" if features else table.name
+    side_by_side = None if workers > 1 and features is None else table
+    done = carry_out(plan, out, table=side_by_side, workers=workers, say=say)
     show_table(*done.table(), title="mean ± half the 95 % interval over seeds; per cent but losses")
     say()
     for sentence in done.verdicts():
         say(sentence)
-    say(f"written: {out / 'comparison.md'}, {out / 'comparison.json'}")
+    page = write_comparison(done, out / "comparison.html", data=name, tries=tune)
+    save_comparison_charts(done, out / "charts")
+    say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
 
 
 def _announce(plan: "Plan", table: "LabelTable", jobs: int) -> None:

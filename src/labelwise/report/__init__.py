@@ -1,7 +1,17 @@
 """The report: one HTML file, drawn in SVG, complete in itself; and the charts for matplotlib."""
 
 from labelwise.report import plots
+from labelwise.report.comparison import save_comparison_charts
 from labelwise.report.examples import Example, ExampleGroup, Guess, choose_examples
-from labelwise.report.write import write_report
+from labelwise.report.write import write_comparison, write_report
 
-__all__ = ["Example", "ExampleGroup", "Guess", "choose_examples", "plots", "write_report"]
+__all__ = [
+    "Example",
+    "ExampleGroup",
+    "Guess",
+    "choose_examples",
+    "plots",
+    "save_comparison_charts",
+    "write_comparison",
+    "write_report",
+]

@@ -4,7 +4,8 @@ figure, axes = plt.subplots()
 plots.reliability(axes, evaluation)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,19 @@ from labelwise.evaluate import Calibration, Curve, Evaluation
 from labelwise.files import replacing
 from labelwise.report.charts.reliability import wilson
 
-__all__ = ["reliability", "retrieval", "save_charts", "set_sizes", "zero_label"]
+__all__ = [
+    "Drawing",
+    "plain_axes",
+    "reliability",
+    "retrieval",
+    "save_charts",
+    "save_drawings",
+    "set_sizes",
+    "zero_label",
+]
 
 Axes = Any
+Figure = Any
 
 AFTER, BEFORE, TRUE, INK = "#0b62a8", "#b3530c", "#6a727b", "#59616a"
 
@@ -82,21 +93,46 @@ def save_charts(
     evaluation: Evaluation, folder: str | Path, formats: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
     """Write every chart that applies to ``folder`` and return the files."""
+
+    def drawn(draw: Callable[[Axes, Evaluation], None]) -> Drawing:
+        return Drawing((4.6, 4.2), lambda figure: draw(plain_axes(figure), evaluation))
+
+    charts = {name: drawn(draw) for name, draw in _applicable(evaluation).items()}
+    return save_drawings(charts, folder, formats)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The size of a figure in inches, and what draws on it."""
+
+    size: tuple[float, float]
+    draw: Callable[[Figure], None]
+
+
+def save_drawings(
+    drawings: Mapping[str, Drawing], folder: str | Path, formats: Sequence[str]
+) -> list[Path]:
+    """Write each drawing in each format to ``folder`` and return the files."""
+    from matplotlib import figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     written = []
-    for name, draw in _applicable(evaluation).items():
-        canvas = FigureCanvasAgg(Figure(figsize=(4.6, 4.2), layout="constrained"))
-        axes = canvas.figure.subplots()
-        axes.spines[["top", "right"]].set_visible(False)
-        draw(axes, evaluation)
+    for name, drawing in drawings.items():
+        canvas = FigureCanvasAgg(figure.Figure(figsize=drawing.size, layout="constrained"))
+        drawing.draw(canvas.figure)
         for form in formats:
             path = Path(folder) / f"{name}.{form}"
             with replacing(path) as temporary:
                 canvas.figure.savefig(temporary, format=form, dpi=160)
             written.append(path)
     return written
+
+
+def plain_axes(figure: Figure, *place: int) -> Axes:
+    """Return axes with two spines, alone on the figure or at ``rows, columns, number``."""
+    axes = figure.add_subplot(*place)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
 
 
 def _applicable(evaluation: Evaluation) -> dict[str, Callable[[Axes, Evaluation], None]]:

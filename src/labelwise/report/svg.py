@@ -10,7 +10,9 @@ from math import floor, log10
 
 from labelwise.report.html import Markup, join, tag
 
-__all__ = ["Axis", "Frame", "legend", "path", "short", "ticks"]
+__all__ = ["LETTER", "Axis", "Frame", "cut", "legend", "path", "short", "spread", "ticks"]
+
+LETTER = 6.2  # the width that a letter of a chart takes, or a little more
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,16 @@ class Axis:
         return Axis(0, 1, [(t / 4, f"{25 * t}%") for t in range(5)], title)
 
     @staticmethod
-    def upto(high: float, title: str, *, low: float = 0.0) -> "Axis":
+    def upto(high: float, title: str, *, low: float = 0.0, wanted: int = 5) -> "Axis":
         """Return an axis over [low, high], widened to round ticks, and to a span if it has none."""
         if high == low:
             low, high = low - 0.5, high + 0.5
-        marks = ticks(low, high)
-        return Axis(marks[0], marks[-1], [(mark, short(mark)) for mark in marks], title)
+        marks = ticks(low, high, wanted)
+        names = [short(mark) for mark in marks]
+        if len(set(names)) < len(names):  # too close together for so few digits
+            digits = -floor(log10(marks[1] - marks[0]) + 1e-9)
+            names = [f"{mark:.{max(digits, 0)}f}" for mark in marks]
+        return Axis(marks[0], marks[-1], list(zip(marks, names, strict=True)), title)
 
 
 @dataclass(frozen=True)
@@ -154,3 +160,34 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
+
+
+def cut(text: str, letters: int) -> str:
+    """Return the text, or its beginning where it is longer than ``letters``.
+
+    >>> cut("quasibinary", 20), cut("quasibinary", 6)
+    ('quasibinary', 'quasi…')
+    """
+    return text if len(text) <= letters else text[: letters - 1] + "…"
+
+
+def spread(places: Sequence[float], gap: float) -> list[float]:
+    """Return the places moved apart to at least ``gap``, in their order and around their middle.
+
+    >>> spread([10.0, 11.0, 40.0], 12.0)
+    [4.5, 16.5, 40.0]
+    """
+    order = sorted(range(len(places)), key=places.__getitem__)
+    groups: list[tuple[float, int]] = []  # middle and size of runs that stand gap by gap
+    for place in order:
+        groups.append((places[place], 1))
+        while len(groups) > 1 and _touch(groups[-2], groups[-1], gap):
+            (below, few), (above, more) = groups[-2:]
+            groups[-2:] = [((below * few + above * more) / (few + more), few + more)]
+    moved = [m + gap * (k - (size - 1) / 2) for m, size in groups for k in range(size)]
+    found = dict(zip(order, moved, strict=True))
+    return [found[place] for place in range(len(places))]
+
+
+def _touch(below: tuple[float, int], above: tuple[float, int], gap: float) -> bool:
+    return above[0] - below[0] < gap * (below[1] + above[1]) / 2

@@ -52,6 +52,7 @@ class Cell:
     text: str
     value: float | None = None
     meter: bool = False
+    strong: bool = False
 
 
 def table(
@@ -61,8 +62,12 @@ def table(
     caption: str,
     sortable: bool = False,
     wide: bool = False,
+    pinned: bool = False,
 ) -> Markup:
-    """Return a table in a box that scrolls sideways by itself and can be reached by keyboard."""
+    """Return a table in a box that scrolls sideways by itself and can be reached by keyboard.
+
+    ``pinned`` keeps the first column in sight while the others scroll.
+    """
     columns = tag("tr", *(tag("th", name, scope="col") for name in head))
     body = [tag("tr", _head(row[0]), *map(_cell, row[1:])) for row in rows]
     content = tag(
@@ -75,7 +80,7 @@ def table(
     return tag(
         "div",
         content,
-        class_="scroll wide" if wide else "scroll",
+        class_="scroll" + " wide" * wide + " pinned" * pinned,
         tabindex=0,
         role="region",
         aria_label=caption,
@@ -119,4 +124,5 @@ def _cell(cell: str | Cell) -> Markup:
             class_="meter",
             aria_hidden="true",
         )
-    return tag("td", bar, cell.text, data_value="" if cell.value is None else f"{cell.value:.9g}")
+    text = tag("b", cell.text) if cell.strong else cell.text
+    return tag("td", bar, text, data_value="" if cell.value is None else f"{cell.value:.9g}")

@@ -1,15 +1,17 @@
-"""Writing the report: whole or not at all."""
+"""Writing the pages: whole or not at all."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from labelwise.evaluate import Evaluation
+from labelwise.experiments.comparison import Comparison
 from labelwise.files import replacing
+from labelwise.report.comparison import comparison_page
 from labelwise.report.examples import ExampleGroup
 from labelwise.report.page import page
 from labelwise.report.sections.training import History
 
-__all__ = ["write_report"]
+__all__ = ["write_comparison", "write_report"]
 
 
 def write_report(
@@ -25,7 +27,22 @@ def write_report(
     ``history`` holds the records of ``metrics.jsonl``; ``examples`` comes from
     :func:`choose_examples`.
     """
-    text = page(evaluation, title=title, examples=examples or (), history=history)
-    with replacing(Path(path)) as temporary:
+    return _written(
+        page(evaluation, title=title, examples=examples or (), history=history), Path(path)
+    )
+
+
+def write_comparison(
+    comparison: Comparison, path: str | Path, *, data: str = "", tries: int | None = None
+) -> Path:
+    """Write the page of a comparison to ``path`` and return it.
+
+    ``data`` names what was compared on, ``tries`` is how many settings of each method were tried.
+    """
+    return _written(comparison_page(comparison, data=data, tries=tries), Path(path))
+
+
+def _written(text: str, path: Path) -> Path:
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    return Path(path)
+    return path

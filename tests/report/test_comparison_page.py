@@ -1,0 +1,345 @@
+"""The page of a comparison: the comparison's own figures, whole, escaped, quiet in a browser."""
+
+import re
+from dataclasses import replace
+from functools import partial
+from html import unescape
+from itertools import combinations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwise.experiments.comparison import Comparison
+from labelwise.experiments.measures import MEASURES
+from labelwise.report import save_comparison_charts, write_comparison
+from labelwise.report.charts.dots import Dots, dot_plot, limits
+from labelwise.report.charts.named import NamedPoint, named_points
+from labelwise.report.comparison import comparison_page
+from labelwise.report.comparison.how import GLOSS
+from labelwise.report.comparison.measures import GROUPS
+from labelwise.report.comparison.price import paid
+from labelwise.report.comparison.search import LENGTHS, retrieval_lines
+from labelwise.report.comparison.standing import best_of, standings
+from labelwise.report.svg import LETTER, Axis, spread
+
+EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
+SECTIONS = ["verdicts", "measures", "price", "search", "table", "knobs", "how"]
+DRAWN = [name for names in (*GROUPS.values(), LENGTHS.values()) for name in names]
+
+
+def made(methods=("bce", "asl", "two-way"), seeds=(0, 1, 2), level=0.02):
+    """Return a comparison whose methods lie 0.1 apart, and whose "two-way" has no link."""
+    rng = np.random.default_rng(0)
+    figures = {
+        method: {
+            seed: {
+                name: 0.2 + 0.1 * number + level * rng.normal()
+                for name in MEASURES
+                if name != "GPU MB" and not (method == "two-way" and "before" in name)
+            }
+            for seed in seeds
+        }
+        for number, method in enumerate(methods)
+    }
+    knobs = {method: {"lr": 0.01 + k, "gamma": f"{k}!"} for k, method in enumerate(methods)}
+    return Comparison(figures, knobs)
+
+
+def without(comparison, *words):
+    """Return the comparison less the columns that hold one of the words."""
+    figures = {
+        method: {
+            seed: {n: v for n, v in row.items() if not any(word in n for word in words)}
+            for seed, row in by_seed.items()
+        }
+        for method, by_seed in comparison.figures.items()
+    }
+    return replace(comparison, figures=figures)
+
+
+def charts(text):
+    """Return the charts by title."""
+    found = re.findall(r'<svg viewBox[^>]*role="img".*?</svg>', text, re.DOTALL)
+    titles = [unescape(re.search(r"<title>(.*?)</title><desc>.+?</desc>", c)[1]) for c in found]
+    assert len(set(titles)) == len(titles)
+    return dict(zip(titles, found, strict=True))
+
+
+def words(markup):
+    return unescape(re.sub(r"<[^>]*>", "|", markup))
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return made()
+
+
+@pytest.fixture(scope="module")
+def text(comparison):
+    return comparison_page(comparison, data="scenes", tries=4)
+
+
+def test_the_full_table_is_the_comparisons_own(comparison, text):
+    header, rows = comparison.table(list(MEASURES))
+    body = text[text.index('id="table"') : text.index("Every run")]
+    cells = [
+        [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
+        for line in re.findall(r"<tr>.*?</tr>", body)
+    ]
+    assert cells[0] == ["", *(row[0] for row in rows)]
+    assert cells[1:] == [[name, *(row[k] for row in rows)] for k, name in enumerate(header) if k]
+    bold = re.findall(r"<td data-value=\"\"><b>(.*?)</b>", body)
+    assert len(bold) == len(header) - 1
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_measure_is_plotted_with_its_figures(comparison, text, name):
+    chart = charts(text)[f"{name} of each method"]
+    for method, by_seed in comparison.column(name).items():
+        scale = 100 if MEASURES[name].percent else 1
+        dots = [f"{method}, seed {s}: {scale * v:.6g}<" for s, v in by_seed.items()]
+        assert all(dot in chart for dot in dots)
+    for row in comparison.table([name])[1]:
+        shown = f"|{row[1]}|" in words(chart)
+        assert shown == (row[1] != "–")
+    way = "higher is better →" if MEASURES[name].higher_is_better else "← lower is better"
+    assert way in chart
+
+
+def test_marks_stand_where_the_axis_says():
+    row = Dots("a", {"seed 0": 10.0, "seed 1": 20.0}, 15.0, 12.0, 18.0, "15")
+    chart = dot_plot([row], title="t", x="x", description="d")
+    ticks = {
+        float(v): float(x)
+        for x, v in re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="tick mid">([\d.]+)<', chart)
+    }
+    (low, at_low), *_, (high, at_high) = sorted(ticks.items())
+
+    def place(value):
+        return at_low + (at_high - at_low) * (value - low) / (high - low)
+
+    xs = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', chart)]
+    assert xs == pytest.approx([place(10), place(20), place(15)], abs=0.05)
+    bar = re.search(r'<line x1="([\d.]+)" x2="([\d.]+)"[^>]*class="reach', chart)
+    assert [float(bar[1]), float(bar[2])] == pytest.approx([place(12), place(18)], abs=0.05)
+
+
+def test_a_wide_interval_does_not_squeeze_the_values():
+    row = Dots("a", {"seed 0": 10.0, "seed 1": 11.0}, 10.5, -90.0, 120.0, "10.5")
+    assert limits([row]) == (9.0, 12.0)
+    assert dot_plot([row], title="t", x="x", description="d").count('class="line absent"') == 2
+    assert limits([replace(row, values={"seed 0": 10.5}, low=-np.inf, high=np.inf)])[0] < 10.5
+
+
+def test_verdicts_and_headline_are_said(comparison, text):
+    said = unescape(text)
+    for sentence in comparison.verdicts():
+        assert f"<li>{sentence}</li>" in said
+    assert "<h1>scenes: methods compared</h1>" in said
+    assert "3 methods: bce, asl, two-way. 3 seeds: 0, 1, 2. Each method had 4 tries" in said
+    assert "the recipe as given; nothing was tuned" in comparison_page(comparison, tries=0)
+    assert " tries" not in comparison_page(comparison)
+
+
+def test_knobs_are_shown(comparison, text):
+    part = words(text[text.index('id="knobs"') :])
+    for method, values in comparison.knobs.items():
+        assert "||".join([method, *map(str, values.values())]) in part
+
+
+def test_standings_follow_the_paired_test():
+    # The differences to "a": 0.20 on every seed but a trifle, and 0.01 with either sign.
+    values = {"a": [0.5, 0.6, 0.7], "b": [0.3, 0.401, 0.499], "c": [0.51, 0.57, 0.69]}
+    figures = {
+        method: {seed: {"mAP@class": v, "ECE after": v} for seed, v in enumerate(column)}
+        for method, column in values.items()
+    }
+    compared = Comparison(figures, {})
+    assert standings(compared, "mAP@class") == {"a": "best", "b": "behind", "c": "level"}
+    assert best_of(compared, "ECE after") == "b"
+    assert standings(made(methods=("bce",)), "mAP@class") == {"bce": "only"}
+    text = comparison_page(compared)
+    assert "not told apart from c<" in text
+    chart = charts(text)["mAP@class of each method"]
+    for method, style in {"a": "after", "b": "absent", "c": "after hollow"}.items():
+        mean = f"{100 * compared.intervals('mAP@class')[method].mean:.2f}"
+        assert re.search(rf'class="dot {style}"><title>{method}: {mean}', chart)
+
+
+def test_mmc_is_paid_on_the_link_it_was_read_from(comparison):
+    found = {point.method: point for point in paid(comparison, "IN")}
+    assert found["bce"].column == "log loss IN before"
+    assert found["two-way"].column == "log loss IN after"
+    column = comparison.column("log loss IN after")["two-way"]
+    assert found["two-way"].loss == pytest.approx(np.mean(list(column.values())))
+    assert found["bce"].mmc == pytest.approx(
+        100 * comparison.intervals("zero-label MMC")["bce"].mean
+    )
+
+
+def test_the_price_names_the_quietest_and_what_it_costs():
+    dear = {"zero-label MMC": 0.1, "log loss IN before": 0.3, "log loss OUT before": 0.1}
+    fair = {"zero-label MMC": 0.4, "log loss IN before": 0.2, "log loss OUT before": 0.2}
+    text = comparison_page(Comparison({"dear": {0: dear}, "fair": {0: fair}}, {}))
+    assert "dear has the lowest MMC, 10.00 %, with a log loss IN of 0.3000: 50 % above" in text
+    assert "Its MMC is not told apart from that of fair." in text
+    free = fair | {"log loss IN before": 0.4}
+    text = comparison_page(Comparison({"dear": {0: dear}, "fair": {0: free}}, {}))
+    assert "and the lowest log loss IN, 0.3000: it pays nothing for it" in text
+
+
+def test_without_zero_label_images_or_retrieval_their_parts_are_left_out(comparison):
+    text = comparison_page(without(comparison, "zero-label", "OUT", "retrieval"))
+    assert 'id="price"' not in text
+    assert "#price" not in text
+    assert 'id="search"' not in text
+    assert 'id="measures"' in text
+
+
+def test_retrieval_is_a_line_a_method(comparison, text):
+    chart = charts(text)["Retrieval mAP against query length"]
+    assert len(re.findall(r'class="line m\d', chart)) == 3
+    for method, line in retrieval_lines(comparison).items():
+        for length, mean in line.items():
+            assert f"{method}, {length}: {mean:.4g}<" in chart
+            expected = comparison.intervals(f"retrieval n={length}")[method].mean
+            assert mean == pytest.approx(100 * expected)
+
+
+def test_runs_without_a_value_are_named(comparison):
+    figures = {m: dict(by_seed) for m, by_seed in comparison.figures.items()}
+    figures["asl"][1] = {k: v for k, v in figures["asl"][1].items() if k != "log loss before"}
+    text = comparison_page(replace(comparison, figures=figures))
+    assert "own link. No value: asl on 1 of 3 seeds, two-way." in text
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+@pytest.mark.parametrize("methods", [("bce",), tuple("abcdefghijkl")])
+def test_few_seeds_and_any_number_of_methods_make_a_page(methods, seeds):
+    text = comparison_page(made(methods, seeds))
+    assert len(charts(text)) == len(DRAWN) + 3
+    assert not re.search(r"\b(nan|inf)\b", text)
+    assert ('class="reach' in text) == (len(seeds) > 1)
+    if len(methods) > 1 and len(seeds) == 1:
+        assert "one seed cannot tell luck from skill" in text
+
+
+def test_odd_names_cannot_become_markup():
+    odd = made(methods=(EVIL, "]]>", "javascript:x"))
+    odd = replace(odd, knobs={EVIL: {EVIL: EVIL}})
+    text = comparison_page(odd, data=EVIL, tries=2)
+    assert EVIL not in text
+    assert "<img" not in text
+    assert text.count("<script>") == 1
+    assert unescape(text).count(EVIL) > 20
+
+
+def test_every_measure_is_explained():
+    assert set(GLOSS) == set(MEASURES)
+
+
+def test_close_ticks_differ_and_names_move_apart():
+    names = [name for _, name in Axis.upto(95.64, "", low=95.61).ticks]
+    assert len(set(names)) == len(names)
+    places = spread([14.0, 0.0, 1.0, 90.0], 10.0)
+    assert places == pytest.approx([15.0, -5.0, 5.0, 90.0])
+
+
+def test_crowded_points_keep_their_names_apart():
+    places = [(10.0, 1.0), (10.2, 1.0), (10.0, 1.01), (10.1, 1.02), (10.0, 0.99), (30.0, 3.0)]
+    points = [NamedPoint(f"m{n}", f"method-{n}", x, y) for n, (x, y) in enumerate(places)]
+    chart = named_points(points, title="t", x="x", y="y")
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="tone m\d (\w+)">', chart)
+    wide = len("method-0") * LETTER
+    shift = {"start": 0, "mid": wide / 2, "end": wide}
+    boxes = [(float(x) - shift[anchor], float(y)) for x, y, anchor in found]
+    assert len(boxes) == len(points)
+    for (x, y), (other_x, other_y) in combinations(boxes, 2):
+        assert abs(x - other_x) >= wide or abs(y - other_y) >= 11
+    assert "leader" in chart
+    alone = named_points([NamedPoint("m0", "a", 0.0, 0.5)], title="t", x="x", y="y")
+    assert 'class="tick mid">0<' in alone
+
+
+def test_charts_are_written_as_png_and_svg(comparison, tmp_path):
+    written = save_comparison_charts(comparison, tmp_path / "charts")
+    kinds = {
+        f"{name}.{form}" for name in ("measures", "price", "retrieval") for form in ("png", "svg")
+    }
+    assert {path.name for path in written} == kinds
+    with Image.open(tmp_path / "charts" / "measures.png") as picture:
+        assert picture.width > 1000
+    few = without(comparison, "zero-label", "OUT", "retrieval")
+    names = {path.name for path in save_comparison_charts(few, tmp_path / "few", ["svg"])}
+    assert names == {"measures.svg"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    methods = ("bce", "asl", "two-way", "softmax-or-none", EVIL, *(f"method-{n}" for n in range(6)))
+    path = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    return write_comparison(made(methods, seeds=(0, 1)), path, data=EVIL * 3, tries=3)
+
+
+@pytest.fixture
+def visit(opened, written):
+    return partial(opened, written)
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1200])
+def test_it_fits_every_width_and_is_quiet(visit, width):
+    page, heard = visit(viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for name in SECTIONS:
+        assert page.locator(f"#{name}").is_visible()
+    assert page.locator("main svg.chart").count() == len(DRAWN) + 3
+    assert heard == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_text_and_marks_stand_out(visit, least_contrast, scheme, media):
+    page, _ = visit(color_scheme=scheme, viewport={"width": 690, "height": 900})
+    page.emulate_media(media=media, color_scheme=scheme)
+    contrast = least_contrast(page)
+    assert contrast["text"] >= 4.5
+    assert contrast["chart"] >= 4.5
+    assert contrast["marks"] >= 3
+    assert contrast["lines"] >= 3
+
+
+def test_names_and_numbers_of_a_plot_do_not_overlap(visit):
+    page, _ = visit(viewport={"width": 390, "height": 800})
+    overlaps = page.evaluate("""() => [...document.querySelectorAll(".plot svg")].filter((svg) => {
+      const boxes = [...svg.querySelectorAll("circle, text.name")].map((n) => n.getBBox());
+      const texts = [...svg.querySelectorAll("text.name")].map((n) => n.getBBox());
+      return texts.some((a) => boxes.some((b) => (a.x !== b.x || a.y !== b.y)
+        && a.x < b.x + b.width && b.x < a.x + a.width && a.y + 3 < b.y + b.height
+        && b.y + 3 < a.y + a.height));
+    }).length""")
+    assert overlaps == 0
+
+
+def test_runs_are_sorted_and_sections_reached_by_keyboard(visit):
+    page, heard = visit()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the numbers"
+    page.locator("summary", has_text="Every run").press("Enter")
+    button = page.locator("table.sortable thead button", has_text="mAP@class")
+    button.press("Enter")
+    read = (
+        "[...document.querySelectorAll('table.sortable tbody td:nth-child(3)')]"
+        ".map((c) => Number(c.dataset.value))"
+    )
+    values = page.evaluate(read)
+    assert len(values) == 22
+    assert values == sorted(values)
+    assert heard == []
+
+
+def test_it_prints_on_one_width(visit):
+    page, _ = visit(color_scheme="dark", viewport={"width": 690, "height": 900})
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 690
+    assert page.pdf(format="A4").startswith(b"%PDF")
