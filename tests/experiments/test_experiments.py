@@ -98,6 +98,13 @@ def test_a_run_costs_the_memory_it_took():
     assert peak_memory()["host MB"] < before + grown - 30  # an earlier peak is forgotten
 
 
+def test_a_figure_that_fails_on_one_seed_is_not_averaged_over_the_others():
+    rows = {"a": {0: {"mAP@class": 0.5, "log loss before": 0.2}, 1: {"mAP@class": 0.7}}}
+    comparison = Comparison(rows, {"a": {}})
+    assert comparison.column("log loss before") == {"a": {}}
+    assert comparison.intervals("mAP@class")["a"].mean == pytest.approx(0.6)
+
+
 def test_tuning_keeps_the_best_try_on_validation(tmp_path):
     plan = Plan(base(), ("bce",), seeds=(0,), tune=2)
     compare(plan, tmp_path, table=small_table(), say=lambda text: None)

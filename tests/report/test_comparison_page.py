@@ -211,7 +211,9 @@ def test_runs_without_a_value_are_named(comparison):
     figures = {m: dict(by_seed) for m, by_seed in comparison.figures.items()}
     figures["asl"][1] = {k: v for k, v in figures["asl"][1].items() if k != "log loss before"}
     text = comparison_page(replace(comparison, figures=figures))
-    assert "own link. No value: asl on 1 of 3 seeds, two-way." in text
+    assert "own link. Undefined or infinite: asl (1 of 3 seeds), two-way." in text
+    assert ">asl<" not in charts(text)["log loss before of each method"]
+    assert ">asl<" in charts(text)["log loss after of each method"]
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])

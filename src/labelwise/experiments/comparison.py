@@ -49,9 +49,15 @@ class Comparison:
     knobs: Mapping[str, Mapping[str, object]]
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
-        """Return one column as ``{method: {seed: value}}``, undefined values left out."""
+        """Return one column as ``{method: {seed: value}}``.
+
+        A method that is undefined or infinite on one seed has no values: the mean over the others
+        would flatter it.
+        """
         return {
-            method: {seed: row[name] for seed, row in by_seed.items() if name in row}
+            method: {seed: row[name] for seed, row in by_seed.items()}
+            if all(name in row for row in by_seed.values())
+            else {}
             for method, by_seed in self.figures.items()
         }
 

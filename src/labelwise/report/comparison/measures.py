@@ -74,14 +74,14 @@ def _figure(comparison: Comparison, name: str) -> Markup:
 
 
 def _missing(comparison: Comparison, name: str) -> str:
-    """Say which runs have no value: left out, they could make a mean look better than it is."""
-    column, parts = comparison.column(name), []
+    """Say which methods have no value; one seed without is enough."""
+    parts = []
     for method, by_seed in comparison.figures.items():
-        lost = len(by_seed) - len(column[method])
+        lost = sum(name not in row for row in by_seed.values())
         if lost:
-            some = f" on {lost} of {len(by_seed)} seeds" if column[method] else ""
+            some = f" ({lost} of {len(by_seed)} seeds)" if lost < len(by_seed) else ""
             parts.append(f"{method}{some}")
-    return f" No value: {', '.join(parts)}." if parts else ""
+    return f" Undefined or infinite: {', '.join(parts)}." if parts else ""
 
 
 def _key() -> Markup:
