@@ -135,6 +135,40 @@ def test_zero_label_figures_by_hand():
     assert result.auroc_nothing == pytest.approx(np.mean(wins), abs=1e-5)
 
 
+def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
+    predictions = sample()
+    zero = evaluate(predictions, Sigmoid(), calibrated=Halved(), query_length=0).zero_label
+    truth, empty = predictions.labels.numpy(), (predictions.labels.sum(1) == 0).numpy()
+    shares = np.broadcast_to(truth.mean(0), truth.shape)
+    odds = predictions.logits.double()
+    expected = {
+        "before": odds.sigmoid().numpy(),
+        "after": (odds / 2).sigmoid().numpy(),
+        "shares of the labels": shares,
+    }
+    assert [row.stage for row in zero.quietness] == list(expected)
+    for row, probs in zip(zero.quietness, expected.values(), strict=True):
+        assert row.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
+        for rows, loss, brier in (
+            (~empty, row.log_loss_in, row.brier_in),
+            (empty, row.log_loss_out, row.brier_out),
+        ):
+            flat, said = truth[rows].ravel(), probs[rows].ravel()
+            assert loss == pytest.approx(log_loss(flat, said, labels=[0, 1]), rel=1e-5)
+            assert brier == pytest.approx(((said - flat) ** 2).mean(), rel=1e-5)
+
+
+def test_the_price_of_quiet_leaves_out_unknown_entries():
+    predictions = sample(unknown=0.3)
+    zero = evaluate(predictions, Sigmoid(), query_length=0).zero_label
+    assert [row.stage for row in zero.quietness] == ["before", "shares of the labels"]
+    seen, inside = predictions.observed.numpy(), predictions.labels.bool() & predictions.observed
+    rows = inside.any(1).numpy()
+    flat = predictions.labels.numpy()[rows][seen[rows]]
+    said = predictions.logits.double().sigmoid().numpy()[rows][seen[rows]]
+    assert zero.quietness[0].log_loss_in == pytest.approx(log_loss(flat, said), rel=1e-5)
+
+
 def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
     predictions, rule = sample(), Threshold((0.2, 0.3, 0.4, 0.5, 0.6))
     made = evaluate(predictions, Sigmoid(), rule, calibrated=Halved(), query_length=0)

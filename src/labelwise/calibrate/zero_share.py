@@ -45,11 +45,12 @@ class ZeroShare(Link):
         else:
             rest = log_q + torch.log1p((self.ratio - 1) * (log_q0 - log_q).exp())
             rest = torch.where(log_q == float("-inf"), log_q, rest)
-        return log_p - log_scale, rest - log_scale
+        # Rounding of the difference can leave it above 0.
+        return (log_p - log_scale).clamp(max=0), (rest - log_scale).clamp(max=0)
 
     def log_none(self, logits: Tensor) -> Tensor:
         log_q0 = self.link.log_none(logits)
-        return log(self.ratio) + log_q0 - self._log_scale(log_q0)
+        return (log(self.ratio) + log_q0 - self._log_scale(log_q0)).clamp(max=0)
 
     def _log_scale(self, log_q0: Tensor) -> Tensor:
         return torch.log1p((self.ratio - 1) * log_q0.exp())

@@ -101,7 +101,7 @@ def evaluate(
         decided = sets_part(sets, known, counts, rule_words or "sets as given")
         headline += set_figures(decided, sets, known)
     if final is not None:
-        zero = zero_label_part(final, known, sets)
+        zero = zero_label_part(list(answers.values()), known, sets)
         headline += zero_label_figures(zero, sets, known)
         if query_length:
             retrieval, retrieval_how = retrieval_part(final, known, query_length, seed)

@@ -21,6 +21,7 @@ __all__ = [
     "Evaluation",
     "Figure",
     "LabelRow",
+    "Quietness",
     "Ranking",
     "RetrievalPoint",
     "Sets",
@@ -128,11 +129,27 @@ class Sets:
 
 
 @dataclass(frozen=True)
+class Quietness:
+    """MMC of one stage, and the proper scores on images with labels (IN) and without (OUT).
+
+    Shrinking all probabilities lowers MMC and the scores OUT; the scores IN pay for it.
+    """
+
+    stage: str
+    mmc: float | None
+    log_loss_in: float | None
+    log_loss_out: float | None
+    brier_in: float | None
+    brier_out: float | None
+
+
+@dataclass(frozen=True)
 class ZeroLabel:
     """Images reviewed and found to carry no label (OUT) against the others (IN).
 
     ``share`` is the part of OUT rows; the score of "nothing here" is the product of 1 - p.
-    Histogram cells split [0, 1] evenly by the largest probability of an image.
+    Histogram cells split [0, 1] evenly by the largest probability of an image. ``quietness`` has
+    a row for each stage, and one for answering every image with the labels' shares.
     """
 
     rows: int
@@ -146,6 +163,7 @@ class ZeroLabel:
     inside: Counts
     outside: Counts
     how: str
+    quietness: tuple[Quietness, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,18 @@
 """Nothing here: how images without any label are told from the others."""
 
-from labelwise.evaluate import Evaluation
+from labelwise.evaluate import Evaluation, ZeroLabel
 from labelwise.report.charts import mirrored
 from labelwise.report.html import Markup, tag
 from labelwise.report.words import details, figure, paragraph, percent, plain, section, table
 
 __all__ = ["zero_label"]
+
+LOSSES = (
+    "log loss, with labels",
+    "log loss, without",
+    "Brier, with labels",
+    "Brier, without",
+)
 
 
 def zero_label(evaluation: Evaluation) -> Markup | None:
@@ -60,4 +67,30 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
             table(["", "value"], [list(line) for line in lines], caption="Images without labels."),
             class_="figures",
         ),
+        *_price(zero),
     )
+
+
+def _price(zero: ZeroLabel) -> list[Markup]:
+    if not zero.quietness:
+        return []
+    names = {"before": "the model's own", "after": "calibrated"}
+    cells = [
+        [
+            names.get(row.stage, row.stage),
+            percent(row.mmc),
+            *(plain(loss) for loss in (row.log_loss_in, row.log_loss_out)),
+            *(plain(score) for score in (row.brier_in, row.brier_out)),
+        ]
+        for row in zero.quietness
+    ]
+    header = ["probabilities", "MMC", *LOSSES]
+    return [
+        tag("h3", "The price of a low MMC"),
+        paragraph(
+            "MMC falls when all probabilities are shrunk, and so can be bought: what is lost shows "
+            "in the log loss of the images with labels. The last row looks at no image: it "
+            "answers each with the labels' shares."
+        ),
+        table(header, cells, caption="Lower is better in every column."),
+    ]
