@@ -125,7 +125,8 @@ class Loader:
 
     def _groups(self, spans: list[tuple[int, int]]) -> Iterator[Group]:
         """Yield the batches that are made at once: small ones together, which costs fewer calls."""
-        at_once = self._store.batches_at_once(self.batch_size)
+        rows = self._store.rows_at_once(len(self.table.space))
+        at_once = max(1, rows // self.batch_size)
         first = 0
         for begin in range(0, len(spans), at_once):
             sizes = [stop - start for start, stop in spans[begin : begin + at_once]]

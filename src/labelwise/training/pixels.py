@@ -22,7 +22,7 @@ __all__ = ["HostArray", "InputStore", "Job", "Resident", "Stream", "make_store",
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
 AHEAD = 3  # batches decoded before they are asked for
-AT_ONCE = 1 << 25  # bytes of the float32 inputs that are made at once
+AT_ONCE = 1 << 25  # bytes of the float32 inputs and labels that are made at once
 ROOMY = 1.5  # times the side of the input is kept of pictures that windows are cut from
 
 
@@ -42,9 +42,9 @@ class InputStore(ABC):
     def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
         """Return the inputs of each job, on the device, in the order of the jobs."""
 
-    def batches_at_once(self, batch_size: int) -> int:
-        """Return how many batches a job should hold; one where a batch takes time to fetch."""
-        return 1
+    def rows_at_once(self, labels: int) -> int:
+        """Return how many rows a job may hold; 0 where fetching a batch takes time."""
+        return 0
 
 
 class Resident(InputStore):
@@ -60,8 +60,8 @@ class Resident(InputStore):
         for job in jobs:
             yield _channels_first(self.values[job.index])
 
-    def batches_at_once(self, batch_size: int) -> int:
-        return max(1, AT_ONCE // (4 * batch_size * self.values[0].numel()))
+    def rows_at_once(self, labels: int) -> int:
+        return AT_ONCE // (4 * (self.values[0].numel() + labels))
 
 
 class HostArray(InputStore):
