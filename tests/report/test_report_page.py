@@ -214,3 +214,15 @@ def test_a_long_curve_is_thinned_but_keeps_its_end():
 
 def test_a_chart_of_one_point_has_a_span():
     assert "<circle" in str(line_chart([Series("a", "c", [1.0], [2.0])], title="t", x="x", y="y"))
+
+
+def test_the_price_of_a_low_mmc_stands_beside_it():
+    result = evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved(), query_length=0)
+    text = page(result, title="x")
+    price = text[text.index("The price of a low MMC") :]
+    for row in result.zero_label.quietness:
+        assert f"{row.mmc:.1%}" in price
+        for value in (row.log_loss_in, row.log_loss_out, row.brier_in, row.brier_out):
+            assert f"{value:.4f}" in price
+    labelled = replace(result, zero_label=replace(result.zero_label, quietness=()))
+    assert "The price of a low MMC" not in page(labelled, title="x")

@@ -1,18 +1,20 @@
 """Nothing here: how images without any label are told from the others."""
 
 from labelwise.evaluate import Evaluation, ZeroLabel
+from labelwise.evaluate.zero_label import SHARES
 from labelwise.report.charts import mirrored
 from labelwise.report.html import Markup, tag
 from labelwise.report.words import details, figure, paragraph, percent, plain, section, table
 
 __all__ = ["zero_label"]
 
-LOSSES = (
-    "log loss, with labels",
-    "log loss, without",
-    "Brier, with labels",
-    "Brier, without",
-)
+STAGES = {"before": "own", "after": "calibrated", SHARES: "shares"}
+LOSSES = {
+    "Log loss, with labels": "log_loss_in",
+    "Log loss, without": "log_loss_out",
+    "Brier, with labels": "brier_in",
+    "Brier, without": "brier_out",
+}
 
 
 def zero_label(evaluation: Evaluation) -> Markup | None:
@@ -74,23 +76,16 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
 def _price(zero: ZeroLabel) -> list[Markup]:
     if not zero.quietness:
         return []
-    names = {"before": "the model's own", "after": "calibrated"}
-    cells = [
-        [
-            names.get(row.stage, row.stage),
-            percent(row.mmc),
-            *(plain(loss) for loss in (row.log_loss_in, row.log_loss_out)),
-            *(plain(score) for score in (row.brier_in, row.brier_out)),
-        ]
-        for row in zero.quietness
-    ]
-    header = ["probabilities", "MMC", *LOSSES]
+    header = ["", *(STAGES[row.stage] for row in zero.quietness)]
+    cells = [["MMC", *(percent(row.mmc) for row in zero.quietness)]]
+    for name, field in LOSSES.items():
+        cells.append([name, *(plain(getattr(row, field)) for row in zero.quietness)])
     return [
         tag("h3", "The price of a low MMC"),
         paragraph(
             "MMC falls when all probabilities are shrunk, and so can be bought: what is lost shows "
-            "in the log loss of the images with labels. The last row looks at no image: it "
-            "answers each with the labels' shares."
+            "in the log loss of the images with labels. Beside the model's own probabilities stand "
+            "the calibrated ones, and what answering all images with the labels' shares gives."
         ),
-        table(header, cells, caption="Lower is better in every column."),
+        table(header, cells, caption="Lower is better in every row."),
     ]
