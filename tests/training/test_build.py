@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,25 @@ def test_methods_without_shares_keep_the_heads_start(method):
     before = model.head.classifier.bias.clone()
     start_at_priors(model, objective, facts)
     assert torch.equal(model.head.classifier.bias, before)
+
+
+def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
+    table = tiny_table()
+    facts = table.splits()["train"].facts()
+    model, _ = build_model(tiny_settings(method="role"), table)
+
+    def kind(device, rows=facts.num_images, **options):
+        settings = tiny_settings(method="role", options={"k": 2.0, **options})
+        built = build_objective(settings, replace(facts, num_images=rows), model, device)
+        return type(built.table).__name__
+
+    assert kind("cuda") == "DeviceEstimates"
+    assert kind("cuda", table="memory") == "RowEstimates"
+    assert kind("cpu") == "RowEstimates"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelwise.training.build.TABLE_ENTRIES", 7)
+        assert kind("cuda") == "RowEstimates"
+    build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 
 
 def test_a_label_that_never_occurs_starts_low_but_finite():

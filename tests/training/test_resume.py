@@ -18,6 +18,7 @@ QUERIES = {"width": 32, "feedforward": 64, "decoder_layers": 1, "dropout": 0.3}
     [
         (1, {"method": "quasibinary", "recipe.ema": 0.9}),
         (2, {"method": "role", "recipe.optimizer.name": "sgd", "recipe.optimizer.lr": 0.01}),
+        (4, {"method": "role", "options": {"table": "device"}, "recipe.ema": 0.9}),
         (3, {"head": "query2label", "head_options": QUERIES, "method": "warp"}),
     ],
 )

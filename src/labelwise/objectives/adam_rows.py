@@ -68,7 +68,7 @@ def settled_sum(a: Tensor, b: Tensor, root: Tensor) -> Tensor:
     return near * (zeroth + ratio.square() * (second + ratio * (third + ratio * fourth)))
 
 
-def update(rows: Tensor, gradient: Tensor, step: int, lr: float) -> Tensor:
+def update(rows: Tensor, gradient: Tensor, step: int | Tensor, lr: float) -> Tensor:
     """Return rows (3, n, K) of theta, m, v after Adam's step number ``step`` (from 1)."""
     theta, m, v = rows.unbind()
     m = torch.lerp(m, gradient, 1 - BETA_1)

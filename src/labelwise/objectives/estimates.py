@@ -25,6 +25,7 @@ __all__ = [
     "KNOWN_LOGIT",
     "DenseEstimates",
     "Estimates",
+    "MovedEstimates",
     "RowEstimates",
     "Start",
     "logits_of",
@@ -103,7 +104,15 @@ class DenseEstimates(Estimates):
         self.seen[rows] = True
 
 
-class RowEstimates(Estimates):
+class MovedEstimates(Estimates):
+    """Estimates that move themselves by Adam, once the gradient of a batch's rows is known."""
+
+    @abstractmethod
+    def step(self, index: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
+        """Move the rows of a batch, as ``forward`` gave them, by the gradient (B, K) of theta."""
+
+
+class RowEstimates(MovedEstimates):
     """Rows of (theta, m, v, visit) outside the device, moved by their own Adam.
 
     ``visit`` is 0 for a row never seen, else 1 + the step its numbers belong to. Under
@@ -139,7 +148,6 @@ class RowEstimates(Estimates):
 
     @torch.no_grad()
     def step(self, index: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
-        """Move the rows of a batch, as ``forward`` gave them, by the gradient (B, K) of theta."""
         step = int(self.clock) + 1
         if rank() == 0:
             where, inverse = torch.unique(index, return_inverse=True)

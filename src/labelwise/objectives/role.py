@@ -15,11 +15,12 @@ classifier's learning rate, without weight decay. They are not deployed.
 ``table`` says where they live:
 
     "memory"   in the computer's memory: 3 N K numbers with Adam's; a batch's rows go to the device
+    "device"   on the device, where they fit: a step waits for nothing
     a path     the same in a file, for tables larger than memory
     "dense"    an ordinary parameter, trained by your optimiser: put ``objective.parameters()``
                into an Adam group with ``objective.lr_scale`` times the learning rate
 
-For the first two call ``objective.step(lr)`` after each optimiser step. All three follow the same
+For the first three call ``objective.step(lr)`` after each optimiser step. All follow the same
 path up to rounding: rows that are not in a batch keep moving by their momentum, as under dense
 Adam, which is nine tenths of all their motion. Only, here it is made up when the row is next asked
 for.
@@ -33,10 +34,12 @@ from torch import Tensor
 
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
+from labelwise.objectives.device_estimates import DeviceEstimates
 from labelwise.objectives.estimates import (
     KNOWN_LOGIT,
     DenseEstimates,
     Estimates,
+    MovedEstimates,
     RowEstimates,
     Start,
 )
@@ -106,6 +109,8 @@ class ROLE(Objective):
         self.table: Estimates
         if table == "dense":
             self.table = DenseEstimates(shape, begin)
+        elif table == "device":
+            self.table = DeviceEstimates(shape, begin)
         else:
             self.table = RowEstimates(shape, begin, None if table == "memory" else Path(table))
         self._pending: _Pending | None = None
@@ -118,14 +123,14 @@ class ROLE(Objective):
             )
         logits, labels = outputs.logits, targets.labels
         rows = self.table(targets.index, _start(targets))
-        if isinstance(self.table, RowEstimates) and self.training and torch.is_grad_enabled():
+        if isinstance(self.table, MovedEstimates) and self.training and torch.is_grad_enabled():
             self._pending = _Pending(targets.index, rows.detach(), logits.detach(), labels)
         main, reg = role_loss(logits, rows[0], labels, self.k, self.eps_mode)
         return main + reg
 
     def step(self, lr: float) -> None:
         pending, self._pending = self._pending, None
-        if pending is None or not isinstance(self.table, RowEstimates):
+        if pending is None or not isinstance(self.table, MovedEstimates):
             return
         with torch.enable_grad():
             theta = pending.rows[0].clone().requires_grad_()

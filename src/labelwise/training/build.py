@@ -28,6 +28,7 @@ __all__ = [
     "start_at_priors",
 ]
 
+TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 LARGEST_START = 8.0  # of a bias: where a prior cannot be reached, the search ends far out
 
 
@@ -82,10 +83,23 @@ def _backbone(settings: Settings, table: LabelTable) -> Backbone:
     )
 
 
-def build_objective(settings: Settings, facts: DatasetFacts, model: Model) -> Objective:
-    """Return the objective of the method, checked against the head."""
+def build_objective(
+    settings: Settings,
+    facts: DatasetFacts,
+    model: Model,
+    device: torch.device | str = "cpu",
+) -> Objective:
+    """Return the objective of the method, checked against the head.
+
+    A table that the method keeps for the training set lives on a GPU if it fits and nothing else
+    was asked for.
+    """
+    options = dict(settings.options)
+    entries = facts.num_images * facts.num_labels
+    if torch.device(device).type == "cuda" and entries <= TABLE_ENTRIES:
+        options = {**_device_table(settings.method), **options}
     try:
-        objective = make_objective(settings.method, facts, **settings.options)
+        objective = make_objective(settings.method, facts, **options)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"method {settings.method!r}: {error}") from None
     missing = [name for name in objective.aux if name not in model.head.aux]
@@ -100,6 +114,10 @@ def build_objective(settings: Settings, facts: DatasetFacts, model: Model) -> Ob
         )
     refuse_accumulation(objective, settings.method, settings.recipe.accumulate)
     return objective
+
+
+def _device_table(method: str) -> dict[str, Any]:
+    return {"table": "device"} if "table" in find_method(method).options else {}
 
 
 def start_at_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:

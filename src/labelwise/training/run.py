@@ -79,7 +79,7 @@ def train(
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, table)
     facts = splits["train"].facts()
-    objective = build_objective(settings, facts, model)
+    objective = build_objective(settings, facts, model, fabric.device)
     if fabric.is_global_zero:
         run_folder.prepare(folder, settings, fresh=fresh)
     fabric.barrier()
