@@ -46,6 +46,12 @@ def test_wrong_settings_get_one_sentence(flags, sentence):
         read_settings(None, {"data": "scenes"} | flags)
 
 
+def test_numbers_stand_for_the_names_they_spell():
+    values = parse_assignments(["precision=32", "rule=0.5", "seed=3"])
+    settings = read_settings(None, {"data": "scenes", **values})
+    assert (settings.precision, settings.rule, settings.seed) == ("32", "0.5", 3)
+
+
 def test_wrong_files_are_named(tmp_path):
     def refused(content, sentence):
         file = tmp_path / "s.yaml"

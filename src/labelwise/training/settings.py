@@ -7,10 +7,10 @@ workers) may differ between two runs of the same settings; everything else may n
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.files import replacing
@@ -53,7 +53,8 @@ class Settings(BaseModel):
     another than in validation.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Whoever writes rule=0.5 or precision=32 means the text.
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     data: str
     data_options: dict[str, Any] = {}
@@ -69,7 +70,7 @@ class Settings(BaseModel):
     augment: str = "none"
     mirror: bool = False
     batch_size: int = Field(default=64, ge=1)
-    precision: Literal["32", "bf16"] = "32"
+    precision: Annotated[Literal["32", "bf16"], BeforeValidator(str)] = "32"
     calibrate: str = "auto"
     zero_share: float | None = Field(default=None, gt=0, lt=1)
     rule: str = "best-f"
