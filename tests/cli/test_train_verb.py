@@ -142,3 +142,8 @@ def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch,
     for name in ("comparison.html", "comparison.md", "comparison.json", "charts"):
         assert (tmp_path / name).exists()
         assert name in shown
+    assert "calibrate: none" in (tmp_path / "bce" / "seed-0" / "settings.yaml").read_text()
+    assert call(monkeypatch, *arguments, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "2 runs, about 0." in said
+    assert "seconds a run" in said

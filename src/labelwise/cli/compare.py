@@ -52,7 +52,9 @@ def compare(
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.training.settings import parse_assignments, read_settings
 
-    values = {"data": data, **parse_assignments(set_ or ())}
+    # "after" is one fit for all methods, so runs need no calibrator of their own.
+    own = {"calibrate": "none"} if settings is None else {}
+    values = {"data": data, **own, **parse_assignments(set_ or ())}
     base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
     plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
     frozen = (features, weights) if features else None
@@ -79,5 +81,5 @@ def _announce(plan: "Plan", table: "LabelTable", jobs: int) -> None:
     each = {name: run_seconds(plan.settings(name), table) for name in plan.methods}
     runs = plan.num_runs // len(plan.methods)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
-    show_table(["method", "runs", "training seconds a run"], rows)
+    show_table(["method", "runs", "seconds a run"], rows)
     say(f"{plan.num_runs} runs, about {runs * sum(each.values()) / jobs / 60:,.1f} minutes in all")
