@@ -28,6 +28,7 @@ from labelwise.links import Sigmoid
 from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment
+from labelwise.training.progress import Silent
 from labelwise.training.settings import read_settings
 from labelwise.types import DatasetFacts
 
@@ -67,10 +68,27 @@ def predictions(rows=80, labels=5, link=None, split="test"):
     return Predictions([str(r) for r in range(rows)], logits, truth, None, names, split, link)
 
 
+class Counting(Silent):
+    """Keeps the names of what was started, and how much of it is not finished."""
+
+    def __init__(self):
+        self.tasks, self.open = [], 0
+
+    def start(self, task, total, done=0):
+        self.tasks.append(task)
+        self.open = 1
+
+    def finish(self):
+        self.open = 0
+
+
 def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     plan, table, said = Plan(base(), ("bce", "two-way"), seeds=(0, 1)), small_table(), []
-    first = compare(plan, tmp_path, table=table, say=said.append)
+    watch = Counting()
+    first = compare(plan, tmp_path, table=table, say=said.append, watch=watch)
     assert len(said) == plan.num_runs == 4
+    assert "two-way, seed-1, epoch 15/15" in watch.tasks
+    assert watch.open == 0
     assert set(first.column("mAP@class")["two-way"]) == {0, 1}
     assert not first.column("ECE before")["two-way"]
     assert first.column("ECE after")["two-way"]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from labelwise.training.progress import Lines, make_watch
+from labelwise.training.progress import Lines, OfMany, make_watch
 
 RECORD = {
     "epoch": 3,
@@ -40,6 +40,20 @@ def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
     watch.advance(100)
     watch.advance(100)
     assert capsys.readouterr().out == "epoch 1/2  400/1,000 images  5 images/s  120 s left\n"
+
+
+def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
+    clock = iter([0.0, 40.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    watch = OfMany(Lines(seconds=30), "bce, seed-1")
+    watch.say("going on")
+    watch.start("epoch 1/2", 1000)
+    watch.advance(400)
+    watch.look(0.5)
+    watch.finish()
+    watch.epoch(RECORD, 12)
+    shown = capsys.readouterr().out
+    assert shown == "bce, seed-1, epoch 1/2  400/1,000 images  10 images/s  60 s left\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

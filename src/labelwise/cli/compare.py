@@ -50,6 +50,7 @@ def compare(
     from labelwise.experiments.runs import default_workers
     from labelwise.experiments.sources import open_table
     from labelwise.report import save_comparison_charts, write_comparison
+    from labelwise.training.progress import make_watch
     from labelwise.training.settings import parse_assignments, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.
@@ -65,7 +66,7 @@ def compare(
         return
     name = f"{table.name}, features of {features}" if features else table.name
     side_by_side = None if workers > 1 and features is None else table
-    done = carry_out(plan, out, table=side_by_side, workers=workers, say=say)
+    done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=make_watch())
     show_table(*done.table(), title="mean ± half the 95 % interval over seeds; per cent but losses")
     say()
     for sentence in done.verdicts():

@@ -46,6 +46,7 @@ def reproduce(
     from labelwise.experiments.reproduce import Request
     from labelwise.experiments.reproduce import reproduce as carry_out
     from labelwise.experiments.runs import default_workers
+    from labelwise.training.progress import make_watch
     from labelwise.training.settings import parse_assignments
 
     if list_:
@@ -68,7 +69,7 @@ def reproduce(
     if dry_run:
         _announce(request, folder, workers)
         return
-    done = carry_out(request, folder, workers=workers, say=say)
+    done = carry_out(request, folder, workers=workers, say=say, watch=make_watch())
     show_table(*done.table(), title=request.experiment.published.title)
     for note in request.deviations():
         say(f"- {note}")

@@ -5,8 +5,9 @@ trained once a seed. Runs of one seed share data, order and start, so difference
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from labelwise.data import LabelTable
@@ -17,6 +18,7 @@ from labelwise.experiments.runs import Job, carry_out, figures_of, predictions_o
 from labelwise.experiments.tuning import tries
 from labelwise.files import replacing
 from labelwise.methods import find_method
+from labelwise.training.progress import Watch
 from labelwise.training.settings import Settings
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
 from labelwise.types import nearest
@@ -24,6 +26,7 @@ from labelwise.types import nearest
 __all__ = ["Plan", "compare"]
 
 Say = Callable[[str], None]
+CarryOut = Callable[[Iterable[Job]], Iterator[Job]]
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,18 @@ class Plan:
 
 
 def compare(
-    plan: Plan, folder: Path, *, table: LabelTable | None = None, workers: int = 1, say: Say = print
+    plan: Plan,
+    folder: Path,
+    *,
+    table: LabelTable | None = None,
+    workers: int = 1,
+    say: Say = print,
+    watch: Watch | None = None,
 ) -> Comparison:
     """Carry the plan out in ``folder``, or what is left of it; write and return the comparison."""
     chosen: dict[str, tuple[Settings, Path]] = {}
-    for method, settings, first in _tuned(plan, folder, table, workers, say):
+    carried_out = partial(carry_out, workers=workers, table=table, watch=watch)
+    for method, settings, first in _tuned(plan, folder, carried_out, say):
         chosen[method] = (settings, first)
     jobs = {
         (method, seed): Job(
@@ -81,7 +91,7 @@ def compare(
     }
     names = {job.folder: key for key, job in jobs.items()}
     figures: dict[str, dict[int, dict[str, float]]] = {method: {} for method in plan.methods}
-    for number, done in enumerate(carry_out(jobs.values(), workers=workers, table=table), 1):
+    for number, done in enumerate(carried_out(jobs.values()), 1):
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measure)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
@@ -96,7 +106,7 @@ def with_values(settings: Settings, **values: object) -> Settings:
 
 
 def _tuned(
-    plan: Plan, folder: Path, table: LabelTable | None, workers: int, say: Say
+    plan: Plan, folder: Path, carried_out: CarryOut, say: Say
 ) -> Iterator[tuple[str, Settings, Path]]:
     """Yield each method with its chosen settings and the folder of its first seed's run."""
     for method in plan.methods:
@@ -108,7 +118,7 @@ def _tuned(
             Job(candidate, folder / method / f"try-{number}")
             for number, candidate in enumerate(candidates)
         ]
-        for _ in carry_out(jobs, workers=workers, table=table):
+        for _ in carried_out(jobs):
             pass
         scores = [_validation_score(job.folder, plan.base.recipe.metric) for job in jobs]
         best = max(range(len(jobs)), key=scores.__getitem__)

@@ -20,6 +20,7 @@ from labelwise.experiments.runs import Job, carry_out, figures_of
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.experiments.statistics import Interval, interval
 from labelwise.files import replacing
+from labelwise.training.progress import Watch
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 
@@ -192,7 +193,12 @@ def open_data(request: Request) -> LabelTable:
 
 
 def reproduce(
-    request: Request, folder: Path, *, workers: int = 1, say: Say = print
+    request: Request,
+    folder: Path,
+    *,
+    workers: int = 1,
+    say: Say = print,
+    watch: Watch | None = None,
 ) -> Reproduction:
     """Run the table in ``folder``, or what is left of it; write and return what came out."""
     experiment = request.experiment
@@ -201,7 +207,7 @@ def reproduce(
     # Side by side, or where the seed chooses the data, every run reads its own table.
     apart = experiment.seed_key is not None or (workers > 1 and request.frozen is None)
     table = open_data(request)
-    running = carry_out(distinct, workers=workers, table=None if apart else table)
+    running = carry_out(distinct, workers=workers, table=None if apart else table, watch=watch)
     for number, done in enumerate(running, 1):
         say(f"[{number}/{len(distinct)}] {done.folder.parent.name}, {done.folder.name}")
     by_row: dict[str, list[dict[str, float]]] = {}

@@ -23,6 +23,7 @@ from labelwise.experiments.holdout import with_validation
 from labelwise.experiments.memory import peak_memory, start_peak_memory
 from labelwise.files import replacing
 from labelwise.predictions import Predictions
+from labelwise.training.progress import OfMany, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
@@ -52,13 +53,20 @@ class Job:
 
 
 def carry_out(
-    jobs: Iterable[Job], *, workers: int = 1, table: LabelTable | None = None
+    jobs: Iterable[Job],
+    *,
+    workers: int = 1,
+    table: LabelTable | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Job]:
-    """Carry out all jobs and yield each as it finishes; ``table`` spares reading the data."""
+    """Carry out all jobs and yield each as it finishes; ``table`` spares reading the data.
+
+    ``watch`` follows runs that are carried out one after the other.
+    """
     waiting = list(jobs)
     if workers == 1 or len(waiting) < 2 or table is not None:
         for job in waiting:
-            yield _carry_out(job, table)
+            yield _carry_out(job, table, watch)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
@@ -114,14 +122,15 @@ def run_seconds(settings: Settings, table: LabelTable) -> float:
     return once + (training + predicted / 3) / float(last["images_per_second"])
 
 
-def _carry_out(job: Job, table: LabelTable | None) -> Job:
+def _carry_out(job: Job, table: LabelTable | None, watch: Watch | None = None) -> Job:
     begun = perf_counter()
     start_peak_memory()
     if table is None:
         options = json.dumps(job.settings.data_options)
         table = _table(job.settings.data, options, job.hold_out)
     # A finished run returns at once; one begun with other settings is refused.
-    train(job.settings, job.folder, table=table)
+    name = f"{job.folder.parent.name}, {job.folder.name}"
+    train(job.settings, job.folder, table=table, watch=watch and OfMany(watch, name))
     path = job.folder / COST
     if path.exists():
         return job

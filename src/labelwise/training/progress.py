@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Bars", "Lines", "Silent", "Watch", "make_watch"]
+__all__ = ["Bars", "Lines", "OfMany", "Silent", "Watch", "make_watch"]
 
 
 class Watch(ABC):
@@ -123,6 +123,28 @@ class Bars(Watch):
     def finish(self) -> None:
         self._progress.update(self._task, visible=False, loss="")
         self._progress.stop()
+
+
+class OfMany(Watch):
+    """One of many runs: the bar of another watch, under the run's name, without its lines."""
+
+    def __init__(self, watch: Watch, name: str) -> None:
+        self._watch, self._name = watch, name
+
+    def say(self, text: str) -> None:
+        pass
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        self._watch.start(f"{self._name}, {task}", total, done)
+
+    def advance(self, images: int) -> None:
+        self._watch.advance(images)
+
+    def look(self, loss: float) -> None:
+        self._watch.look(loss)
+
+    def finish(self) -> None:
+        self._watch.finish()
 
 
 def make_watch() -> Watch:
