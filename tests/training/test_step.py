@@ -8,7 +8,8 @@ from labelwise.backbones import create_backbone
 from labelwise.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.predictor import Model
-from labelwise.training.step import make_loss
+from labelwise.training.settings import Hardware
+from labelwise.training.step import compiles, make_loss
 from labelwise.types import Targets
 
 
@@ -56,6 +57,21 @@ def test_half_precision_reaches_the_model_but_not_the_objective(model):
     loss = make_loss(model, BCE(), precision=torch.bfloat16)(images, targets)
     assert seen == [torch.bfloat16]
     assert loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "world", "steps", "expected"),
+    [
+        (None, "cuda", 1, 2000, True),
+        (None, "cuda", 1, 1999, False),
+        (None, "cuda", 2, 2000, False),
+        (None, "cpu", 1, 10**6, False),
+        (True, "cpu", 1, 1, True),
+        (False, "cuda", 1, 10**6, False),
+    ],
+)
+def test_long_runs_on_one_gpu_are_compiled(asked, device, world, steps, expected):
+    assert compiles(Hardware(compile=asked), torch.device(device), world, steps) is expected
 
 
 def test_the_function_compiles_without_a_break(model):

@@ -34,7 +34,7 @@ from labelwise.training.optimizer import make_optimizer
 from labelwise.training.progress import Silent, Watch
 from labelwise.training.settings import Settings
 from labelwise.training.state import Position, TrainingState
-from labelwise.training.step import make_loss
+from labelwise.training.step import compiles, make_loss
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
 
 __all__ = ["Run", "train"]
@@ -120,14 +120,16 @@ def _fit(
         Position(),
         fingerprint(splits),
     )
-    if settings.hardware.compile:
+    steps = recipe.epochs * max(1, len(splits["train"]) // settings.batch_size)
+    compiled = compiles(settings.hardware, fabric.device, fabric.world_size, steps)
+    if compiled:
         torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
     parallel: nn.Module = fabric.strategy.setup_module(model) if fabric.world_size > 1 else model
     loss = make_loss(
         parallel,
         objective,
         precision=torch.bfloat16 if settings.precision == "bf16" else None,
-        compiled=settings.hardware.compile,
+        compiled=compiled,
     )
     torch.manual_seed(settings.seed + 1 + fabric.global_rank)  # dropout differs between processes
     if state.restore(folder / "checkpoint", fabric.global_rank) and not state.position.done:

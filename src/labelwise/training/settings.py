@@ -32,14 +32,18 @@ _Loader.add_implicit_resolver(
 
 
 class Hardware(BaseModel):
-    """Where and how a run is carried out; ``devices`` counts processes, 0 decode threads: auto."""
+    """Where and how a run is carried out.
+
+    ``devices`` counts processes, ``workers`` decoding threads (0: one a core). ``compile`` is left
+    to the run unless it is given: on one GPU, if the run is long enough for it to pay.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = Field(default=1, ge=1)
     workers: int = Field(default=0, ge=0)
-    compile: bool = False
+    compile: bool | None = None
 
 
 class Settings(BaseModel):
