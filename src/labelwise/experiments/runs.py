@@ -26,6 +26,7 @@ from labelwise.predictions import Predictions
 from labelwise.training.progress import OfMany, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
+from labelwise.training.step import compiles
 
 __all__ = [
     "FigureFunction",
@@ -109,15 +110,23 @@ def run_seconds(settings: Settings, table: LabelTable) -> float:
     splits = table.splits()
     split, val = splits["train"], splits.get("val")
     sample = split.subset(np.arange(min(len(split), _STEPS * settings.batch_size)))
+    training = settings.recipe.epochs * len(split)
     values = settings.model_dump(mode="json")
     values["recipe"]["epochs"] = 2
+    on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
+    values["hardware"]["compile"] = compiles(
+        settings.hardware,
+        torch.device("cuda" if on_gpu else "cpu"),
+        settings.hardware.devices,
+        training // settings.batch_size,
+    )
     begun = perf_counter()
     with TemporaryDirectory() as folder:
         train(Settings(**values), Path(folder), table=sample)
-        epochs = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    last = json.loads(epochs[-1])
-    once = perf_counter() - begun - float(last["seconds"])
-    training = settings.recipe.epochs * len(split)
+        lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    first, last = (line for line in map(json.loads, lines) if "epoch" in line)
+    steady = float(last["seconds"]) - float(first["seconds"])
+    once = perf_counter() - begun - 2 * steady
     predicted = len(table) + settings.recipe.epochs * (0 if val is None else len(val))
     return once + (training + predicted / 3) / float(last["images_per_second"])
 
