@@ -1,7 +1,6 @@
 """Answers for image files: read in threads, predicted in batches."""
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labelwise.data import FileImages
+from labelwise.data.ahead import started_ahead
 from labelwise.errors import DataError, ImageError
 from labelwise.predictor import Predictor
 
@@ -62,27 +62,19 @@ def answer_files(
         except ImageError as error:
             return error
 
-    waiting: deque[tuple[range, list[Future[Tensor | ImageError]]]] = deque()
+    rows = range(len(paths))
+    batches = [rows[first : first + batch_size] for first in rows[::batch_size]]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def start(batch: range) -> tuple[range, list[Future[Tensor | ImageError]]]:
+            return batch, [pool.submit(read, row) for row in batch]
+
         try:
-            for first in range(0, len(paths), batch_size):
-                rows = range(first, min(first + batch_size, len(paths)))
-                waiting.append((rows, [pool.submit(read, row) for row in rows]))
-                if len(waiting) > AHEAD:
-                    yield from _finish(predictor, paths, *waiting.popleft())
-            while waiting:
-                yield from _finish(predictor, paths, *waiting.popleft())
+            for batch, reading in started_ahead(batches, start, AHEAD):
+                inputs = [image.result() for image in reading]
+                yield from _answers(predictor, [paths[row] for row in batch], inputs)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _finish(
-    predictor: Predictor,
-    paths: Sequence[str],
-    rows: range,
-    inputs: Sequence[Future[Tensor | ImageError]],
-) -> Iterator[Answer]:
-    yield from _answers(predictor, [paths[row] for row in rows], [part.result() for part in inputs])
 
 
 def _answers(

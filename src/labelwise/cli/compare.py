@@ -54,8 +54,7 @@ def compare(
     from labelwise.training.settings import parse_assignments, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.
-    own = {"calibrate": "none"} if settings is None else {}
-    values = {"data": data, **own, **parse_assignments(set_ or ())}
+    values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
     base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
     plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
     frozen = (features, weights) if features else None

@@ -1,6 +1,5 @@
 """The largest memory of this process since a moment, on the host and on the GPU, in MB."""
 
-import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,17 +20,17 @@ def start_peak_memory() -> None:
 
 
 def peak_memory() -> dict[str, float]:
-    """Return "host MB", and "GPU MB" where there is a GPU."""
-    peaks = {"host MB": _host_kib() / 1024}
+    """Return "host MB" where the system tells it, and "GPU MB" where there is a GPU."""
+    peaks = _host()
     if torch.cuda.is_available():
         peaks["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
     return peaks
 
 
-def _host_kib() -> float:
+def _host() -> dict[str, float]:
     try:
         lines = (PROCESS / "status").read_text(encoding="ascii").splitlines()
     except OSError:
-        lines = []
-    found = [line.split()[1] for line in lines if line.startswith(MARK)]
-    return float(found[0]) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {}
+    marks = [float(line.split()[1]) / 1024 for line in lines if line.startswith(MARK)]
+    return {"host MB": marks[0]} if marks else {}

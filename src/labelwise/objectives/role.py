@@ -15,15 +15,15 @@ classifier's learning rate, without weight decay. They are not deployed.
 ``table`` says where they live:
 
     "memory"   in the computer's memory: 3 N K numbers with Adam's; a batch's rows go to the device
-    "device"   on the device, where they fit: a step waits for nothing
     a path     the same in a file, for tables larger than memory
+    "device"   beside the model, all rows moved in every step: nothing waits for the host
     "dense"    an ordinary parameter, trained by your optimiser: put ``objective.parameters()``
                into an Adam group with ``objective.lr_scale`` times the learning rate
 
 For the first three call ``objective.step(lr)`` after each optimiser step. All follow the same
 path up to rounding: rows that are not in a batch keep moving by their momentum, as under dense
-Adam, which is nine tenths of all their motion. Only, here it is made up when the row is next asked
-for.
+Adam, which is nine tenths of all their motion. Only, in memory and in a file it is made up when
+the row is next asked for.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,12 @@
 """The method ``auto``: what the comparisons in docs/reproduction.md recommend for a training set.
 
-no label is known to be absent        wan              single positives, hidden presences
-every image has exactly one label     softmax
-no image has more than one            softmax-or-none
-otherwise                             bce
+The first line that applies decides:
+
+    no label is known to be absent        wan
+    some labels are unknown               bce
+    an image has several labels           bce
+    every image has exactly one label     softmax
+    otherwise                             softmax-or-none
 """
 
 from labelwise.data import LabelTable

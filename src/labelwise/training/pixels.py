@@ -2,7 +2,6 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.backbones import Transform
+from labelwise.data.ahead import started_ahead
 from labelwise.data.images import ArrayImages, FeatureRows, ImageSource
 from labelwise.training.augment import Windows
 
@@ -88,14 +88,9 @@ class Stream(InputStore):
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
-        ahead: deque[tuple[Tensor, list[Future[None]]]] = deque()
         try:
-            for job in jobs:
-                ahead.append(self._start(job, pool))
-                if len(ahead) > AHEAD:
-                    yield self._finish(*ahead.popleft())
-            while ahead:
-                yield self._finish(*ahead.popleft())
+            for started in started_ahead(jobs, lambda job: self._start(job, pool), AHEAD):
+                yield self._finish(*started)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

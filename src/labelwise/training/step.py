@@ -23,7 +23,7 @@ from labelwise.types import Outputs, Targets
 
 __all__ = ["LossFunction", "compiles", "make_loss"]
 
-WORTH_COMPILING = 2000  # steps: 20 to 80 s are spent, some 10 to 30 ms a step are saved
+WORTH_COMPILING = 2000  # steps: ResNet-18 on an H200 compiles in 20 s and saves 7 to 10 ms a step
 
 LossFunction = Callable[[Tensor, Targets], Tensor]
 
