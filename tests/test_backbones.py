@@ -1,10 +1,12 @@
 """Backbones: their maps against timm, torchvision and slow references."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, relu
 from torchvision import models
 from torchvision.models.vgg import cfgs, make_layers
@@ -185,6 +187,17 @@ def test_an_unknown_name_tells_the_nearest():
         create_backbone("resnet18", image_size=0)
     with pytest.raises(SettingsError, match="'identity' needs channels"):
         create_backbone("identity")
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "torchvision/resnet18"])
+def test_squashing_keeps_what_the_own_transform_cuts_off(name):
+    edge = Image.new("RGB", (64, 32))
+    edge.putpixel((0, 16), (255, 255, 255))
+    own = create_backbone(name, image_size=64).transform
+    squashed = create_backbone(name, image_size=64, squash=True).transform
+    assert own.pixels(edge).max() == 0
+    assert squashed.pixels(edge).max() > 0
+    assert replace(squashed, crop=own.crop) == own
 
 
 def test_every_name_is_listed():

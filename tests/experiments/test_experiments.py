@@ -9,7 +9,8 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from labelwise.data import FeatureRows, LabelTable
+from labelwise.data import ArrayImages, FeatureRows, LabelTable
+from labelwise.data.export import export
 from labelwise.data.readers import READERS
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments import columns
@@ -19,12 +20,13 @@ from labelwise.experiments.experiment import DATASETS
 from labelwise.experiments.holdout import with_validation
 from labelwise.experiments.measures import MEASURES, measure
 from labelwise.experiments.memory import peak_memory, start_peak_memory
+from labelwise.experiments.outcome import Outcome
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.reproduce import Request, available, reproduce
 from labelwise.experiments.statistics import Interval
 from labelwise.experiments.tuning import tries
-from labelwise.links import Sigmoid
+from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment
@@ -66,6 +68,12 @@ def predictions(rows=80, labels=5, link=None, split="test"):
     truth[:20] = 0
     names = tuple(f"label {k}" for k in range(labels))
     return Predictions([str(r) for r in range(rows)], logits, truth, None, names, split, link)
+
+
+def outcome(folder, *splits):
+    for table in splits:
+        table.save(folder / "predictions" / f"{table.split}.parquet")
+    return Outcome(folder)
 
 
 class Counting(Silent):
@@ -160,9 +168,9 @@ def test_options_go_to_the_methods_that_have_them():
     assert plan.settings("role").options == {"k": 2.7}
 
 
-def test_measures_agree_with_sklearn():
+def test_measures_agree_with_sklearn(tmp_path):
     val, test = predictions(split="val", link=Sigmoid()), predictions(link=Sigmoid())
-    found = measure(val, test, queries=50)
+    found = measure(outcome(tmp_path, val, test), queries=50)
     truth, probs = test.labels.numpy(), torch.sigmoid(test.logits.double()).numpy()
     assert set(found) <= set(MEASURES)
     assert found["mAP@class"] == pytest.approx(average_precision_score(truth, probs))
@@ -175,23 +183,50 @@ def test_measures_agree_with_sklearn():
     assert found["retrieval n=1"] == pytest.approx(found["mAP@class"])
 
 
-def test_columns_are_the_papers_definitions():
+def test_columns_are_the_papers_definitions(tmp_path):
     test = predictions(link=Sigmoid())
-    found = columns.in_and_out(None, test)
+    run = outcome(tmp_path, test)
+    found = columns.in_and_out(run)
     probs, out = torch.sigmoid(test.logits.double()).numpy(), ~test.labels.numpy().any(axis=1)
     assert found["OUT MMC"] == pytest.approx(100 * probs[out].max(axis=1).mean())
     top = test.labels.numpy()[np.arange(len(probs)), probs.argmax(axis=1)]
     assert found["IN accuracy"] == pytest.approx(100 * top[~out].mean())
-    assert columns.top_error(None, replace_rows(test, ~out))["error"] == pytest.approx(
-        100 - found["IN accuracy"]
-    )
+    labelled = outcome(tmp_path / "labelled", replace_rows(test, ~out))
+    assert columns.top_error(labelled)["error"] == pytest.approx(100 - found["IN accuracy"])
     with pytest.raises(DataError, match="validation split"):
-        columns.average_five(None, test)
+        columns.average_five(run)
 
 
-def test_expecting_more_empty_images_lowers_confidence_at_a_price():
+def one_label_each(rows, split):
+    logits = torch.from_numpy(RNG.normal(size=(rows, 20)) * 2).float()
+    chosen = torch.multinomial(logits.softmax(dim=1), 1)
+    labels = torch.zeros(rows, 20, dtype=torch.uint8).scatter_(1, chosen, 1)
+    names, ids = tuple(f"label {k}" for k in range(20)), [f"{split} {r}" for r in range(rows)]
+    return Predictions(ids, logits, labels, None, names, split, Softmax())
+
+
+def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
+    train, val, test = (
+        one_label_each(*part) for part in ((900, "train"), (400, "val"), (300, "test"))
+    )
+    train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
+    found = columns.average_five_by_shot(outcome(tmp_path, train, val, test))
+    probs = val.logits.double().softmax(dim=1)
+    lowest = probs.flatten().sort(descending=True).values[5 * len(val) - 1]
+    chosen = (test.logits.double().softmax(dim=1) >= lowest).numpy()
+    truth, counts = test.labels.numpy() == 1, train.labels.sum(dim=0).numpy()
+    assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))
+    recall = [100 * chosen[truth[:, k], k].mean() for k in range(20)]
+    groups = {"few": counts < 20, "medium": (counts >= 20) & (counts <= 100), "many": counts > 100}
+    assert all(members.any() for members in groups.values())
+    for shot, members in groups.items():
+        assert found[shot] == pytest.approx(np.mean(np.array(recall)[members]))
+
+
+def test_expecting_more_empty_images_lowers_confidence_at_a_price(tmp_path):
     val, test = predictions(400, split="val", link=Sigmoid()), predictions(400, link=Sigmoid())
-    found, shifted = columns.in_and_out(val, test), columns.in_and_out_expecting_more(val, test)
+    run = outcome(tmp_path, val, test)
+    found, shifted = columns.in_and_out(run), columns.in_and_out_expecting_more(run)
     assert shifted["OUT MMC"] < found["OUT MMC"]
     assert shifted["log loss OUT"] < found["log loss OUT"]
     assert shifted["log loss IN"] > found["log loss IN"]
@@ -295,6 +330,34 @@ def test_missing_data_says_what_to_put_where(tmp_path):
         Request("000-tabel2").experiment  # noqa: B018
     with pytest.raises(SettingsError, match="has no row 'bnary'; did you mean 'binary'"):
         Request("000-table2", rows=("bnary",)).chosen_rows()
+    with pytest.raises(SettingsError, match="'role fine-tuned' of 004-table2 has no quick recipe"):
+        Request("004-table2", rows=("role fine-tuned",), quick=True).chosen_rows()
+    assert Request("004-table2", quick=True).chosen_rows() == ("role linear",)
+    assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
+
+
+def test_runs_side_by_side_see_one_label_an_image_too(tmp_path):
+    table = small_table()
+    pictures = ArrayImages(RNG.integers(0, 255, (len(table), 8, 8, 3), dtype=np.uint8))
+    several = LabelTable.from_arrays(
+        "abcd", pictures, RNG.random((len(table), 4)) < 0.6, split=table.split
+    )
+    export(several, tmp_path / "several.parquet")
+    small = {
+        "backbone": "small-cnn",
+        "weights": None,
+        "image_size": 8,
+        "recipe.epochs": 1,
+        "precision": "32",
+    }
+    request = Request("004-table2", source=str(tmp_path / "several.parquet"), overrides=small)
+    request = replace(request, seeds=(0, 1), rows=("role linear",))
+    reproduce(request, tmp_path / "runs", workers=2, say=lambda text: None)
+    for seed in request.seeds:
+        run = Outcome(tmp_path / "runs" / "role linear" / f"seed-{seed}")
+        assert run.train.labels.sum(dim=1).max() == 1
+        assert not run.train.observed.all()
+        assert run.test.labels.sum(dim=1).max() > 1
 
 
 def test_figures_are_shown_with_half_their_interval():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny_run import tiny_settings, tiny_table
 
-from labelwise.data import LabelTable
+from labelwise.data import ArrayImages, LabelTable
 from labelwise.errors import SettingsError
 from labelwise.methods import METHODS
 from labelwise.training.build import build_model, build_objective, fingerprint, start_at_priors
@@ -18,6 +18,17 @@ def built(method, table, **flags):
     model, _ = build_model(settings, table)
     facts = table.splits()["train"].facts()
     return model, build_objective(settings, facts, model), facts
+
+
+def test_pictures_are_squashed_only_if_the_settings_say_so():
+    pixels = np.zeros((2, 8, 8, 3), np.uint8)
+    table = LabelTable.from_arrays("ab", ArrayImages(pixels), np.eye(2, dtype=bool))
+    crops = []
+    for squash in (False, True):
+        settings = tiny_settings(method="bce", backbone="resnet10t", image_size=32, squash=squash)
+        crops.append(build_model(settings, table)[0].backbone.transform.crop)
+    assert crops[0] < 1
+    assert crops[1] is None
 
 
 @pytest.mark.parametrize("method", ["bce", "spa", "asl+phi", "focal+phi", "softmax"])

@@ -6,6 +6,7 @@ timm; ``identity`` stands for stored features.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from labelwise.backbones.base import Backbone
@@ -34,16 +35,27 @@ def create_backbone(
     *,
     weights: str | None = None,
     image_size: int | None = None,
+    squash: bool = False,
     channels: int | None = None,
 ) -> Backbone:
     """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
 
     ``weights`` is a file (safetensors, or ``.pth`` with tensors only) or ``"pretrained"`` for the
     published ones, taken from the cache or the network. ``image_size`` overrides the side of the
-    input. ``channels`` is for ``identity`` alone: the number of features of a row.
+    input. ``squash`` scales whole pictures to the input where the backbone's own transform would
+    cut off their edges. ``channels`` is for ``identity`` alone: the number of features of a row.
     """
     if image_size is not None and image_size < 1:
         raise SettingsError(f"image_size must be positive, got {image_size}")
+    backbone = _create(name, weights, image_size, channels)
+    if squash:
+        backbone.transform = replace(backbone.transform, crop=None)
+    return backbone
+
+
+def _create(
+    name: str, weights: str | None, image_size: int | None, channels: int | None
+) -> Backbone:
     if name == "identity":
         if channels is None:
             raise SettingsError("backbone 'identity' needs channels, the number of features a row")

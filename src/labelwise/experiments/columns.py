@@ -1,19 +1,21 @@
 """Columns: the papers' own figures, computed from one run as each paper defines them (METHODS 11).
 
-All in per cent except AUROC. Every function takes the validation predictions (None where the
-experiment has none) and the test predictions of a run, and returns figures by printed name.
+All in per cent except AUROC. Every function takes the outcome of a run and returns figures by
+printed name.
 """
 
 import torch
 
 from labelwise.calibrate import expect_zero_share, temperature
 from labelwise.decide import average_k
-from labelwise.errors import DataError
 from labelwise.experiments.measures import probability_figures
+from labelwise.experiments.outcome import Outcome
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
+    AverageK,
     average_k_accuracy,
     average_precision,
+    by_shot,
     max_confidence,
     reliability,
     separation_auroc,
@@ -27,6 +29,7 @@ from labelwise.retrieval import retrieval_map
 
 __all__ = [
     "average_five",
+    "average_five_by_shot",
     "in_and_out",
     "in_and_out_expecting_more",
     "ranked",
@@ -38,26 +41,23 @@ __all__ = [
     "voc_precision",
 ]
 
-Val = Predictions | None
-
 ZERO_SHARE = 0.77  # where the mean confidence on empty validation images came down to 6.5 %
 
 
-def top_error(val: Val, test: Predictions) -> dict[str, float]:
+def top_error(run: Outcome) -> dict[str, float]:
     """Table I of quasibinary: the share of images whose most confident label is wrong."""
+    test = run.test
     return {"error": 100 * (1 - top_accuracy(test.logits, test.labels).value)}
 
 
-def in_and_out(val: Val, test: Predictions) -> dict[str, float]:
+def in_and_out(run: Outcome) -> dict[str, float]:
     """Table II of quasibinary, and the proper scores that a shrinking of all p would worsen."""
-    return _in_and_out(_link(val, test), test)
+    return _in_and_out(_link(run), run.test)
 
 
-def in_and_out_expecting_more(val: Val, test: Predictions) -> dict[str, float]:
+def in_and_out_expecting_more(run: Outcome) -> dict[str, float]:
     """The same for probabilities that expect 77 % of the images to have no label."""
-    held_out = _needed(val)
-    own = _link(held_out, test)
-    return _in_and_out(expect_zero_share(own, held_out.labels, ZERO_SHARE), test)
+    return _in_and_out(expect_zero_share(_link(run), run.held_out.labels, ZERO_SHARE), run.test)
 
 
 @torch.no_grad()
@@ -78,15 +78,15 @@ def _in_and_out(link: Link, test: Predictions) -> dict[str, float]:
     }
 
 
-def top_four(val: Val, test: Predictions) -> dict[str, float]:
+def top_four(run: Outcome) -> dict[str, float]:
     """Table III of quasibinary: macro F1 and ECE of the four most confident labels, 10 bins."""
-    return _top_four(_link(val, test), test)
+    return _top_four(_link(run), run.test)
 
 
-def top_four_after_temperature(val: Val, test: Predictions) -> dict[str, float]:
+def top_four_after_temperature(run: Outcome) -> dict[str, float]:
     """The same after a temperature fitted on validation."""
-    held_out = _needed(val)
-    return _top_four(temperature(held_out.logits, held_out.labels, held_out.link), test)
+    val = run.held_out
+    return _top_four(temperature(val.logits, val.labels, val.link), run.test)
 
 
 @torch.no_grad()
@@ -99,16 +99,17 @@ def _top_four(link: Link, test: Predictions) -> dict[str, float]:
     }
 
 
-def ranked(val: Val, test: Predictions) -> dict[str, float]:
+def ranked(run: Outcome) -> dict[str, float]:
     """Return mAP over labels and over images."""
+    test = run.test
     by_label = average_precision(test.logits, test.labels, test.observed)
     by_image = average_precision(test.logits, test.labels, test.observed, by="image")
     return {"mAP@class": 100 * by_label.value, "mAP@sample": 100 * by_image.value}
 
 
-def ranked_and_calibrated(val: Val, test: Predictions) -> dict[str, float]:
+def ranked_and_calibrated(run: Outcome) -> dict[str, float]:
     """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width."""
-    link = _link(val, test)
+    link, test = _link(run), run.test
     probs = link(test.logits.double())
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.
@@ -124,44 +125,49 @@ def ranked_and_calibrated(val: Val, test: Predictions) -> dict[str, float]:
 
 
 @torch.no_grad()
-def retrieval_by_length(val: Val, test: Predictions) -> dict[str, float]:
+def retrieval_by_length(run: Outcome) -> dict[str, float]:
     """Figure 3 of SPA: mAP over queries of n wanted and unwanted labels."""
-    log_p, log_q = _link(val, test).log_probs(test.logits.double())
+    test = run.test
+    log_p, log_q = _link(run).log_probs(test.logits.double())
     points = retrieval_map(log_p, log_q, test.labels, test.observed, longest=5)
     return {f"n={point.length}": 100 * point.value for point in points}
 
 
-def average_five(val: Val, test: Predictions) -> dict[str, float]:
-    """Tables of average-K at K = 5: the threshold is chosen on validation, for the link's p."""
-    held_out = _needed(val)
+def average_five(run: Outcome) -> dict[str, float]:
+    """Table 1 of average-K at K = 5: the threshold is chosen on validation, for the link's p."""
     return {
-        "average-5 accuracy": _average_five(held_out, test, _link(held_out, test)),
-        "average-5 accuracy, softmax scores": _average_five(held_out, test, Softmax()),
+        "average-5 accuracy": 100 * _average_five(run, _link(run)).per_image.value,
+        "average-5 accuracy, softmax scores": 100 * _average_five(run, Softmax()).per_image.value,
     }
 
 
-def voc_precision(val: Val, test: Predictions) -> dict[str, float]:
+def average_five_by_shot(run: Outcome) -> dict[str, float]:
+    """Table 2 of average-K at K = 5: over all images, and over classes by training count."""
+    found = _average_five(run, _link(run))
+    groups = by_shot(found.per_label.items, run.train.labels.sum(dim=0))
+    return {
+        "overall": 100 * found.per_image.value,
+        **{shot: 100 * mean.value for shot, mean in groups.items() if mean.num_defined},
+        "overall, softmax scores": 100 * _average_five(run, Softmax()).per_image.value,
+    }
+
+
+def voc_precision(run: Outcome) -> dict[str, float]:
     """Query2Label's mAP, whose precision is interpolated."""
+    test = run.test
     mean = average_precision(test.logits, test.labels, test.observed, variant="voc")
     return {"mAP@class (VOC)": 100 * mean.value}
 
 
 @torch.no_grad()
-def _average_five(val: Predictions, test: Predictions, link: Link) -> float:
-    rule = average_k(link(val.logits.double()), 5)
-    sets = rule(link(test.logits.double()))
-    return 100 * average_k_accuracy(sets, test.labels).per_image.value
+def _average_five(run: Outcome, link: Link) -> AverageK:
+    rule = average_k(link(run.held_out.logits.double()), 5)
+    return average_k_accuracy(rule(link(run.test.logits.double())), run.test.labels)
 
 
-def _link(val: Val, test: Predictions) -> Link:
+def _link(run: Outcome) -> Link:
     """Return the run's own link; for a method that only ranks, a temperature as in the paper."""
-    if test.link is not None:
-        return test.link
-    held_out = _needed(val)
-    return temperature(held_out.logits, held_out.labels, None, held_out.observed)
-
-
-def _needed(val: Val) -> Predictions:
-    if val is None:
-        raise DataError("this figure is fitted on a validation split, and the run has none")
-    return val
+    if run.test.link is not None:
+        return run.test.link
+    val = run.held_out
+    return temperature(val.logits, val.labels, None, val.observed)

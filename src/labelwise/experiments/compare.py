@@ -14,7 +14,8 @@ from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.experiments.comparison import Comparison
 from labelwise.experiments.measures import measure
-from labelwise.experiments.runs import Job, carry_out, figures_of, predictions_of
+from labelwise.experiments.outcome import Outcome
+from labelwise.experiments.runs import Job, carry_out, figures_of
 from labelwise.experiments.tuning import tries
 from labelwise.files import replacing
 from labelwise.methods import find_method
@@ -134,7 +135,7 @@ def _tuned(
 
 def _validation_score(folder: Path, metric: str) -> float:
     """Return the metric of a run on validation, turned so that higher is better."""
-    val, _ = predictions_of(folder)
+    val = Outcome(folder).val
     if val is None:
         raise SettingsError("tuning needs a validation split, got none")
     value = validation_figures(val.logits, val.labels, val.observed, val.link).get(metric)

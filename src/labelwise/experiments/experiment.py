@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from labelwise.experiments.outcome import Outcome
 from labelwise.experiments.published import PUBLISHED, PublishedTable
-from labelwise.predictions import Predictions
 
 __all__ = ["DATASETS", "Dataset", "Experiment", "Values"]
 
 Values = Mapping[str, Any]
-Figures = Callable[[Predictions | None, Predictions], dict[str, float]]
+Figures = Callable[[Outcome], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Experiment:
     ``figures`` computes printed columns from a run; ``rename`` maps its names to the printed ones.
     ``validation`` says that images are held out for what is fitted after training, ``held_out``
     for which rows nevertheless; ``one_positive`` that training images keep one known label each.
+    ``slow_rows`` have no quick recipe.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
     """
 
@@ -43,6 +44,7 @@ class Experiment:
     data_options: Values = field(default_factory=dict)
     validation: bool = True
     held_out: tuple[str, ...] = ()
+    slow_rows: tuple[str, ...] = ()
     one_positive: bool = False
     seed_key: str | None = None
     deviations: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from labelwise.calibrate import platt
 from labelwise.decide import best_f
+from labelwise.experiments.outcome import Outcome
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -60,13 +61,12 @@ def _columns() -> dict[str, Measure]:
 MEASURES: dict[str, Measure] = _columns()
 
 
-def measure(
-    val: Predictions | None, test: Predictions, *, queries: int = 2000, seed: int = 0
-) -> dict[str, float]:
+def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
     """Return the figures of one run by column name; undefined ones are left out.
 
     ``queries`` bounds the number of queries of each length in retrieval mAP.
     """
+    val, test = run.val, run.test
     labels, observed = test.labels, test.observed
     figures = {
         "mAP@class": average_precision(test.logits, labels, observed).value,

@@ -63,13 +63,17 @@ class Request:
         return self.source or f"{dataset.format}:{self.root / dataset.folder}"
 
     def chosen_rows(self) -> tuple[str, ...]:
-        """Return the rows to run, all of them unless some are named."""
+        """Return the rows to run: those named, else all that the budget allows."""
+        experiment = self.experiment
+        left_out = experiment.slow_rows if self.quick else ()
         for row in self.rows:
-            if row not in self.experiment.rows:
+            if row not in experiment.rows:
                 raise SettingsError(
-                    f"{self.table} has no row {row!r}{nearest(row, self.experiment.rows)}"
+                    f"{self.table} has no row {row!r}{nearest(row, experiment.rows)}"
                 )
-        return self.rows or tuple(self.experiment.rows)
+            if row in left_out:
+                raise SettingsError(f"row {row!r} of {self.table} has no quick recipe")
+        return self.rows or tuple(row for row in experiment.rows if row not in left_out)
 
     def settings(self, row: str, seed: int) -> Settings:
         """Return the settings of one run."""
@@ -166,7 +170,8 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
         for seed in request.seeds:
             settings = request.settings(row, seed)
             held_out = request.experiment.validation or row in request.experiment.held_out
-            job = Job(settings, folder / row / f"seed-{seed}", held_out)
+            place = folder / row / f"seed-{seed}"
+            job = Job(settings, place, held_out, request.experiment.one_positive)
             jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
     return jobs
 

@@ -18,11 +18,11 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from labelwise.data import LabelTable, load
-from labelwise.experiments.holdout import with_validation
+from labelwise.data import LabelTable
 from labelwise.experiments.memory import peak_memory, start_peak_memory
+from labelwise.experiments.outcome import Outcome
+from labelwise.experiments.sources import open_table
 from labelwise.files import replacing
-from labelwise.predictions import Predictions
 from labelwise.training.progress import OfMany, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
@@ -34,23 +34,27 @@ __all__ = [
     "carry_out",
     "default_workers",
     "figures_of",
-    "predictions_of",
     "run_seconds",
 ]
 
 Figures = dict[str, float]
-FigureFunction = Callable[[Predictions | None, Predictions], Figures]
+FigureFunction = Callable[[Outcome], Figures]
 COST = "cost.json"
 _STEPS = 12
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its settings, its folder, and whether validation rows are taken from train."""
+    """One run: its settings, its folder, and what is done to its table first.
+
+    ``hold_out`` takes validation rows from train; ``one_positive`` leaves one known label to each
+    training image.
+    """
 
     settings: Settings
     folder: Path
     hold_out: bool = True
+    one_positive: bool = False
 
 
 def carry_out(
@@ -88,17 +92,10 @@ def default_workers() -> int:
     return 2 if torch.cuda.is_available() else 1
 
 
-def predictions_of(folder: Path) -> tuple[Predictions | None, Predictions]:
-    """Return the validation predictions of a run, if it has any, and its test predictions."""
-    val = folder / "predictions" / "val.parquet"
-    test = Predictions.load(folder / "predictions" / "test.parquet")
-    return (Predictions.load(val) if val.exists() else None), test
-
-
 def figures_of(folder: Path, function: FigureFunction) -> Figures:
     """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
     cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
-    return function(*predictions_of(folder)) | cost
+    return function(Outcome(folder)) | cost
 
 
 def run_seconds(settings: Settings, table: LabelTable) -> float:
@@ -136,7 +133,7 @@ def _carry_out(job: Job, table: LabelTable | None, watch: Watch | None = None) -
     start_peak_memory()
     if table is None:
         options = json.dumps(job.settings.data_options)
-        table = _table(job.settings.data, options, job.hold_out)
+        table = _table(job.settings.data, options, job.hold_out, job.one_positive)
     # A finished run returns at once; one begun with other settings is refused.
     name = f"{job.folder.parent.name}, {job.folder.name}"
     train(job.settings, job.folder, table=table, watch=watch and OfMany(watch, name))
@@ -150,6 +147,5 @@ def _carry_out(job: Job, table: LabelTable | None, watch: Watch | None = None) -
 
 
 @lru_cache(maxsize=1)
-def _table(data: str, options: str, hold_out: bool) -> LabelTable:
-    table = load(data, **json.loads(options))
-    return with_validation(table) if hold_out else table
+def _table(data: str, options: str, hold_out: bool, one_positive: bool) -> LabelTable:
+    return open_table(data, json.loads(options), hold_out=hold_out, one_positive=one_positive)

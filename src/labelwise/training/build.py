@@ -79,6 +79,7 @@ def _backbone(settings: Settings, table: LabelTable) -> Backbone:
         settings.backbone,
         weights=settings.weights,
         image_size=settings.image_size,
+        squash=settings.squash,
         channels=None if features is None else features.shape[1],
     )
 

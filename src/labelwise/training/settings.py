@@ -50,8 +50,9 @@ class Settings(BaseModel):
     """Everything that decides a run.
 
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's own
-    knobs. ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages
-    that are not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror
+    knobs. ``squash`` scales whole pictures to the input, so that no edge is cut off.
+    ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
+    not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror
     image, at twice the cost. ``calibrate`` and ``rule`` name what is fitted on the validation
     split. ``zero_share`` is the share of images without labels that is expected in use, if it is
     another than in validation.
@@ -67,6 +68,7 @@ class Settings(BaseModel):
     backbone: str = "small-cnn"
     weights: str | None = None
     image_size: int | None = Field(default=None, ge=1)
+    squash: bool = False
     freeze: int = Field(default=0, ge=-1)
     freeze_batch_norm: bool = False
     head: str | None = None
