@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -77,10 +78,13 @@ def outcome(folder, *splits):
 
 
 class Counting(Silent):
-    """Keeps the names of what was started, and how much of it is not finished."""
+    """Keeps what was said and started, and how much of it is not finished."""
 
     def __init__(self):
-        self.tasks, self.open = [], 0
+        self.tasks, self.said, self.open = [], [], 0
+
+    def say(self, text):
+        self.said.append(text)
 
     def start(self, task, total, done=0):
         self.tasks.append(task)
@@ -336,8 +340,9 @@ def test_missing_data_says_what_to_put_where(tmp_path):
     assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
 
 
-def test_runs_side_by_side_see_one_label_an_image_too(tmp_path):
-    table = small_table()
+def test_runs_side_by_side_say_how_far_they_are_and_see_one_label_an_image(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.experiments.runs.LOOK_SECONDS", 0.02)
+    table, watch = small_table(), Counting()
     pictures = ArrayImages(RNG.integers(0, 255, (len(table), 8, 8, 3), dtype=np.uint8))
     several = LabelTable.from_arrays(
         "abcd", pictures, RNG.random((len(table), 4)) < 0.6, split=table.split
@@ -347,12 +352,13 @@ def test_runs_side_by_side_see_one_label_an_image_too(tmp_path):
         "backbone": "small-cnn",
         "weights": None,
         "image_size": 8,
-        "recipe.epochs": 1,
+        "recipe.epochs": 4,
         "precision": "32",
     }
     request = Request("004-table2", source=str(tmp_path / "several.parquet"), overrides=small)
     request = replace(request, seeds=(0, 1), rows=("role linear",))
-    reproduce(request, tmp_path / "runs", workers=2, say=lambda text: None)
+    reproduce(request, tmp_path / "runs", workers=2, say=lambda text: None, watch=watch)
+    assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.said))
     for seed in request.seeds:
         run = Outcome(tmp_path / "runs" / "role linear" / f"seed-{seed}")
         assert run.train.labels.sum(dim=1).max() == 1

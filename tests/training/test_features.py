@@ -12,6 +12,7 @@ from labelwise.errors import DataError
 from labelwise.training import features
 from labelwise.training.features import compute, content_key
 from labelwise.training.loader import Loader
+from labelwise.training.progress import Silent
 
 
 def table(rows: int = 5, seed: int = 0) -> LabelTable:
@@ -41,6 +42,25 @@ def test_features_are_the_backbones_in_eval_mode(backbone, pooled, tmp_path):
     rows = next(Loader(cached, backbone.transform, batch_size=5).epoch(0)).images
     identity = create_backbone("identity", channels=backbone.channels)
     assert identity(rows).shape[:2] == (5, backbone.channels)
+
+
+def test_progress_is_counted_in_images(backbone, tmp_path):
+    class Counting(Silent):
+        def __init__(self):
+            self.told = []
+
+        def start(self, task, total, done=0):
+            self.told.append((task, total))
+
+        def advance(self, images):
+            self.told.append(images)
+
+        def finish(self):
+            self.told.append("finished")
+
+    watch = Counting()
+    compute(table(), backbone, tmp_path, batch_size=2, watch=watch)
+    assert watch.told == [("features of small-cnn", 5), 2, 2, 1, "finished"]
 
 
 def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):

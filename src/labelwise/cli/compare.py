@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.text import say, show_table
+from labelwise.cli.text import in_all, say, show_table
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
@@ -58,14 +58,15 @@ def compare(
     base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
     plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
     frozen = (features, weights) if features else None
-    table = open_table(base.data, base.data_options, frozen=frozen)
+    watch = make_watch()
+    table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     workers = jobs or default_workers()
     if dry_run:
         _announce(plan, table, workers)
         return
     name = f"{table.name}, features of {features}" if features else table.name
     side_by_side = None if workers > 1 and features is None else table
-    done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=make_watch())
+    done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=watch)
     show_table(*done.table(), title="mean ± half the 95 % interval over seeds; per cent but losses")
     say()
     for sentence in done.verdicts():
@@ -82,4 +83,4 @@ def _announce(plan: "Plan", table: "LabelTable", jobs: int) -> None:
     runs = plan.num_runs // len(plan.methods)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
     show_table(["method", "runs", "seconds a run"], rows)
-    say(f"{plan.num_runs} runs, about {runs * sum(each.values()) / jobs / 60:,.1f} minutes in all")
+    say(f"{plan.num_runs} runs, {in_all(runs * sum(each.values()), jobs)}")

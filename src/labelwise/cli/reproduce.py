@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.text import say, show_table
+from labelwise.cli.text import in_all, say, show_table
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -79,12 +79,13 @@ def reproduce(
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
     from labelwise.experiments.reproduce import jobs_of, open_data
     from labelwise.experiments.runs import run_seconds
+    from labelwise.training.progress import make_watch
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     first = next(iter(runs.values()))
-    each = run_seconds(first.settings, open_data(request))
+    each = run_seconds(first.settings, open_data(request, make_watch()))
     say(f"{len(runs)} runs of {first.settings.recipe.epochs} epochs, about {each:,.0f} s each")
-    say(f"about {len(runs) * each / jobs / 60:,.1f} minutes in all, in {folder}")
+    say(f"{in_all(len(runs) * each, jobs)}, in {folder}")
 
 
 def _show_list(root: Path) -> None:

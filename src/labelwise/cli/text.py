@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-__all__ = ["complain", "say", "show_table"]
+__all__ = ["complain", "in_all", "say", "show_table"]
 
 
 def say(text: str = "") -> None:
@@ -19,6 +19,15 @@ def complain(sentence: str) -> None:
     Console(file=sys.stderr, soft_wrap=True).print(
         Text.assemble(("labelwise: ", "bold red"), sentence), highlight=False
     )
+
+
+def in_all(seconds: float, jobs: int) -> str:
+    """Return the words for the time that runs take one after the other.
+
+    Runs side by side share one device, so their number does not divide the time.
+    """
+    gain = ", less what running side by side saves" if jobs > 1 else ""
+    return f"about {seconds / 60:,.1f} minutes in all{gain}"
 
 
 def show_table(

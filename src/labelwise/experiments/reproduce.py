@@ -176,7 +176,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
     return jobs
 
 
-def open_data(request: Request) -> LabelTable:
+def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
     """Return the table of a request's first seed; a missing one says what to put where."""
     experiment = request.experiment
     place = request.root / DATASETS[experiment.data].folder
@@ -194,6 +194,7 @@ def open_data(request: Request) -> LabelTable:
         hold_out=experiment.validation,
         frozen=request.frozen,
         one_positive=experiment.one_positive,
+        watch=watch,
     )
 
 
@@ -211,7 +212,7 @@ def reproduce(
     distinct = list({job.folder: job for job in jobs.values()}.values())
     # Side by side, or where the seed chooses the data, every run reads its own table.
     apart = experiment.seed_key is not None or (workers > 1 and request.frozen is None)
-    table = open_data(request)
+    table = open_data(request, watch)
     running = carry_out(distinct, workers=workers, table=None if apart else table, watch=watch)
     for number, done in enumerate(running, 1):
         say(f"[{number}/{len(distinct)}] {done.folder.parent.name}, {done.folder.name}")

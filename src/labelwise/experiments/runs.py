@@ -8,7 +8,7 @@ gaps; on a CPU they only share the cores.
 import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,6 +40,7 @@ __all__ = [
 Figures = dict[str, float]
 FigureFunction = Callable[[Outcome], Figures]
 COST = "cost.json"
+LOOK_SECONDS = 30.0  # between two words on how far runs side by side are
 _STEPS = 12
 
 
@@ -66,7 +67,8 @@ def carry_out(
 ) -> Iterator[Job]:
     """Carry out all jobs and yield each as it finishes; ``table`` spares reading the data.
 
-    ``watch`` follows runs that are carried out one after the other.
+    ``watch`` follows a run that has the machine to itself, and is told now and then how far runs
+    side by side are.
     """
     waiting = list(jobs)
     if workers == 1 or len(waiting) < 2 or table is not None:
@@ -75,13 +77,34 @@ def carry_out(
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        pending = [pool.submit(_carry_out, job, None) for job in waiting]
+        pending = {pool.submit(_carry_out, job, None): job for job in waiting}
         try:
-            for future in as_completed(pending):
-                yield future.result()
+            while pending:
+                done, _ = wait(pending, LOOK_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    del pending[future]
+                    yield future.result()
+                text = "; ".join(filter(None, map(_how_far, pending.values())))
+                if watch is not None and text and not done:
+                    watch.say(text)
         finally:
             for future in pending:
                 future.cancel()
+
+
+def _how_far(job: Job) -> str:
+    """Return the epoch a run is at and its time left; nothing before its first epoch is over."""
+    metrics = job.folder / "metrics.jsonl"
+    text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # the last line may still be being written
+    epochs = [line for line in whole.splitlines() if '"epoch"' in line]
+    if not epochs:
+        return ""
+    last, all_epochs = json.loads(epochs[-1]), job.settings.recipe.epochs
+    done = last["epoch"]
+    left = last["seconds"] / done * (all_epochs - done) / 60
+    name = f"{job.folder.parent.name}, {job.folder.name}"
+    return f"{name}: epoch {done}/{all_epochs}, {left:,.1f} min left"
 
 
 def default_workers() -> int:

@@ -10,6 +10,7 @@ from labelwise.data import LabelTable, load
 from labelwise.data.observe import single_positive
 from labelwise.experiments.holdout import with_validation
 from labelwise.training.features import compute
+from labelwise.training.progress import Watch
 
 __all__ = ["Frozen", "open_table"]
 
@@ -24,12 +25,13 @@ def open_table(
     frozen: Frozen | None = None,
     one_positive: bool = False,
     cache: Path = Path("runs/features"),
+    watch: Watch | None = None,
 ) -> LabelTable:
     """Return the table of ``source``.
 
     ``hold_out`` takes validation rows from train where there are none; ``frozen`` puts the
-    features of a backbone in the place of the images; ``one_positive`` leaves one known label to
-    each training image.
+    features of a backbone in the place of the images, while ``watch`` looks on; ``one_positive``
+    leaves one known label to each training image.
     """
     table = load(source, **options)
     if hold_out:
@@ -39,5 +41,6 @@ def open_table(
     if frozen is not None:
         name, weights = frozen
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        table = compute(table, create_backbone(name, weights=weights), cache, device=device)
+        backbone = create_backbone(name, weights=weights)
+        table = compute(table, backbone, cache, device=device, watch=watch)
     return table

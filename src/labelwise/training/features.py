@@ -22,6 +22,7 @@ from labelwise.data import FeatureRows, ImageSource, LabelTable
 from labelwise.errors import DataError
 from labelwise.files import replacing
 from labelwise.training.loader import Loader
+from labelwise.training.progress import Silent, Watch
 
 __all__ = ["compute", "content_key"]
 
@@ -37,6 +38,7 @@ def compute(
     batch_size: int = 64,
     device: torch.device | str = "cpu",
     workers: int = 0,
+    watch: Watch | None = None,
 ) -> LabelTable:
     """Return the table with the backbone's features in the place of its images.
 
@@ -49,7 +51,10 @@ def compute(
     path = Path(cache_dir) / f"features-{key}.npy"
     if not path.is_file():
         with replacing(path) as temporary:
-            _write(temporary, table, backbone, pooled, batch_size, device, workers)
+            loader = Loader(
+                table, backbone.transform, batch_size=batch_size, device=device, workers=workers
+            )
+            _write(temporary, loader, backbone, pooled, watch or Silent())
     try:
         features = np.load(path, mmap_mode="c")  # writable pages, the file is never changed
     except ValueError as error:
@@ -75,30 +80,22 @@ def _content_hash(images: ImageSource, row: int) -> bytes:
     return hashlib.sha256(images.content(row)).digest()
 
 
-def _write(
-    path: Path,
-    table: LabelTable,
-    backbone: Backbone,
-    pooled: bool,
-    batch_size: int,
-    device: torch.device | str,
-    workers: int,
-) -> None:
-    loader = Loader(
-        table, backbone.transform, batch_size=batch_size, device=device, workers=workers
-    )
+def _write(path: Path, loader: Loader, backbone: Backbone, pooled: bool, watch: Watch) -> None:
     was_training, home = backbone.training, next(backbone.parameters()).device
-    backbone.eval().to(device)
-    parts = _feature_batches(loader, backbone, pooled)
+    backbone.eval().to(loader.device)
+    parts, count = _feature_batches(loader, backbone, pooled), len(loader.table)
+    watch.start(f"features of {backbone.name}", count)
     try:
         first = next(parts)
-        file = np.lib.format.open_memmap(path, "w+", np.float32, (len(table), *first.shape[1:]))
+        file = np.lib.format.open_memmap(path, "w+", np.float32, (count, *first.shape[1:]))
         start = 0
         for part in chain([first], parts):
             file[start : start + len(part)] = part
             start += len(part)
+            watch.advance(len(part))
         file.flush()
     finally:
+        watch.finish()
         backbone.train(was_training).to(home)
 
 
