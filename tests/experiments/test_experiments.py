@@ -230,7 +230,7 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
 def test_expecting_more_empty_images_lowers_confidence_at_a_price(tmp_path):
     val, test = predictions(400, split="val", link=Sigmoid()), predictions(400, link=Sigmoid())
     run = outcome(tmp_path, val, test)
-    found, shifted = columns.in_and_out(run), columns.in_and_out_expecting_more(run)
+    found, shifted = columns.in_and_out(run), columns.in_and_out_expecting(0.77)(run)
     assert shifted["OUT MMC"] < found["OUT MMC"]
     assert shifted["log loss OUT"] < found["log loss OUT"]
     assert shifted["log loss IN"] > found["log loss IN"]
@@ -336,6 +336,8 @@ def test_missing_data_says_what_to_put_where(tmp_path):
         Request("000-table2", rows=("bnary",)).chosen_rows()
     with pytest.raises(SettingsError, match="'role fine-tuned' of 004-table2 has no quick recipe"):
         Request("004-table2", rows=("role fine-tuned",), quick=True).chosen_rows()
+    assert "pretrained" not in Request("000-table2").chosen_rows()  # its weights are fetched
+    assert Request("000-table2", rows=("pretrained",)).chosen_rows() == ("pretrained",)
     assert Request("004-table2", quick=True).chosen_rows() == ("role linear",)
     assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
 

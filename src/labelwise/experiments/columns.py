@@ -4,6 +4,8 @@ All in per cent except AUROC. Every function takes the outcome of a run and retu
 printed name.
 """
 
+from collections.abc import Callable
+
 import torch
 
 from labelwise.calibrate import expect_zero_share, temperature
@@ -31,7 +33,7 @@ __all__ = [
     "average_five",
     "average_five_by_shot",
     "in_and_out",
-    "in_and_out_expecting_more",
+    "in_and_out_expecting",
     "ranked",
     "ranked_and_calibrated",
     "retrieval_by_length",
@@ -40,8 +42,6 @@ __all__ = [
     "top_four_after_temperature",
     "voc_precision",
 ]
-
-ZERO_SHARE = 0.77  # where the mean confidence on empty validation images came down to 6.5 %
 
 
 def top_error(run: Outcome) -> dict[str, float]:
@@ -55,9 +55,14 @@ def in_and_out(run: Outcome) -> dict[str, float]:
     return _in_and_out(_link(run), run.test)
 
 
-def in_and_out_expecting_more(run: Outcome) -> dict[str, float]:
-    """The same for probabilities that expect 77 % of the images to have no label."""
-    return _in_and_out(expect_zero_share(_link(run), run.held_out.labels, ZERO_SHARE), run.test)
+def in_and_out_expecting(share: float) -> Callable[[Outcome], dict[str, float]]:
+    """Return the same for probabilities that expect this share of images to have no label."""
+
+    def figures(run: Outcome) -> dict[str, float]:
+        link = expect_zero_share(_link(run), run.held_out.labels, share)
+        return _in_and_out(link, run.test)
+
+    return figures
 
 
 @torch.no_grad()

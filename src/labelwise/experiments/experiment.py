@@ -29,7 +29,7 @@ class Experiment:
     ``figures`` computes printed columns from a run; ``rename`` maps its names to the printed ones.
     ``validation`` says that images are held out for what is fitted after training, ``held_out``
     for which rows nevertheless; ``one_positive`` that training images keep one known label each.
-    ``slow_rows`` have no quick recipe.
+    ``slow_rows`` have no quick recipe; ``on_request`` are rows that run only if they are named.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
     """
 
@@ -45,6 +45,7 @@ class Experiment:
     validation: bool = True
     held_out: tuple[str, ...] = ()
     slow_rows: tuple[str, ...] = ()
+    on_request: tuple[str, ...] = ()
     one_positive: bool = False
     seed_key: str | None = None
     deviations: tuple[str, ...] = ()

@@ -3,12 +3,13 @@
 SGD, CIFAR, COCO   as the papers state them, gaps filled from their code (METHODS)
 GOOD_CIFAR         a good recipe of minutes: one-cycle, batch 128, stronger weight decay
 SOFTMAX_OR_NONE    our answer to CIFAR60+40: GOOD_CIFAR, longer, with stronger augmentation
+PRETRAINED         our better answer: an ImageNet network, pictures scaled up to 192 pixels
 FROZEN             a head on the frozen features of a pretrained backbone: seconds
 """
 
 from labelwise.experiments.experiment import Values
 
-__all__ = ["CIFAR", "COCO", "FROZEN", "GOOD_CIFAR", "SGD", "SOFTMAX_OR_NONE"]
+__all__ = ["CIFAR", "COCO", "FROZEN", "GOOD_CIFAR", "PRETRAINED", "SGD", "SOFTMAX_OR_NONE"]
 
 SGD: Values = {
     "recipe.optimizer.name": "sgd",
@@ -44,6 +45,19 @@ SOFTMAX_OR_NONE: Values = {
     "recipe.epochs": 70,
     "recipe.ema": 0.999,
     "recipe.prior_bias": True,
+}
+PRETRAINED: Values = {
+    **SOFTMAX_OR_NONE,
+    "backbone": "tf_efficientnet_lite0",
+    "weights": "pretrained",
+    "image_size": 192,
+    "squash": True,
+    "augment": "shift+flip+trivial",
+    "recipe.epochs": 8,
+    "recipe.ema": 0.998,
+    "recipe.optimizer.name": "adamw",
+    "recipe.optimizer.lr": 8e-4,
+    "recipe.optimizer.weight_decay": 0.05,
 }
 COCO: Values = {
     **SGD,

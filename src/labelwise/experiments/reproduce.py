@@ -73,7 +73,8 @@ class Request:
                 )
             if row in left_out:
                 raise SettingsError(f"row {row!r} of {self.table} has no quick recipe")
-        return self.rows or tuple(row for row in experiment.rows if row not in left_out)
+        unasked = {*left_out, *experiment.on_request}
+        return self.rows or tuple(row for row in experiment.rows if row not in unasked)
 
     def settings(self, row: str, seed: int) -> Settings:
         """Return the settings of one run."""
