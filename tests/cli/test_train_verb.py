@@ -107,13 +107,21 @@ def test_wrong_names_get_one_sentence_and_leave_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("work", "arguments"),
+    [
+        ("training.run.train", ("train", "scenes")),
+        ("experiments.runs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs", "1")),
+        ("experiments.reproduce.reproduce", ("reproduce", "000-table2")),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys, work, arguments):
     def interrupted(*words, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("labelwise.training.run.train", interrupted)
-    assert call(monkeypatch, "train", "scenes", "-o", str(tmp_path)) == 130
-    assert "stopped; run the same command again to go on" in capsys.readouterr().err
+    monkeypatch.setattr(f"labelwise.{work}", interrupted)
+    assert call(monkeypatch, *arguments, "-o", str(tmp_path)) == 130
+    assert f"again to go on, {tmp_path} keeps what is done" in capsys.readouterr().err
 
 
 def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):

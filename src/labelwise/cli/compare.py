@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.text import in_all, say, show_table
+from labelwise.cli.text import in_all, resumable, say, show_table
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
@@ -66,7 +66,8 @@ def compare(
         return
     name = f"{table.name}, features of {features}" if features else table.name
     side_by_side = None if workers > 1 and features is None else table
-    done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=watch)
+    with resumable(out):
+        done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=watch)
     show_table(*done.table(), title="mean ± half the 95 % interval over seeds; per cent but losses")
     say()
     for sentence in done.verdicts():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.text import in_all, say, show_table
+from labelwise.cli.text import in_all, resumable, say, show_table
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def reproduce(
     if dry_run:
         _announce(request, folder, workers)
         return
-    done = carry_out(request, folder, workers=workers, say=say, watch=make_watch())
+    with resumable(folder):
+        done = carry_out(request, folder, workers=workers, say=say, watch=make_watch())
     show_table(*done.table(), title=request.experiment.published.title)
     for note in request.deviations():
         say(f"- {note}")

@@ -1,9 +1,13 @@
 """What verbs say: tables, notes and complaints, plain where the output is not a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["complain", "in_all", "say", "show_table"]
+import typer
+
+__all__ = ["complain", "in_all", "resumable", "say", "show_table"]
 
 
 def say(text: str = "") -> None:
@@ -19,6 +23,16 @@ def complain(sentence: str) -> None:
     Console(file=sys.stderr, soft_wrap=True).print(
         Text.assemble(("labelwise: ", "bold red"), sentence), highlight=False
     )
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say, if Ctrl-C stops the block, that the same command goes on in ``folder``."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"stopped; run the same command again to go on, {folder} keeps what is done")
+        raise typer.Exit(130) from None
 
 
 def in_all(seconds: float, jobs: int) -> str:

@@ -83,15 +83,12 @@ def train(
 def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None":
     """Train, report, and say what came out and what to type next."""
     from labelwise.cli.outcome import report_run, summarise
-    from labelwise.cli.text import complain, say
+    from labelwise.cli.text import resumable, say
     from labelwise.training.progress import make_watch
     from labelwise.training.run import train as run
 
-    try:
+    with resumable(folder):
         done = run(settings, folder, watch=make_watch(), fresh=fresh)
-    except KeyboardInterrupt:
-        complain(f"stopped; run the same command again to go on, {folder} keeps what is done")
-        raise typer.Exit(130) from None
     if done is None:
         return None
     report = report_run(done)

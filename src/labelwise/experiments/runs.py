@@ -93,18 +93,20 @@ def carry_out(
 
 
 def _how_far(job: Job) -> str:
-    """Return the epoch a run is at and its time left; nothing before its first epoch is over."""
+    """Return the epoch a run is at and its time left, or its step in the first epoch."""
     metrics = job.folder / "metrics.jsonl"
     text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
     whole = text[: text.rfind("\n") + 1]  # the last line may still be being written
-    epochs = [line for line in whole.splitlines() if '"epoch"' in line]
-    if not epochs:
+    records = [json.loads(line) for line in whole.splitlines()]
+    if not records:
         return ""
-    last, all_epochs = json.loads(epochs[-1]), job.settings.recipe.epochs
-    done = last["epoch"]
-    left = last["seconds"] / done * (all_epochs - done) / 60
     name = f"{job.folder.parent.name}, {job.folder.name}"
-    return f"{name}: epoch {done}/{all_epochs}, {left:,.1f} min left"
+    last = next((record for record in reversed(records) if "epoch" in record), None)
+    if last is None:
+        return f"{name}: step {records[-1]['step']}"
+    done, epochs = last["epoch"], job.settings.recipe.epochs
+    left = last["seconds"] / done * (epochs - done) / 60
+    return f"{name}: epoch {done}/{epochs}, {left:,.1f} min left"
 
 
 def default_workers() -> int:
