@@ -3,6 +3,7 @@
 scenes        images a second on two threads (claim: 5,000)
 split         against scikit-multilearn's iterative split, 40,000 x 80 (claim: 50 times)
 csv           ten million rows to a table, in a process of its own: seconds and peak memory
+parquet       8 GiB of image bytes to a table with its splits: memory that cannot be given back
 decode        JPEG folder to RGB of at least 224 pixels, against a plain Pillow decode
 """
 
@@ -17,6 +18,8 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from labelwise.data import FeatureRows, LabelTable, scenes
@@ -127,6 +130,55 @@ def measure_csv(quick):
     }
 
 
+ANONYMOUS = """
+import json, sys, time
+import numpy as np
+from labelwise.data import load
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+before, start = anonymous(), time.perf_counter()
+table = load(sys.argv[1])
+spent = time.perf_counter() - start
+splits = table.splits()
+rows = np.random.default_rng(0).permutation(len(splits["train"]))[:2000]
+start = time.perf_counter()
+size = sum(len(splits["train"].images.content(row)) for row in rows)
+print(json.dumps([len(table), spent, before, anonymous(), size / (time.perf_counter() - start)]))
+"""
+
+
+def measure_parquet(quick):
+    rows, size = (8_000 if quick else 80_000), 107_374
+    noise = np.random.default_rng(0).integers(0, 256, (1_000, size), np.uint8)
+    parts = [0] * 900 + [1] * 100
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        path = Path(folder) / "big.parquet"
+        block = pa.table(
+            {
+                "image": [bytes(row) for row in noise],
+                "labels": [["x"]] * len(noise),
+                "split": [("train", "test")[part] for part in parts],
+            }
+        )
+        with pq.ParquetWriter(path, block.schema) as writer:
+            for _ in range(rows // len(noise)):
+                writer.write_table(block)
+        done = subprocess.run(
+            [sys.executable, "-c", ANONYMOUS, str(path)], capture_output=True, text=True, check=True
+        )
+        mebibytes = path.stat().st_size / 2**20
+    found, spent, before, after, rate = json.loads(done.stdout)
+    return {
+        "rows": found,
+        "file MiB": mebibytes,
+        "seconds": spent,
+        "MiB more": after - before,
+        "share of the file": (after - before) / mebibytes,
+        "MiB/s at random": rate / 2**20,
+    }
+
+
 def measure_decode(quick):
     photo = np.random.default_rng(0).integers(0, 255, (90, 120, 3), np.uint8)
     buffer = io.BytesIO()
@@ -150,6 +202,7 @@ PARTS = {
     "scenes": measure_scenes,
     "split": measure_split,
     "csv": measure_csv,
+    "parquet": measure_parquet,
     "decode": measure_decode,
 }
 

@@ -115,6 +115,66 @@ def test_hugging_face_features(folder):
     assert list(table.ids) == ["a.jpg", "b.jpg"]
 
 
+@pytest.mark.parametrize("place", [".", "data"])
+def test_hugging_face_shards_with_one_class_an_image(folder, place):
+    label = {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}
+    info = {"info": {"features": {"img": {"_type": "Image"}, "label": label, "size": {}}}}
+    shards = ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001")
+    (folder.path / "pets" / place).mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(shards):
+        images = [{"bytes": jpeg(number), "path": f"{number}.jpg"}]
+        made = pa.table({"img": images, "label": [number], "size": [9]})
+        made = made.replace_schema_metadata({b"huggingface": json.dumps(info).encode()})
+        pq.write_table(made, folder.path / "pets" / place / f"{name}.parquet")
+    table = load(folder.path / "pets")
+    assert table.name == "pets"
+    assert table.space.names == ("cat", "dog", "owl")
+    assert table.split.tolist() == ["train", "train", "val"]
+    assert_states(table, np.eye(3), np.ones((3, 3)))
+    assert list(table.ids) == ["0.jpg", "1.jpg", "2.jpg"]
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_what_hugging_face_states_gives_way_to_what_is_said(folder, lists):
+    one = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    features = {"image": {"_type": "Image"}, "fine": [one] if lists else one, "coarse": one}
+    kinds = [[0], [1]] if lists else [0, 1]
+    made = pa.table({"image": [jpeg(0), jpeg(1)], "fine": kinds, "coarse": [1, 0]})
+    info = json.dumps({"info": {"features": features}}).encode()
+    pq.write_table(made.replace_schema_metadata({b"huggingface": info}), folder.path / "t.parquet")
+    table = load(folder.path / "t.parquet", columns={"labels": "fine"})
+    assert_states(table, np.eye(2), np.ones((2, 2)))
+    broken = made.replace_schema_metadata({b"huggingface": b"{}"})
+    pq.write_table(broken, folder.path / "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet: the metadata of Hugging Face is broken"):
+        load(folder.path / "b.parquet")
+
+
+def many_bytes(path, rows=64, size=1 << 17):
+    noise = np.random.default_rng(0).integers(0, 256, (rows, size), dtype=np.uint8)
+    columns = {"image": [bytes(row) for row in noise], "labels": [["x"]] * rows}
+    pq.write_table(pa.table(columns), path)
+    return noise
+
+
+def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.data.spool.IN_MEMORY", 1 << 20)
+    monkeypatch.setattr("labelwise.data.parquet.BATCH_BYTES", 1 << 20)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    noise = many_bytes(folder.path / "many.parquet")
+    before = pa.total_allocated_bytes()
+    table = load(folder.path / "many.parquet")
+    assert pa.total_allocated_bytes() - before < noise.nbytes / 4
+    part = table.subset(np.array([40, 3]))
+    assert part.images.content(0) == bytes(noise[40])
+    assert part.images.content(1) == bytes(noise[3])
+    assert part.images.blobs is table.images.blobs
+    assert list(tmp_path.glob("*.parquet")) == list(tmp_path.iterdir())  # nothing else has a name
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"nowhere .*; set TMPDIR to a folder with room"):
+        load(folder.path / "many.parquet")
+
+
 def test_metadata_folder_with_splits(folder):
     folder.pictures("train/1.jpg", "train/2.jpg", "test/1.jpg")
     folder.text("train/metadata.csv", "file_name,labels\n1.jpg,a|b\n2.jpg,\n")

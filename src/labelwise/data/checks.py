@@ -50,7 +50,9 @@ def _numbered(table: LabelTable) -> LabelTable:
         uses[name] += 1
         unique.append(name if uses[name] == 1 else f"{name}#{uses[name]}")
     note = f"{len(unique) - len(uses)} images had the name of another one and were numbered"
-    return replace(table, images=BytesImages(images.blobs, unique), notes=(*table.notes, note))
+    return replace(
+        table, images=BytesImages(images.blobs, unique, images.rows), notes=(*table.notes, note)
+    )
 
 
 def _reject_repeats(table: LabelTable) -> None:

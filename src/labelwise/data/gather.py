@@ -1,8 +1,9 @@
 """Gather: Arrow batches, in the columns of a Layout, to a LabelTable in bounded memory.
 
-Only the paths, the sparse labels, the splits and the groups are kept; a batch is dropped once it
-is read. ``unknown`` may say ``*``: every label that is not in ``labels``. A list that is null
-(Parquet, JSON Lines) means that nothing is known of the image; an empty one means "none of them".
+Only the paths, the sparse labels, the splits and the groups are kept, and image bytes where a
+Spool puts them; a batch is dropped once it is read. ``unknown`` may say ``*``: every label that is
+not in ``labels``. A list that is null (Parquet, JSON Lines) means that nothing is known of the
+image; an empty one means "none of them".
 """
 
 from pathlib import Path
@@ -18,6 +19,7 @@ from labelwise.data.label_columns import SparseRows, first_true, read_lists, rea
 from labelwise.data.layout import Layout
 from labelwise.data.names import Names
 from labelwise.data.sets import LabelSets
+from labelwise.data.spool import Spool
 from labelwise.data.table import SPLITS, LabelTable
 from labelwise.data.vocabulary import Vocabulary
 from labelwise.errors import DataError
@@ -43,7 +45,7 @@ class Gather:
     def __init__(self, layout: Layout, vocabulary: Vocabulary, *, separator: str = "|") -> None:
         self.layout, self.vocabulary, self.separator = layout, vocabulary, separator
         self.paths: list[Any] = []
-        self.blobs: list[Any] = []
+        self.images = Spool()
         self.present: list[SparseRows] = []
         self.unknown: list[SparseRows] = []
         self.split: list[NDArray[np.uint8]] = []  # places in SPLITS
@@ -128,12 +130,12 @@ class Gather:
             raise DataError(
                 f"{at(0)}: {self.layout.image!r} must hold image bytes, got {column.type}"
             )
-        self.blobs.append(column.cast(pa.large_binary()))
+        self.images.add(column)
 
     def _images(self, root: Path, name: str) -> ImageSource:
-        if not self.blobs:
+        if self.layout.image is None:
             return FileImages(root, Names(pa.chunked_array(self.paths)))
-        blobs = pa.chunked_array(self.blobs)
+        blobs = self.images.finish()
         if self.paths:
             return BytesImages(blobs, Names(pa.chunked_array(self.paths)))
         return BytesImages(blobs, Names(f"{name}#{row + 1}" for row in range(len(blobs))))

@@ -1,18 +1,24 @@
-"""A Hugging Face image folder: ``metadata.csv``, ``.jsonl`` or ``.parquet`` with ``file_name``.
+"""A Hugging Face dataset folder: images beside a metadata file, or Parquet shards that hold them.
 
-Each split may have its own folder with its own metadata file.
+    metadata.csv, .jsonl or .parquet     names the image files in ``file_name``
+    train-00000-of-00002.parquet, ...    the images themselves; also in the folder data
+
+Each split may have its own folder; a shard's split is in its name, or in a column.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labelwise.data.folder import split_folders
+from labelwise.data.gather import SPLIT_WORDS
 from labelwise.data.table import LabelTable
 from labelwise.data.tabular import read_files
 from labelwise.errors import DataError
 
-__all__ = ["read_huggingface"]
+__all__ = ["MARKS", "read_huggingface"]
 
+MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "*/*.parquet")
 NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
@@ -24,12 +30,31 @@ def read_huggingface(
     separator: str = "|",
     ignore: Sequence[str] | str = (),
 ) -> LabelTable:
-    """Return the table of a folder with a metadata file, or with one in each split's folder."""
-    files: list[tuple[Path, str | None]] = [
-        (path / name, None) for name in NAMES if (path / name).is_file()
-    ]
-    for folder, split in sorted(split_folders(path).items()):
-        files += [(path / folder / n, split) for n in NAMES if (path / folder / n).is_file()]
+    """Return the table of a folder with metadata files or Parquet shards."""
+    folders: list[tuple[Path, str | None]] = [(path, None), (path / "data", None)]
+    folders += [(path / folder, split) for folder, split in sorted(split_folders(path).items())]
+    files = [(at / name, split) for at, split in folders for name in NAMES if (at / name).is_file()]
     if not files:
-        raise DataError(f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet")
-    return read_files(files, columns=columns, names=names, separator=separator, ignore=ignore)
+        files = [
+            (shard, split or _split_of(shard))
+            for at, split in folders
+            for shard in sorted(at.glob("*.parquet"))
+        ]
+    if not files:
+        raise DataError(
+            f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet, "
+            "or Parquet files such as train-00000-of-00001.parquet"
+        )
+    return read_files(
+        files,
+        columns=columns,
+        names=names,
+        separator=separator,
+        ignore=ignore,
+        called=path.resolve().name,
+    )
+
+
+def _split_of(shard: Path) -> str | None:
+    """Return the split that begins a shard's name, if one does."""
+    return SPLIT_WORDS.get(re.split(r"[^a-z]", shard.stem.lower())[0])

@@ -125,24 +125,29 @@ class SpanImages(ImageSource):
 
 
 class BytesImages(ImageSource):
-    """Encoded images in memory: ``blobs`` is a binary Arrow array, or any list of bytes."""
+    """Encoded images: ``blobs`` is a binary Arrow array, or any list of bytes.
 
-    def __init__(self, blobs: Any, ids: Sequence[str]) -> None:
+    ``rows`` are the places of the images in ``blobs``, None for all of them in order, so that a
+    part of a table copies nothing.
+    """
+
+    def __init__(
+        self, blobs: Any, ids: Sequence[str], rows: NDArray[np.int64] | None = None
+    ) -> None:
         self.blobs, self.ids = blobs, Names(ids)
-        if len(blobs) != len(self.ids):
-            raise ValueError(f"blobs and ids must agree, got {len(blobs)} and {len(self.ids)}")
+        self.rows = np.arange(len(blobs)) if rows is None else rows
+        if len(self.rows) != len(self.ids):
+            raise ValueError(f"images and ids must agree, got {len(self.rows)} and {len(self.ids)}")
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         return decode(self.content(row), self.ids[row], at_least)
 
     def content(self, row: int) -> bytes:
-        blob = self.blobs[int(row)]
+        blob = self.blobs[int(self.rows[row])]
         return blob if isinstance(blob, bytes) else bytes(blob.as_py() or b"")
 
     def subset(self, rows: NDArray[np.int64]) -> "BytesImages":
-        if isinstance(self.blobs, list):
-            return BytesImages([self.blobs[row] for row in rows], _taken(self.ids, rows))
-        return BytesImages(self.blobs.take(rows), _taken(self.ids, rows))
+        return BytesImages(self.blobs, _taken(self.ids, rows), self.rows[rows])
 
 
 class JoinedImages(ImageSource):

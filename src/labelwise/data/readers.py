@@ -13,6 +13,7 @@ from labelwise.data.attributes import read_cub, read_vispr, read_wider
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.coco import read_coco, read_coco2014
 from labelwise.data.folder import read_folder
+from labelwise.data.huggingface import MARKS as HUGGINGFACE_MARKS
 from labelwise.data.huggingface import read_huggingface
 from labelwise.data.imagenet import read_imagenet, read_tiny_imagenet
 from labelwise.data.nuswide import read_nuswide
@@ -52,8 +53,8 @@ READERS: dict[str, Reader] = {
         Reader(
             "huggingface",
             read_huggingface,
-            "folder with metadata.csv, .jsonl or .parquet",
-            marks=("metadata.*", "*/metadata.*"),
+            "folder with a metadata file or Parquet shards",
+            marks=HUGGINGFACE_MARKS,
         ),
         Reader(
             "coco2014",

@@ -1,7 +1,7 @@
 """Stream: a tabular file as a header and Arrow batches, whatever its format."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Stream"]
@@ -15,9 +15,11 @@ def _no_names(header: str) -> list[str] | None:
 class Stream:
     """``batches(headers)`` yields record batches of these columns.
 
-    ``class_names(header)`` gives the names a file states for a column's classes, or None.
+    ``class_names(header)`` gives the names a file states for a column's classes, or None;
+    ``meanings`` are the columns whose meaning it states, such as {"labels": "label"}.
     """
 
     header: Sequence[str]
     batches: Callable[[list[str]], Iterator[Any]]
     class_names: Callable[[str], list[str] | None] = _no_names
+    meanings: Mapping[str, str] = field(default_factory=dict)

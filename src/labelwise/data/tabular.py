@@ -55,8 +55,12 @@ def read_files(
     separator: str = "|",
     ignore: Sequence[str] | str = (),
     root: str | Path | None = None,
+    called: str | None = None,
 ) -> LabelTable:
-    """Return one table of several files, each with the split it stands for, or None."""
+    """Return one table of several files, each with the split it stands for, or None.
+
+    It is ``called`` after the first file unless told otherwise.
+    """
     if not separator:
         raise SettingsError("separator must not be empty")
     if columns is not None and not isinstance(columns, Mapping):
@@ -69,9 +73,16 @@ def read_files(
     gather: Gather | None = None
     for file, split in files:
         stream = TABULAR[file.suffix.lower()](file)
-        layout = find_layout(stream.header, file.name, columns=columns, ignore=ignore)
-        stated = stream.class_names(layout.labels) if layout.labels is not None else None
-        words = given if given is not None else stated
+        stated = {
+            meaning: header
+            for meaning, header in stream.meanings.items()
+            if meaning not in stream.header and header not in ignore
+        }
+        meant = {**stated, **(columns or {})}
+        layout = find_layout(stream.header, file.name, columns=meant, ignore=ignore)
+        words = given
+        if words is None and layout.labels is not None:
+            words = stream.class_names(layout.labels)
         if gather is None:
             first = file
             known = words if layout.labels is not None else layout.one_hot
@@ -90,4 +101,4 @@ def read_files(
         raise DataError("there is no table to read")
     if gather.split and len(gather.split) != len(gather.present):
         raise DataError("either all files must have a split or none")
-    return gather.finish(base, files[0][0].stem)
+    return gather.finish(base, called or files[0][0].stem)
