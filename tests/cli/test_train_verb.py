@@ -124,6 +124,17 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys, work, arguments
     assert f"again to go on, {tmp_path} keeps what is done" in capsys.readouterr().err
 
 
+def test_the_rows_of_a_table_are_listed_as_printed(monkeypatch, capsys):
+    assert call(monkeypatch, "reproduce", "000-table2", "--list") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["quasibinary", "always", "80.6", "6.9", "0.913"] in lines
+    assert ["pretrained", "if", "named", "–", "–", "–"] in lines
+    assert call(monkeypatch, "reproduce", "004-table2", "--list") == 0
+    assert "role fine-tuned  not with --quick       66.9" in capsys.readouterr().out
+    assert call(monkeypatch, "reproduce", "--list") == 0
+    assert "put into data/coco: MS-COCO 2014" in capsys.readouterr().out
+
+
 def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
     seen = {}
     monkeypatch.setattr(

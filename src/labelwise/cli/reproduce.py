@@ -16,7 +16,9 @@ __all__ = ["reproduce"]
 
 def reproduce(
     table: Annotated[str | None, typer.Argument(help="A table, such as 000-table2.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Show the tables there are.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show the tables there are, or the rows of one.")
+    ] = False,
     root: Annotated[Path, typer.Option(help="The folder that holds the data sets.")] = Path("data"),
     data: Annotated[
         str | None, typer.Option(help="Another source in place of the paper's data.")
@@ -49,8 +51,11 @@ def reproduce(
     from labelwise.training.progress import make_watch
     from labelwise.training.settings import parse_assignments
 
-    if list_:
+    if list_ and table is None:
         _show_list(root)
+        return
+    if list_ and table is not None:
+        _show_rows(table)
         return
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
@@ -87,6 +92,21 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
     each = run_seconds(first.settings, open_data(request, make_watch()))
     say(f"{len(runs)} runs of {first.settings.recipe.epochs} epochs, about {each:,.0f} s each")
     say(f"{in_all(len(runs) * each, jobs)}, in {folder}")
+
+
+def _show_rows(table: str) -> None:
+    from labelwise.experiments.reproduce import find_experiment
+
+    experiment = find_experiment(table)
+    printed = experiment.published
+    rows = []
+    for row in experiment.rows:
+        when = "if named" if row in experiment.on_request else "always"
+        if row in experiment.slow_rows:
+            when = "not with --quick"
+        figures = printed.rows.get(row, (None,) * len(printed.columns))
+        rows.append([row, when, *("–" if figure is None else f"{figure:g}" for figure in figures)])
+    show_table(["row", "runs", *printed.columns], rows, title=f"{printed.title}, as printed")
 
 
 def _show_list(root: Path) -> None:
