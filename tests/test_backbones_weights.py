@@ -12,7 +12,11 @@ from timm.data import create_transform, resolve_model_data_config
 from torchvision import models
 
 from labelwise.backbones import PRETRAINED, Transform, create_backbone, weights
+from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
+from labelwise.links import Sigmoid
+from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.types import LabelSpace
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -54,6 +58,20 @@ def test_a_file_brings_its_weights(name, suffix, tmp_path):
         torch.testing.assert_close(state[key], value, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("name", ["resnet10t", "torchvision/resnet18", "small-cnn"])
+def test_the_backbone_of_an_earlier_run_goes_on_with_other_labels(name, tmp_path):
+    source = create_backbone(name, image_size=32)
+    head = HeadSpec("linear", {})
+    model = Model(source, head.make(source.channels, 3))
+    space = LabelSpace(("a", "b", "c"))
+    Predictor(model, head, space, Sigmoid(), Threshold(0.5)).save(tmp_path)
+    loaded = create_backbone(name, image_size=32, weights=str(tmp_path))
+    for key, value in source.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value), key
+    with pytest.raises(SettingsError, match="must hold every tensor of the backbone"):
+        create_backbone("resnet18-32", weights=str(tmp_path))
+
+
 def test_position_codes_are_scaled_to_another_image_size(tmp_path):
     source = create_backbone("vit_tiny_patch16_224", image_size=64)
     save_file(source.network.state_dict(), tmp_path / "vit.safetensors")
@@ -79,7 +97,7 @@ def test_files_that_do_not_fit_are_refused_by_name(tmp_path):
         "broken.safetensors": "cannot be read",
         "broken.pth": "(cannot be read|tensors only)",
         "wrong.safetensors": "does not fit the backbone",
-        "missing.pth": "no file",
+        "missing.pth": "weights must be a file, the folder of a finished run",
     }
     for name, message in cases.items():
         with pytest.raises(SettingsError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Weights of a backbone: a local file, a file already in the cache, or one fetched from a hub."""
+"""Weights of a backbone: a file, an earlier run, a file in the cache, or one fetched from a hub."""
 
 import re
 from pathlib import Path
@@ -17,15 +17,24 @@ from labelwise.errors import SettingsError
 __all__ = ["PRETRAINED", "check_names", "fetch_hub", "fetch_url", "load_state", "read_state"]
 
 PRETRAINED = "pretrained"
+RUN_FILE = "model.safetensors"
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 TIMEOUT = 5.0  # seconds until "there is no network" is said
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """Return the named tensors of a safetensors file, or of a ``.pth`` that holds nothing else."""
+    """Return the named tensors of a safetensors file, or of a ``.pth`` that holds nothing else.
+
+    Of a run's folder they are the tensors of its backbone.
+    """
     path = Path(path)
+    if (path / RUN_FILE).is_file():
+        return _backbone_of(read_state(path / RUN_FILE))
     if not path.is_file():
-        raise SettingsError(f"weights must be a file or {PRETRAINED!r}, got {str(path)!r}: no file")
+        raise SettingsError(
+            f"weights must be a file, the folder of a finished run or {PRETRAINED!r}, "
+            f"got {str(path)!r}"
+        )
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
@@ -43,6 +52,13 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
         raise SettingsError(f"weights file {path} must hold named tensors, got other values")
     return {name.removeprefix("module."): value for name, value in state.items()}
+
+
+def _backbone_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    own = "backbone."
+    found = {name.removeprefix(own): t for name, t in state.items() if name.startswith(own)}
+    # Networks of timm and torchvision are wrapped, and are loaded by their own names.
+    return {name.removeprefix("network."): tensor for name, tensor in found.items()}
 
 
 def load_state(network: nn.Module, path: str | Path) -> None:

@@ -40,10 +40,11 @@ def create_backbone(
 ) -> Backbone:
     """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
 
-    ``weights`` is a file (safetensors, or ``.pth`` with tensors only) or ``"pretrained"`` for the
-    published ones, taken from the cache or the network. ``image_size`` overrides the side of the
-    input. ``squash`` scales whole pictures to the input where the backbone's own transform would
-    cut off their edges. ``channels`` is for ``identity`` alone: the number of features of a row.
+    ``weights`` is a file (safetensors, or ``.pth`` with tensors only), the folder of an earlier
+    run, or ``"pretrained"`` for the published ones, taken from the cache or the network.
+    ``image_size`` overrides the side of the input. ``squash`` scales whole pictures to the input
+    where the backbone's own transform would cut off their edges. ``channels`` is for ``identity``
+    alone: the number of features of a row.
     """
     if image_size is not None and image_size < 1:
         raise SettingsError(f"image_size must be positive, got {image_size}")

@@ -30,7 +30,9 @@ def compare(
     features: Annotated[
         str | None, typer.Option(help="Train heads on the frozen features of this backbone.")
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="Its weights: a file, or pretrained.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Its weights: a file, a run, or pretrained.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of all runs.")] = Path(
         "runs/compare"
     ),

@@ -29,7 +29,9 @@ def reproduce(
     features: Annotated[
         str | None, typer.Option(help="Backbone of the frozen features, where they are used.")
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="Its weights: a file, or pretrained.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Its weights: a file, a run, or pretrained.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
     ] = None,

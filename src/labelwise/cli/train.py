@@ -44,7 +44,9 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.")] = None,
     method: Annotated[str | None, typer.Option(help="auto, or one of `labelwise methods`.")] = None,
     backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
-    weights: Annotated[str | None, typer.Option(help="A file, or `pretrained`.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="A file, an earlier run, or `pretrained`.")
+    ] = None,
     head: Annotated[str | None, typer.Option(help="linear, query2label, ...")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the input, in pixels.")] = None,
     augment: Annotated[str | None, typer.Option(help="none, shift, crop-flip+trivial, ...")] = None,
