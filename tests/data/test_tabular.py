@@ -119,7 +119,7 @@ def test_hugging_face_features(folder):
 def test_hugging_face_shards_with_one_class_an_image(folder, place):
     label = {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}
     info = {"info": {"features": {"img": {"_type": "Image"}, "label": label, "size": {}}}}
-    shards = ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001")
+    shards = ("pets-train-a", "train-00001-of-00002", "validation-00000-of-00001")
     (folder.path / "pets" / place).mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(shards):
         images = [{"bytes": jpeg(number), "path": f"{number}.jpg"}]

@@ -56,5 +56,7 @@ def read_huggingface(
 
 
 def _split_of(shard: Path) -> str | None:
-    """Return the split that begins a shard's name, if one does."""
-    return SPLIT_WORDS.get(re.split(r"[^a-z]", shard.stem.lower())[0])
+    """Return the split in a shard's name, if there is one and only one."""
+    words = re.split(r"[^a-z]+", shard.stem.lower())
+    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else None
