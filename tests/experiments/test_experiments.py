@@ -25,6 +25,7 @@ from labelwise.experiments.outcome import Outcome
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.reproduce import Request, available, reproduce
+from labelwise.experiments.runs import default_workers
 from labelwise.experiments.statistics import Interval
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax
@@ -325,6 +326,15 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
     assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
     written = (runs / "table.md").read_text()
     assert "By request: backbone small-cnn" in written
+
+
+def test_runs_side_by_side_are_as_many_as_the_device_can_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    for gpu, workers in ((False, 1), (True, 2)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=gpu: there)
+        assert default_workers() == workers
+    (tmp_path / "control").touch()
+    assert default_workers() == 4
 
 
 def test_missing_data_says_what_to_put_where(tmp_path):

@@ -37,7 +37,7 @@ def compare(
         "runs/compare"
     ),
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU, else 1.")
+        int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU (4 with MPS), else 1.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would run and how long.")

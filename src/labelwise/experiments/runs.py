@@ -1,12 +1,13 @@
 """Runs: training runs carried out one after the other or side by side, and their figures.
 
 A finished run is recognised by its folder and not repeated; a killed one goes on. Side by side
-each worker process keeps its table between runs. On one GPU two small runs fill each other's
-gaps; on a CPU they only share the cores.
+each worker process keeps its table between runs. On one GPU small runs fill each other's gaps; on a
+CPU they only share the cores.
 """
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -110,11 +111,15 @@ def _how_far(job: Job) -> str:
 
 
 def default_workers() -> int:
-    """Return how many runs to carry out side by side: two on a GPU, one on a CPU.
+    """Return how many runs to carry out side by side: four on a GPU under MPS, else two, or one.
 
-    A second run fills the time in which the first compiles, checkpoints and is evaluated.
+    A second run fills the time in which the first compiles, checkpoints and is evaluated. Only
+    under NVIDIA's MPS do runs compute at the same time; else they take turns on the GPU.
     """
-    return 2 if torch.cuda.is_available() else 1
+    if not torch.cuda.is_available():
+        return 1
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return 4 if (pipes / "control").exists() else 2
 
 
 def figures_of(folder: Path, function: FigureFunction) -> Figures:
