@@ -1,14 +1,23 @@
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny_run import tiny_settings, tiny_table
 
-from labelwise.data import ArrayImages, LabelTable
+from labelwise.backbones import create_backbone
+from labelwise.data import ArrayImages, BytesImages, LabelTable
 from labelwise.errors import SettingsError
 from labelwise.methods import METHODS
-from labelwise.training.build import build_model, build_objective, fingerprint, start_at_priors
+from labelwise.training.build import (
+    build_model,
+    build_objective,
+    fingerprint,
+    hint_at_photos,
+    start_at_priors,
+)
 from labelwise.types import Outputs
 
 
@@ -29,6 +38,20 @@ def test_pictures_are_squashed_only_if_the_settings_say_so():
         crops.append(build_model(settings, table)[0].backbone.transform.crop)
     assert crops[0] < 1
     assert crops[1] is None
+
+
+def test_photos_through_a_network_for_small_pictures_are_remarked_on():
+    def said(backbone, side, content=None):
+        photo = Image.new("RGB", (2 * side, side))
+        buffer = BytesIO()
+        photo.save(buffer, "PNG")
+        images = BytesImages([content or buffer.getvalue()], ["a.png"])
+        return hint_at_photos(create_backbone(backbone), images)
+
+    assert "small-cnn sees pictures at 48 pixels, these have 144" in said("small-cnn", 144)
+    assert said("small-cnn", 143) == ""
+    assert said("resnet10t", 1000) == ""
+    assert said("small-cnn", 144, b"no picture") == ""  # whoever reads it next says so
 
 
 @pytest.mark.parametrize("method", ["bce", "spa", "asl+phi", "focal+phi", "softmax"])

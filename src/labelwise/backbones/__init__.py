@@ -4,10 +4,11 @@ from labelwise.backbones.base import Backbone
 from labelwise.backbones.freeze import freeze, freeze_batch_norm
 from labelwise.backbones.transform import Transform
 from labelwise.backbones.weights import PRETRAINED
-from labelwise.backbones.zoo import backbone_names, create_backbone
+from labelwise.backbones.zoo import SMALL_BACKBONES, backbone_names, create_backbone
 
 __all__ = [
     "PRETRAINED",
+    "SMALL_BACKBONES",
     "Backbone",
     "Transform",
     "backbone_names",

@@ -6,9 +6,15 @@ from typing import Any
 
 import torch
 
-from labelwise.backbones import Backbone, create_backbone, freeze, freeze_batch_norm
-from labelwise.data import FeatureRows, LabelTable
-from labelwise.errors import DataError, SettingsError
+from labelwise.backbones import (
+    SMALL_BACKBONES,
+    Backbone,
+    create_backbone,
+    freeze,
+    freeze_batch_norm,
+)
+from labelwise.data import FeatureRows, ImageSource, LabelTable
+from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
@@ -25,10 +31,12 @@ __all__ = [
     "check_names",
     "divide",
     "fingerprint",
+    "hint_at_photos",
     "start_at_priors",
 ]
 
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
+PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LARGEST_START = 8.0  # of a bias: where a prior cannot be reached, the search ends far out
 
 
@@ -81,6 +89,23 @@ def _backbone(settings: Settings, table: LabelTable) -> Backbone:
         image_size=settings.image_size,
         squash=settings.squash,
         channels=None if features is None else features.shape[1],
+    )
+
+
+def hint_at_photos(backbone: Backbone, images: ImageSource) -> str:
+    """Return advice for photos that go through a network for small pictures, else nothing."""
+    size = backbone.transform.size
+    if backbone.name not in SMALL_BACKBONES or not len(images):
+        return ""
+    try:
+        side = min(images.read(0).size)
+    except ImageError:  # whoever reads it next says so
+        return ""
+    if side < PHOTO * size:
+        return ""
+    return (
+        f"{backbone.name} sees pictures at {size} pixels, these have {side}; "
+        "for photos take --backbone resnet18 --weights pretrained"
     )
 
 

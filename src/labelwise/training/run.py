@@ -21,6 +21,7 @@ from labelwise.training.build import (
     check_names,
     divide,
     fingerprint,
+    hint_at_photos,
     start_at_priors,
 )
 from labelwise.training.choose import with_chosen_method
@@ -78,6 +79,9 @@ def train(
         watch.say(chosen)
     torch.manual_seed(settings.seed)
     model, head = build_model(settings, table)
+    hint = hint_at_photos(model.backbone, splits["train"].images)
+    if hint:
+        watch.say(hint)
     facts = splits["train"].facts()
     objective = build_objective(settings, facts, model, fabric.device)
     if fabric.is_global_zero:
