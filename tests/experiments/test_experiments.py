@@ -311,7 +311,19 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
         rows=("binary", "quasibinary", "softmax-or-none", "softmax-or-none at 77 % empty"),
         overrides=small,
     )
-    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
+    said, tables = [], []
+
+    def say(text):
+        written = tmp_path / "runs" / "table.md"
+        tables.append(written.read_text() if written.exists() else "")
+        said.append(text)
+
+    done = reproduce(request, tmp_path / "runs", say=say)
+    assert len(said) == 8  # two rows are one run
+    assert re.match(r"\[1/6\] binary, seed-0: IN accuracy [\d.]+, OUT MMC [\d.]+, AUROC", said[0])
+    assert "- 4 runs are left." in tables[2]
+    assert "| binary |" in tables[2]
+    assert "| quasibinary |" not in tables[2]
     header, rows = done.table()
     assert header[:5] == ["row", "", "IN accuracy", "OUT MMC", "AUROC"]
     assert rows[0][:5] == ["binary", "paper", "77.8", "14.7", "0.901"]
@@ -326,6 +338,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
     assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
     written = (runs / "table.md").read_text()
     assert "By request: backbone small-cnn" in written
+    assert "are left" not in written
 
 
 def test_runs_side_by_side_are_as_many_as_the_device_can_use(tmp_path, monkeypatch):

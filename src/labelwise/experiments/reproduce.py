@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Say = Callable[[str], None]
+SHOWN = 3  # figures of a run that are said when it is done
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The printed table and ours: ``ours[row][column]`` over seeds, and what differs."""
+    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left."""
 
     request: Request
     ours: Mapping[str, Mapping[str, Interval]]
+    left: int = 0
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return header and cells: for each row the paper's line, then ours."""
@@ -135,7 +137,9 @@ class Reproduction:
         lines = [
             "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
         ]
-        notes = [f"- {note}" for note in [published.remark, *self.request.deviations()] if note]
+        left = f"{self.left} runs are left." if self.left else ""
+        remarks = [left, published.remark, *self.request.deviations()]
+        notes = [f"- {remark}" for remark in remarks if remark]
         seeds = ", ".join(map(str, self.request.seeds))
         return "\n".join(
             [f"### {published.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""]
@@ -215,16 +219,28 @@ def reproduce(
     apart = experiment.seed_key is not None or (workers > 1 and request.frozen is None)
     table = open_data(request, watch)
     running = carry_out(distinct, workers=workers, table=None if apart else table, watch=watch)
+    figures: dict[tuple[str, int], dict[str, float]] = {}
+    result = Reproduction(request, {}, len(distinct))
     for number, done in enumerate(running, 1):
-        say(f"[{number}/{len(distinct)}] {done.folder.parent.name}, {done.folder.name}")
-    by_row: dict[str, list[dict[str, float]]] = {}
-    for (row, _), job in jobs.items():
-        found = figures_of(job.folder, experiment.own_figures.get(row, experiment.figures))
-        named = {experiment.rename.get(name, name): value for name, value in found.items()}
-        by_row.setdefault(row, []).append(named)
-    result = Reproduction(request, {row: _over_seeds(runs) for row, runs in by_row.items()})
-    _save(result, folder, by_row)
+        for (row, seed), job in jobs.items():
+            if job.folder == done.folder:
+                figures[row, seed] = _figures(experiment, row, job)
+                first = list(figures[row, seed].items())[:SHOWN]
+                words = ", ".join(f"{name} {value:.4g}" for name, value in first)
+                say(f"[{number}/{len(distinct)}] {row}, seed-{seed}: {words}")
+        # Written after every run, so that whatever is done stands there if the rest is lost.
+        by_row: dict[str, list[dict[str, float]]] = {}
+        for row, seed in (key for key in jobs if key in figures):
+            by_row.setdefault(row, []).append(figures[row, seed])
+        ours = {row: _over_seeds(runs) for row, runs in by_row.items()}
+        result = Reproduction(request, ours, len(distinct) - number)
+        _save(result, folder, by_row)
     return result
+
+
+def _figures(experiment: Experiment, row: str, job: Job) -> dict[str, float]:
+    found = figures_of(job.folder, experiment.own_figures.get(row, experiment.figures))
+    return {experiment.rename.get(name, name): value for name, value in found.items()}
 
 
 def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
