@@ -18,7 +18,7 @@ from labelwise.errors import DataError
 
 __all__ = ["MARKS", "read_huggingface"]
 
-MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "*/*.parquet")
+MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "data/*.parquet", "train/*.parquet")
 NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
