@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+from labelwise.backbones import create_backbone
 from labelwise.data import ArrayImages, FeatureRows, LabelTable
 from labelwise.data.export import export
 from labelwise.data.readers import READERS
@@ -26,6 +28,7 @@ from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.reproduce import Request, available, reproduce
 from labelwise.experiments.runs import default_workers
+from labelwise.experiments.sources import Frozen
 from labelwise.experiments.statistics import Interval
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax
@@ -363,6 +366,33 @@ def test_missing_data_says_what_to_put_where(tmp_path):
     assert Request("000-table2", rows=("pretrained",)).chosen_rows() == ("pretrained",)
     assert Request("004-table2", quick=True).chosen_rows() == ("role linear",)
     assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
+
+
+def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cifar_binary(tmp_path / "data" / "cifar-100-binary")
+    backbone = create_backbone("small-cnn", image_size=16)
+    save_file(backbone.state_dict(), tmp_path / "w.safetensors")
+    request = Request(
+        "000-table2",
+        tmp_path / "data",
+        seeds=(0, 1),
+        rows=("softmax", "pretrained"),
+        frozen=Frozen("small-cnn", "w.safetensors"),
+        overrides={"image_size": 16, "recipe.epochs": 1},
+    )
+    done = reproduce(request, tmp_path / "runs", say=lambda text: None)
+    assert done.ours["pretrained"]["AUROC"].n == 2
+    settings = request.settings("pretrained", 0)
+    assert (settings.backbone, settings.method) == ("identity", "softmax-or-none")
+    assert not settings.mirror  # features have no mirror image
+    hidden = []
+    for seed in (0, 1):
+        run = Outcome(tmp_path / "runs" / "softmax" / f"seed-{seed}")
+        hidden.append(run.train.labels.sum(dim=1) == 0)
+    assert not torch.equal(*hidden)  # each seed has its own 40 classes
+    (file,) = (tmp_path / "runs" / "features").iterdir()  # for all of them, once
+    assert np.load(file).shape == (180, backbone.channels)
 
 
 def test_runs_side_by_side_say_how_far_they_are_and_see_one_label_an_image(tmp_path, monkeypatch):

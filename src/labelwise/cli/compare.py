@@ -50,7 +50,7 @@ def compare(
     from labelwise.experiments.compare import Plan
     from labelwise.experiments.compare import compare as carry_out
     from labelwise.experiments.runs import default_workers
-    from labelwise.experiments.sources import open_table
+    from labelwise.experiments.sources import Frozen, open_table
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.training.progress import make_watch
     from labelwise.training.settings import parse_assignments, read_settings
@@ -59,7 +59,7 @@ def compare(
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
     base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
     plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
-    frozen = (features, weights) if features else None
+    frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
     watch = make_watch()
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     workers = jobs or default_workers()

@@ -27,7 +27,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
     rows: Annotated[str | None, typer.Option(help="Only these rows, commas between.")] = None,
     features: Annotated[
-        str | None, typer.Option(help="Backbone of the frozen features, where they are used.")
+        str | None, typer.Option(help="Train heads on the frozen features of this backbone.")
     ] = None,
     weights: Annotated[
         str | None, typer.Option(help="Its weights: a file, a run, or pretrained.")
@@ -50,6 +50,7 @@ def reproduce(
     from labelwise.experiments.reproduce import Request
     from labelwise.experiments.reproduce import reproduce as carry_out
     from labelwise.experiments.runs import default_workers
+    from labelwise.experiments.sources import Frozen
     from labelwise.training.progress import make_watch
     from labelwise.training.settings import parse_assignments
 
@@ -68,7 +69,7 @@ def reproduce(
         quick,
         tuple(range(seeds)),
         tuple(row.strip() for row in rows.split(",")) if rows else (),
-        (features, weights) if features else None,
+        Frozen(features, weights) if features else None,
         parse_assignments(set_ or ()),
     )
     folder = out or Path("runs") / table

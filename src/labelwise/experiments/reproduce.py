@@ -7,7 +7,7 @@ features, these are computed once.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.comparison import show_figure
 from labelwise.experiments.experiment import DATASETS, Experiment
 from labelwise.experiments.papers import EXPERIMENTS
+from labelwise.experiments.recipes import FROZEN
 from labelwise.experiments.runs import Job, carry_out, figures_of
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.experiments.statistics import Interval, interval
@@ -83,21 +84,30 @@ class Request:
         values = {"data": self.data, **experiment.protocol}
         values |= {f"data_options.{key}": value for key, value in experiment.data_options.items()}
         values |= experiment.quick if self.quick else {}
-        values |= {**experiment.rows[row], "seed": seed, **self.overrides}
+        values |= experiment.rows[row]
+        values |= FROZEN if self.frozen else {}
+        values |= {"seed": seed, **self.overrides}
         if experiment.seed_key is not None:
             values[experiment.seed_key] = seed
         return read_settings(None, values)
+
+    def features(self, settings: Settings) -> Frozen | None:
+        """Return the backbone of a run's frozen features, if it has any."""
+        if self.frozen is None:
+            return None
+        return replace(self.frozen, image_size=settings.image_size, squash=settings.squash)
 
     def deviations(self) -> list[str]:
         """Return what differs from the paper, in sentences."""
         said = list(self.experiment.deviations)
         if self.source is not None:
             said.append(f"Data: {self.source} in place of the paper's.")
-        if self.quick:
+        if self.quick and self.frozen is None:
             changed = ", ".join(f"{key} {value}" for key, value in self.experiment.quick.items())
             said.append(f"Quick recipe: {changed}.")
         if self.frozen is not None:
-            said.append(f"Heads on the frozen features of {self.frozen[0]}.")
+            changed = ", ".join(f"{key} {value}" for key, value in FROZEN.items())
+            said.append(f"Heads on the frozen features of {self.frozen.name}: {changed}.")
         if self.overrides:
             changed = ", ".join(f"{key} {value}" for key, value in self.overrides.items())
             said.append(f"By request: {changed}.")
@@ -176,7 +186,8 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
             settings = request.settings(row, seed)
             held_out = request.experiment.validation or row in request.experiment.held_out
             place = folder / row / f"seed-{seed}"
-            job = Job(settings, place, held_out, request.experiment.one_positive)
+            features = request.features(settings)
+            job = Job(settings, place, held_out, request.experiment.one_positive, features)
             jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
     return jobs
 
@@ -197,7 +208,7 @@ def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
         settings.data,
         settings.data_options,
         hold_out=experiment.validation,
-        frozen=request.frozen,
+        frozen=request.features(settings),
         one_positive=experiment.one_positive,
         watch=watch,
     )
@@ -216,7 +227,7 @@ def reproduce(
     jobs = jobs_of(request, folder)
     distinct = list({job.folder: job for job in jobs.values()}.values())
     # Side by side, or where the seed chooses the data, every run reads its own table.
-    apart = experiment.seed_key is not None or (workers > 1 and request.frozen is None)
+    apart = experiment.seed_key is not None or workers > 1
     table = open_data(request, watch)
     running = carry_out(distinct, workers=workers, table=None if apart else table, watch=watch)
     figures: dict[tuple[str, int], dict[str, float]] = {}

@@ -22,7 +22,7 @@ import torch
 from labelwise.data import LabelTable
 from labelwise.experiments.memory import peak_memory, start_peak_memory
 from labelwise.experiments.outcome import Outcome
-from labelwise.experiments.sources import open_table
+from labelwise.experiments.sources import Frozen, open_table
 from labelwise.files import replacing
 from labelwise.training.progress import OfMany, Watch
 from labelwise.training.run import train
@@ -50,13 +50,14 @@ class Job:
     """One run: its settings, its folder, and what is done to its table first.
 
     ``hold_out`` takes validation rows from train; ``one_positive`` leaves one known label to each
-    training image.
+    training image; ``frozen`` puts features in the place of images.
     """
 
     settings: Settings
     folder: Path
     hold_out: bool = True
     one_positive: bool = False
+    frozen: Frozen | None = None
 
 
 def carry_out(
@@ -163,7 +164,7 @@ def _carry_out(job: Job, table: LabelTable | None, watch: Watch | None = None) -
     start_peak_memory()
     if table is None:
         options = json.dumps(job.settings.data_options)
-        table = _table(job.settings.data, options, job.hold_out, job.one_positive)
+        table = _table(job.settings.data, options, job.hold_out, job.one_positive, job.frozen)
     # A finished run returns at once; one begun with other settings is refused.
     name = f"{job.folder.parent.name}, {job.folder.name}"
     train(job.settings, job.folder, table=table, watch=watch and OfMany(watch, name))
@@ -177,5 +178,9 @@ def _carry_out(job: Job, table: LabelTable | None, watch: Watch | None = None) -
 
 
 @lru_cache(maxsize=1)
-def _table(data: str, options: str, hold_out: bool, one_positive: bool) -> LabelTable:
-    return open_table(data, json.loads(options), hold_out=hold_out, one_positive=one_positive)
+def _table(
+    data: str, options: str, hold_out: bool, one_positive: bool, frozen: Frozen | None
+) -> LabelTable:
+    return open_table(
+        data, json.loads(options), hold_out=hold_out, one_positive=one_positive, frozen=frozen
+    )

@@ -1,5 +1,6 @@
 """The table an experiment trains on: read, given a validation split, perhaps made features."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from labelwise.training.progress import Watch
 
 __all__ = ["Frozen", "open_table"]
 
-Frozen = tuple[str, str | None]  # a backbone's name, and its weights
+
+@dataclass(frozen=True)
+class Frozen:
+    """A backbone whose features stand in the place of images: name, weights, and its input."""
+
+    name: str
+    weights: str | None = None
+    image_size: int | None = None
+    squash: bool = False
 
 
 def open_table(
@@ -39,8 +48,12 @@ def open_table(
     if one_positive:
         table = single_positive(table)
     if frozen is not None:
-        name, weights = frozen
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        backbone = create_backbone(name, weights=weights)
+        backbone = create_backbone(
+            frozen.name,
+            weights=frozen.weights,
+            image_size=frozen.image_size,
+            squash=frozen.squash,
+        )
         table = compute(table, backbone, cache, device=device, watch=watch)
     return table
