@@ -134,6 +134,16 @@ def test_hugging_face_shards_with_one_class_an_image(folder, place):
     assert list(table.ids) == ["0.jpg", "1.jpg", "2.jpg"]
 
 
+def test_images_without_a_path_and_classes_not_known(folder):
+    images = [{"bytes": jpeg(k), "path": path} for k, path in enumerate((None, "b.jpg", None))]
+    made = pa.table({"image": images, "labels": [0, -1, None]})
+    made = made.replace_schema_metadata({b"classes": b'["cat", "dog"]'})
+    pq.write_table(made, folder.path / "pets.parquet")
+    table = load(folder.path / "pets.parquet")
+    assert list(table.ids) == ["pets#1", "b.jpg", "pets#3"]
+    assert_states(table, [[1, 0], [0, 0], [0, 0]], [[1, 1], [0, 0], [0, 0]])
+
+
 @pytest.mark.parametrize("lists", [True, False])
 def test_what_hugging_face_states_gives_way_to_what_is_said(folder, lists):
     one = {"names": ["cat", "dog"], "_type": "ClassLabel"}

@@ -124,7 +124,8 @@ class Gather:
         if pa.types.is_struct(column.type):
             fields = [column.type.field(index).name for index in range(column.type.num_fields)]
             if self.layout.path is None and "path" in fields:
-                self.paths.append(_texts(column.field("path"), "image.path", at))
+                paths = column.field("path").cast(pa.large_string())
+                self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
             column = column.field("bytes") if "bytes" in fields else column
         if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
             raise DataError(
@@ -136,9 +137,12 @@ class Gather:
         if self.layout.image is None:
             return FileImages(root, Names(pa.chunked_array(self.paths)))
         blobs = self.images.finish()
-        if self.paths:
-            return BytesImages(blobs, Names(pa.chunked_array(self.paths)))
-        return BytesImages(blobs, Names(f"{name}#{row + 1}" for row in range(len(blobs))))
+        given = pa.chunked_array(self.paths) if self.paths else None
+        if given is not None and not pc.any(pc.equal(given, "")).as_py():
+            return BytesImages(blobs, Names(given))
+        names = given.to_pylist() if given is not None else [""] * len(blobs)
+        numbered = (one or f"{name}#{row}" for row, one in enumerate(names, 1))
+        return BytesImages(blobs, Names(numbered))
 
 
 def _prefixed(paths: Any, prefix: str) -> Any:

@@ -36,7 +36,12 @@ class SparseRows:
 def read_lists(
     column: Any, header: str, vocabulary: Vocabulary, at: At, *, separator: str = "|"
 ) -> SparseRows:
-    """Return the label sets of a column of lists, of separated text, or of class numbers."""
+    """Return the label sets of a column of lists, of separated text, or of class numbers.
+
+    The class number -1 means that nothing is known, as null does.
+    """
+    if pa.types.is_integer(column.type):
+        column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
     null = np.asarray(column.is_null(), np.bool_)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
