@@ -274,6 +274,8 @@ def test_every_printed_table_is_runnable_and_every_row_has_settings():
     assert set(EXPERIMENTS) == set(PUBLISHED)
     for name, experiment in EXPERIMENTS.items():
         assert experiment.data in DATASETS
+        named = {*experiment.row_notes, *experiment.own_figures, *experiment.held_out}
+        assert named | {*experiment.on_request, *experiment.slow_rows} <= set(experiment.rows)
         for quick in (False, True):
             request = Request(name, quick=quick)
             for row in experiment.rows:
@@ -366,6 +368,8 @@ def test_missing_data_says_what_to_put_where(tmp_path):
     assert Request("000-table2", rows=("pretrained",)).chosen_rows() == ("pretrained",)
     assert Request("004-table2", quick=True).chosen_rows() == ("role linear",)
     assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
+    told = [" ".join(Request("004-table2", quick=quick).deviations()) for quick in (False, True)]
+    assert ["role fine-tuned: starts from a new head" in text for text in told] == [True, False]
 
 
 def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatch):

@@ -30,6 +30,7 @@ class Experiment:
     ``validation`` says that images are held out for what is fitted after training, ``held_out``
     for which rows nevertheless; ``one_positive`` that training images keep one known label each.
     ``slow_rows`` have no quick recipe; ``on_request`` are rows that run only if they are named.
+    ``deviations`` hold for the whole table, ``row_notes`` where their row is run.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
     """
 
@@ -49,6 +50,7 @@ class Experiment:
     one_positive: bool = False
     seed_key: str | None = None
     deviations: tuple[str, ...] = ()
+    row_notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def published(self) -> PublishedTable:

@@ -100,6 +100,8 @@ class Request:
     def deviations(self) -> list[str]:
         """Return what differs from the paper, in sentences."""
         said = list(self.experiment.deviations)
+        notes = self.experiment.row_notes
+        said += [f"{row}: {notes[row]}" for row in self.chosen_rows() if row in notes]
         if self.source is not None:
             said.append(f"Data: {self.source} in place of the paper's.")
         if self.quick and self.frozen is None:
