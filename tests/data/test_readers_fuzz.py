@@ -66,6 +66,17 @@ def test_damaged_files(tmp_path, name, damage):
         load(tmp_path / name, check_files=False)
 
 
+@pytest.mark.parametrize("wrong", [0x11, 0x1E])
+def test_any_byte_of_a_parquet_file_may_be_wrong(tmp_path, wrong):
+    good = parquet()  # Arrow aborts the process where it is asked for broken sizes of columns
+    for place in range(len(good)):
+        content = bytearray(good)
+        content[place] = wrong
+        (tmp_path / "t.parquet").write_bytes(content)
+        with suppress(LabelwiseError):
+            load(tmp_path / "t.parquet", check_files=False)
+
+
 def test_broken_unicode_is_named(tmp_path):
     surrogate = "\\ud800"
     for name, content in (

@@ -44,25 +44,18 @@ def _batches(path: Path, headers: list[str]) -> Iterator[Any]:
     try:
         # Read ahead, all row groups would stay in memory until the file is closed.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES) as file:
-            rows = _rows_at_once(file.metadata, headers)
+            rows = _rows_at_once(file.metadata.num_rows, path.stat().st_size)
             yield from file.iter_batches(rows, columns=headers, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(f"{path.name}: the table cannot be read ({_line(error)})") from None
 
 
-def _rows_at_once(metadata: Any, headers: list[str]) -> int:
-    """Return how many rows of these columns are read at once: few where they hold images."""
-    columns = [
-        index
-        for index in range(metadata.num_columns)
-        if metadata.schema.column(index).path.partition(".")[0] in headers
-    ]
-    size: int = sum(
-        metadata.row_group(group).column(index).total_uncompressed_size
-        for group in range(metadata.num_row_groups)
-        for index in columns
-    )
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // max(size, 1)))
+def _rows_at_once(num_rows: int, size: int) -> int:
+    """Return how many rows of a file of so many bytes are read at once: few if it holds images.
+
+    Sizes of single columns would say more, but asking a damaged file for them aborts Arrow.
+    """
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * num_rows // max(size, 1)))
 
 
 def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, Any]]:
