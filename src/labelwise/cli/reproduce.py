@@ -103,12 +103,10 @@ def _show_rows(table: str) -> None:
     experiment = find_experiment(table)
     printed = experiment.published
     rows = []
-    for row in experiment.rows:
-        when = "if named" if row in experiment.on_request else "always"
-        if row in experiment.slow_rows:
-            when = "not with --quick"
-        figures = printed.rows.get(row, (None,) * len(printed.columns))
-        rows.append([row, when, *("–" if figure is None else f"{figure:g}" for figure in figures)])
+    for name, row in experiment.rows.items():
+        figures = printed.rows.get(name, (None,) * len(printed.columns))
+        cells = ("–" if figure is None else f"{figure:g}" for figure in figures)
+        rows.append([name, row.runs, *cells])
     show_table(["row", "runs", *printed.columns], rows, title=f"{printed.title}, as printed")
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from labelwise.experiments.outcome import Outcome
 from labelwise.experiments.published import PUBLISHED, PublishedTable
 
-__all__ = ["DATASETS", "Dataset", "Experiment", "Values"]
+__all__ = ["DATASETS", "Dataset", "Experiment", "Row", "Values"]
 
 Values = Mapping[str, Any]
 Figures = Callable[[Outcome], dict[str, float]]
@@ -23,34 +23,42 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Row:
+    """What distinguishes a row: its settings, and where it differs from the rest of its table.
+
+    ``figures`` replaces the table's, ``hold_out`` takes validation images nevertheless, ``runs``
+    says when it is run, and ``note`` is said with the deviations if it is.
+    """
+
+    values: Values
+    figures: Figures | None = None
+    hold_out: bool = False
+    runs: Literal["always", "if named", "not with --quick"] = "always"
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One printed table as runs: the data, the rows, the recipe, the figures, what differs.
 
     ``figures`` computes printed columns from a run; ``rename`` maps its names to the printed ones.
-    ``validation`` says that images are held out for what is fitted after training, ``held_out``
-    for which rows nevertheless; ``one_positive`` that training images keep one known label each.
-    ``slow_rows`` have no quick recipe; ``on_request`` are rows that run only if they are named.
-    ``deviations`` hold for the whole table, ``row_notes`` where their row is run.
+    ``validation`` says that images are held out for what is fitted after training;
+    ``one_positive`` that training images keep one known label each.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
     """
 
     table: str
     data: str
-    rows: Mapping[str, Values]
+    rows: Mapping[str, Row]
     protocol: Values
     quick: Values
     figures: Figures
-    own_figures: Mapping[str, Figures] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     data_options: Values = field(default_factory=dict)
     validation: bool = True
-    held_out: tuple[str, ...] = ()
-    slow_rows: tuple[str, ...] = ()
-    on_request: tuple[str, ...] = ()
     one_positive: bool = False
     seed_key: str | None = None
     deviations: tuple[str, ...] = ()
-    row_notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def published(self) -> PublishedTable:

@@ -5,7 +5,7 @@ budget of minutes. ``rows`` says what distinguishes the rows. Keys are those of 
 """
 
 from labelwise.experiments import columns
-from labelwise.experiments.experiment import Experiment, Values
+from labelwise.experiments.experiment import Experiment, Row
 from labelwise.experiments.recipes import (
     CIFAR,
     COCO,
@@ -19,14 +19,18 @@ from labelwise.experiments.recipes import (
 __all__ = ["EXPERIMENTS"]
 
 
-def _methods(*names: str) -> dict[str, Values]:
-    return {name: {"method": name} for name in names}
+def _methods(*names: str) -> dict[str, Row]:
+    return {name: Row({"method": name}) for name in names}
 
 
-_BINARY_ROWS: dict[str, Values] = {
-    "binary": {"method": "bce", "options": {"per": "image"}},
-    "quasibinary": {"method": "quasibinary"},
-    "softmax": {"method": "softmax"},
+_EXPECTING = (
+    "the same runs, told that so many images in use have no label; "
+    "the share brings MMC near 6.5 % on validation images."
+)
+_BINARY_ROWS = {
+    "binary": Row({"method": "bce", "options": {"per": "image"}}),
+    "quasibinary": Row({"method": "quasibinary"}),
+    "softmax": Row({"method": "softmax"}),
 }
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -47,53 +51,59 @@ EXPERIMENTS: dict[str, Experiment] = {
             "000-table2",
             "cifar60+40",
             {
-                "binary": {"method": "bce", "options": {"per": "image"}},
-                "softmax+uniform": {"method": "uniform"},
-                "softmax+maxconf": {"method": "maxconf"},
-                "quasibinary": {"method": "quasibinary"},
-                "softmax-or-none": SOFTMAX_OR_NONE,
-                "softmax-or-none at 77 % empty": SOFTMAX_OR_NONE,
-                "softmax": {"method": "softmax"},
-                "pretrained": PRETRAINED,
-                "pretrained at 70 % empty": PRETRAINED,
+                "binary": Row({"method": "bce", "options": {"per": "image"}}),
+                "softmax+uniform": Row({"method": "uniform"}),
+                "softmax+maxconf": Row({"method": "maxconf"}),
+                "quasibinary": Row({"method": "quasibinary"}),
+                "softmax-or-none": Row(
+                    SOFTMAX_OR_NONE,
+                    hold_out=True,
+                    note="ours; TrivialAugment, averaged weights, mirrored answers, 70 epochs, "
+                    "a tenth of the training images held out.",
+                ),
+                "softmax-or-none at 77 % empty": Row(
+                    SOFTMAX_OR_NONE,
+                    columns.in_and_out_expecting(0.77),
+                    hold_out=True,
+                    note=_EXPECTING,
+                ),
+                "softmax": Row(
+                    {"method": "softmax"},
+                    runs="if named",
+                    note="ours; it never sees the images without a label.",
+                ),
+                "pretrained": Row(
+                    PRETRAINED,
+                    hold_out=True,
+                    runs="if named",
+                    note="ours; softmax-or-none on an EfficientNet-Lite0 that has seen ImageNet, "
+                    "192 pixels, 8 epochs, a tenth of the training images held out.",
+                ),
+                "pretrained at 70 % empty": Row(
+                    PRETRAINED,
+                    columns.in_and_out_expecting(0.70),
+                    hold_out=True,
+                    runs="if named",
+                    note=_EXPECTING,
+                ),
             },
             {**CIFAR, "backbone": "resnet18-32", "recipe.epochs": 200},
             GOOD_CIFAR,
             columns.in_and_out,
-            own_figures={
-                "softmax-or-none at 77 % empty": columns.in_and_out_expecting(0.77),
-                "pretrained at 70 % empty": columns.in_and_out_expecting(0.70),
-            },
             validation=False,
-            held_out=(
-                "softmax-or-none",
-                "softmax-or-none at 77 % empty",
-                "pretrained",
-                "pretrained at 70 % empty",
-            ),
-            on_request=("softmax", "pretrained", "pretrained at 70 % empty"),
             seed_key="data_options.seed",
             deviations=("The seed also chooses which 40 classes lose their label.",),
-            row_notes={
-                "softmax-or-none": "ours; TrivialAugment, averaged weights, mirrored answers, "
-                "70 epochs, a tenth of the training images held out.",
-                "softmax-or-none at 77 % empty": "the same runs, told that so many images in use "
-                "have no label; the share brings MMC near 6.5 % on validation images.",
-                "softmax": "ours; it never sees the images without a label.",
-                "pretrained": "ours; softmax-or-none on an EfficientNet-Lite0 that has seen "
-                "ImageNet, 192 pixels, 8 epochs, a tenth of the training images held out.",
-                "pretrained at 70 % empty": "the same runs, told that so many images in use have "
-                "no label; the share brings MMC near 6.5 % on validation images.",
-            },
         ),
         Experiment(
             "000-table3",
             "coco",
             {
-                "binary": {"method": "bce", "options": {"per": "image"}},
-                "softmax": {"method": "softmax"},
-                "softmax+temperature": {"method": "softmax"},
-                "quasibinary": {"method": "quasibinary"},
+                "binary": Row({"method": "bce", "options": {"per": "image"}}),
+                "softmax": Row({"method": "softmax"}),
+                "softmax+temperature": Row(
+                    {"method": "softmax"}, columns.top_four_after_temperature
+                ),
+                "quasibinary": Row({"method": "quasibinary"}),
             },
             {
                 **COCO,
@@ -106,7 +116,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             },
             FROZEN,
             columns.top_four,
-            own_figures={"softmax+temperature": columns.top_four_after_temperature},
             rename={"F1": "COCO F1", "ECE": "COCO ECE"},
         ),
         Experiment(
@@ -143,7 +152,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "coco",
             {
                 **_methods("warp", "rml", "two-way", "softmax", "bce"),
-                "sample-wise": {"method": "two-way", "options": {"side": "sample"}},
+                "sample-wise": Row({"method": "two-way", "options": {"side": "sample"}}),
             },
             {**COCO, "backbone": "torchvision/resnet50", "batch_size": 512},
             FROZEN,
@@ -161,12 +170,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "003-table1",
             "cifar100",
             {
-                "softmax": {"method": "softmax"},
-                "average-k": {"method": "average-k", "options": {"k": 5}},
-                "role": {"method": "role", "options": {"k": 5.0}},
-                "an": {"method": "wan", "options": {"per": "image"}},
-                "epr": {"method": "epr", "options": {"k": 5.0, "per": "image"}},
-                "top-k": {"method": "top-k", "options": {"k": 5}},
+                "softmax": Row({"method": "softmax"}),
+                "average-k": Row({"method": "average-k", "options": {"k": 5}}),
+                "role": Row({"method": "role", "options": {"k": 5.0}}),
+                "an": Row({"method": "wan", "options": {"per": "image"}}),
+                "epr": Row({"method": "epr", "options": {"k": 5.0, "per": "image"}}),
+                "top-k": Row({"method": "top-k", "options": {"k": 5}}),
             },
             {
                 **CIFAR,
@@ -182,11 +191,11 @@ EXPERIMENTS: dict[str, Experiment] = {
             "003-table2",
             "plantnet",
             {
-                "softmax": {"method": "softmax"},
-                "average-k": {"method": "average-k", "options": {"k": 5}},
-                "an": {"method": "wan", "options": {"per": "image"}},
-                "epr": {"method": "epr", "options": {"k": 5.0, "per": "image"}},
-                "top-k": {"method": "top-k", "options": {"k": 5}},
+                "softmax": Row({"method": "softmax"}),
+                "average-k": Row({"method": "average-k", "options": {"k": 5}}),
+                "an": Row({"method": "wan", "options": {"per": "image"}}),
+                "epr": Row({"method": "epr", "options": {"k": 5.0, "per": "image"}}),
+                "top-k": Row({"method": "top-k", "options": {"k": 5}}),
             },
             {
                 **SGD,
@@ -207,7 +216,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment(
             "004-table1",
             "coco",
-            {"resnet101-448": {"backbone": "torchvision/resnet101", "image_size": 448}},
+            {"resnet101-448": Row({"backbone": "torchvision/resnet101", "image_size": 448})},
             {
                 **COCO,
                 "squash": True,
@@ -239,8 +248,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             "004-table2",
             "coco",
             {
-                "role linear": {"freeze": -1},
-                "role fine-tuned": {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
+                "role linear": Row({"freeze": -1}),
+                "role fine-tuned": Row(
+                    {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
+                    runs="not with --quick",
+                    note="starts from a new head, not from the linear row's.",
+                ),
             },
             {
                 "method": "role",
@@ -263,9 +276,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             FROZEN,
             columns.ranked,
             one_positive=True,
-            slow_rows=("role fine-tuned",),
             deviations=("Training labels are reduced to one positive an image first.",),
-            row_notes={"role fine-tuned": "starts from a new head, not from the linear row's."},
         ),
     )
 }

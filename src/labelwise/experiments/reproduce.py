@@ -66,17 +66,14 @@ class Request:
 
     def chosen_rows(self) -> tuple[str, ...]:
         """Return the rows to run: those named, else all that the budget allows."""
-        experiment = self.experiment
-        left_out = experiment.slow_rows if self.quick else ()
-        for row in self.rows:
-            if row not in experiment.rows:
-                raise SettingsError(
-                    f"{self.table} has no row {row!r}{nearest(row, experiment.rows)}"
-                )
-            if row in left_out:
-                raise SettingsError(f"row {row!r} of {self.table} has no quick recipe")
-        unasked = {*left_out, *experiment.on_request}
-        return self.rows or tuple(row for row in experiment.rows if row not in unasked)
+        rows = self.experiment.rows
+        for name in self.rows:
+            if name not in rows:
+                raise SettingsError(f"{self.table} has no row {name!r}{nearest(name, rows)}")
+            if self.quick and rows[name].runs == "not with --quick":
+                raise SettingsError(f"row {name!r} of {self.table} has no quick recipe")
+        unasked = ("if named", "not with --quick") if self.quick else ("if named",)
+        return self.rows or tuple(name for name, row in rows.items() if row.runs not in unasked)
 
     def settings(self, row: str, seed: int) -> Settings:
         """Return the settings of one run."""
@@ -84,7 +81,7 @@ class Request:
         values = {"data": self.data, **experiment.protocol}
         values |= {f"data_options.{key}": value for key, value in experiment.data_options.items()}
         values |= experiment.quick if self.quick else {}
-        values |= experiment.rows[row]
+        values |= experiment.rows[row].values
         values |= FROZEN if self.frozen else {}
         values |= {"seed": seed, **self.overrides}
         if experiment.seed_key is not None:
@@ -100,8 +97,8 @@ class Request:
     def deviations(self) -> list[str]:
         """Return what differs from the paper, in sentences."""
         said = list(self.experiment.deviations)
-        notes = self.experiment.row_notes
-        said += [f"{row}: {notes[row]}" for row in self.chosen_rows() if row in notes]
+        notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
+        said += [f"{name}: {note}" for name, note in notes.items() if note]
         if self.source is not None:
             said.append(f"Data: {self.source} in place of the paper's.")
         if self.quick and self.frozen is None:
@@ -186,7 +183,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
     for row in request.chosen_rows():
         for seed in request.seeds:
             settings = request.settings(row, seed)
-            held_out = request.experiment.validation or row in request.experiment.held_out
+            held_out = request.experiment.validation or request.experiment.rows[row].hold_out
             place = folder / row / f"seed-{seed}"
             features = request.features(settings)
             job = Job(settings, place, held_out, request.experiment.one_positive, features)
@@ -252,7 +249,7 @@ def reproduce(
 
 
 def _figures(experiment: Experiment, row: str, job: Job) -> dict[str, float]:
-    found = figures_of(job.folder, experiment.own_figures.get(row, experiment.figures))
+    found = figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
     return {experiment.rename.get(name, name): value for name, value in found.items()}
 
 
