@@ -1,8 +1,19 @@
 """Stable primitives. Oracles: torch on the kept entries, float64, definitions."""
 
+import pytest
 import torch
 
-from labelwise.ops import log1mexp, log_softplus, masked_logsumexp, masked_mean, split_labels
+from labelwise.links import Softmax
+from labelwise.metrics import log_loss_from_logs
+from labelwise.objectives.softmax_or_none import SoftmaxOrNoneLink
+from labelwise.ops import (
+    log1mexp,
+    log_softmax_and_rest,
+    log_softplus,
+    masked_logsumexp,
+    masked_mean,
+    split_labels,
+)
 
 
 def test_masked_logsumexp_is_logsumexp_of_the_kept():
@@ -42,3 +53,33 @@ def test_logs_keep_their_digits():
     x = torch.tensor([-90.0, -31.0, -29.0, 0.0, 50.0])
     expected = torch.log(torch.log1p(x.double().exp()))
     torch.testing.assert_close(log_softplus(x).double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 300.0])
+def test_softmax_keeps_both_logs_where_p_rounds_to_one(spread):
+    draws = torch.randn(40, 5, generator=torch.Generator().manual_seed(3))
+    values = (spread * draws).double().requires_grad_()
+    log_p, log_rest = log_softmax_and_rest(values)
+    total = values.logsumexp(dim=1)
+    for k in range(5):
+        others = values[:, [j for j in range(5) if j != k]].logsumexp(dim=1)
+        torch.testing.assert_close(log_p[:, k], values[:, k] - total)
+        torch.testing.assert_close(log_rest[:, k], others - total)
+    log_rest.sum().backward()
+    assert values.grad is not None
+    assert values.grad.isfinite().all()
+
+
+def test_softmax_gradients():
+    values = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.autograd.gradcheck(log_softmax_and_rest, values.requires_grad_())
+
+
+def test_sure_and_wrong_softmax_has_a_finite_loss():
+    logits = torch.tensor([[50.0, -50.0]], dtype=torch.float64)
+    for link in (Softmax(), SoftmaxOrNoneLink()):
+        log_p, log_q = link.log_probs(logits)
+        labels = torch.tensor([[0.0, 1.0]])
+        wrong = log_loss_from_logs(log_p, log_q, labels).value
+        gap = 100.0 if isinstance(link, Softmax) else 50.0  # of the first label to the next answer
+        assert wrong == pytest.approx((100 + gap) / 2)

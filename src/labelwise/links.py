@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, logsigmoid
+from torch.nn.functional import logsigmoid
 
 from labelwise.errors import SettingsError
-from labelwise.ops import log1mexp
+from labelwise.ops import log_softmax_and_rest
 
 __all__ = ["Link", "Sigmoid", "Softmax", "require_link"]
 
@@ -95,8 +95,7 @@ class Softmax(Link):
         self.temperature = temperature
 
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_p = log_softmax(logits / self.temperature, dim=-1)
-        return log_p, log1mexp(log_p)
+        return log_softmax_and_rest(logits / self.temperature)
 
     def log_none(self, logits: Tensor) -> Tensor:
         return torch.full_like(logits[..., 0], float("-inf"))

@@ -4,11 +4,12 @@ from math import log
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import log_softmax, softplus
 
 __all__ = [
     "harmonic_numbers",
     "log1mexp",
+    "log_softmax_and_rest",
     "log_softplus",
     "masked_logsumexp",
     "masked_mean",
@@ -24,6 +25,18 @@ def log1mexp(log_p: Tensor) -> Tensor:
     near_zero = torch.where(small, log_p, -1.0)
     far = torch.where(small, -1.0, log_p)
     return torch.where(small, torch.log(-torch.expm1(near_zero)), torch.log1p(-torch.exp(far)))
+
+
+def log_softmax_and_rest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``log p`` and ``log(1 - p)`` of a softmax over the last dimension, both exact.
+
+    The largest p may round to 1; its rest is the sum of the others.
+    """
+    log_p = log_softmax(values, dim=-1)
+    largest = log_p.argmax(dim=-1, keepdim=True)
+    others = log_p.scatter(-1, largest, float("-inf")).logsumexp(dim=-1, keepdim=True)
+    log_rest = log1mexp(log_p.scatter(-1, largest, -1.0))
+    return log_p, log_rest.scatter(-1, largest, others)
 
 
 def log_softplus(x: Tensor) -> Tensor:

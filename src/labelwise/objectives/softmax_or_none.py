@@ -15,7 +15,7 @@ from torch import Tensor
 from labelwise.links import Link
 from labelwise.objectives.base import Objective
 from labelwise.objectives.softmax import softmax_loss
-from labelwise.ops import log1mexp, masked_mean, reviewed_rows
+from labelwise.ops import log_softmax_and_rest, masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 __all__ = ["SoftmaxOrNone", "SoftmaxOrNoneLink", "log_softmax_or_none"]
@@ -26,12 +26,16 @@ LEAST_NONE = 1e-3  # the share of images without labels that biases start from, 
 def log_softmax_or_none(logits: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return log p (..., K) of the labels, 0 at unobserved ones, and log p (...) of none."""
     kept = logits if observed is None else torch.where(observed, logits, float("-inf"))
-    none = torch.zeros_like(logits[..., :1])
-    log_total = torch.cat([kept, none], dim=-1).logsumexp(dim=-1, keepdim=True)
+    log_total = _with_none(kept).logsumexp(dim=-1, keepdim=True)
     log_p = logits - log_total
     if observed is not None:
         log_p = torch.where(observed, log_p, 0.0)
     return log_p, -log_total.squeeze(-1)
+
+
+def _with_none(logits: Tensor) -> Tensor:
+    """Return the logits (..., K + 1) with that of "none", 0, as the last."""
+    return torch.cat([logits, torch.zeros_like(logits[..., :1])], dim=-1)
 
 
 class SoftmaxOrNoneLink(Link):
@@ -40,9 +44,8 @@ class SoftmaxOrNoneLink(Link):
     kind = "softmax-or-none"
 
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_p, _ = log_softmax_or_none(logits)
-        log_p = log_p.clamp(max=0)  # rounding of the sum can leave it above
-        return log_p, log1mexp(log_p)
+        log_p, log_rest = log_softmax_and_rest(_with_none(logits))
+        return log_p[..., :-1], log_rest[..., :-1]
 
     def log_none(self, logits: Tensor) -> Tensor:
         return log_softmax_or_none(logits)[1]
