@@ -19,6 +19,7 @@ from labelwise.errors import (
 from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
+from labelwise.training import launch
 from labelwise.training.progress import Silent
 from labelwise.training.run import train
 from labelwise.training.state import TrainingState
@@ -37,6 +38,16 @@ def assert_same_weights(one, other, **tolerance):
 
 def records(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Hearing(Silent):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
 
 
 class Interrupting(Silent):
@@ -253,3 +264,22 @@ def test_training_in_a_thread_leaves_signals_alone(tmp_path):
     worker.join()
     assert signal.getsignal(signal.SIGINT) is before
     assert (tmp_path / "model.json").exists()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
+    monkeypatch.setattr(launch, "_cpu_computes_bfloat16", lambda: knows)
+    seen = set()
+    forward = torch.nn.Linear.forward
+
+    def watched(layer, x):
+        out = forward(layer, x)
+        seen.add(out.dtype)
+        return out
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", watched)
+    watch = Hearing()
+    train(tiny_settings(precision="bf16"), tmp_path, table=tiny_table(), watch=watch)
+    assert (torch.bfloat16 in seen) == knows
+    assert torch.float32 in seen  # predictions are in full precision
+    assert ("this processor does not compute bf16: training in 32 bits" in watch.said) != knows

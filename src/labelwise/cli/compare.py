@@ -10,6 +10,7 @@ from labelwise.cli.text import in_all, resumable, say, show_table
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.experiments.compare import Plan
+    from labelwise.training.progress import Watch
 
 __all__ = ["compare"]
 
@@ -48,6 +49,7 @@ def compare(
     The same command on the same folder goes on where it was stopped.
     """
     from labelwise.experiments.compare import Plan
+    from labelwise.training.progress import Watch
     from labelwise.experiments.compare import compare as carry_out
     from labelwise.experiments.runs import default_workers
     from labelwise.experiments.sources import Frozen, open_table
@@ -64,7 +66,7 @@ def compare(
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     workers = jobs or default_workers()
     if dry_run:
-        _announce(plan, table, workers)
+        _announce(plan, table, workers, watch)
         return
     name = f"{table.name}, features of {features}" if features else table.name
     side_by_side = None if workers > 1 and features is None else table
@@ -79,10 +81,10 @@ def compare(
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
 
 
-def _announce(plan: "Plan", table: "LabelTable", jobs: int) -> None:
+def _announce(plan: "Plan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
     from labelwise.experiments.runs import run_seconds
 
-    each = {name: run_seconds(plan.settings(name), table) for name in plan.methods}
+    each = {name: run_seconds(plan.settings(name), table, watch) for name in plan.methods}
     runs = plan.num_runs // len(plan.methods)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
     show_table(["method", "runs", "seconds a run"], rows)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.text import in_all, resumable, say, show_table
+from labelwise.cli.text import duration, in_all, resumable, say, show_table
 from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     first = next(iter(runs.values()))
-    each = run_seconds(first.settings, open_data(request, make_watch()))
-    say(f"{len(runs)} runs of {first.settings.recipe.epochs} epochs, about {each:,.0f} s each")
+    watch = make_watch()
+    each = run_seconds(first.settings, open_data(request, watch), watch)
+    say(f"{len(runs)} runs of {first.settings.recipe.epochs} epochs, about {duration(each)} each")
     say(f"{in_all(len(runs) * each, jobs)}, in {folder}")
 
 

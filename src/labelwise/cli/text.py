@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["complain", "in_all", "resumable", "say", "show_table"]
+__all__ = ["complain", "duration", "in_all", "resumable", "say", "show_table"]
 
 
 def say(text: str = "") -> None:
@@ -41,7 +41,15 @@ def in_all(seconds: float, jobs: int) -> str:
     Runs side by side share one device, so their number does not divide the time.
     """
     gain = ", less what running side by side saves" if jobs > 1 else ""
-    return f"about {seconds / 60:,.1f} minutes in all{gain}"
+    return f"about {duration(seconds)} in all{gain}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit people would name it in."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} seconds"
 
 
 def show_table(

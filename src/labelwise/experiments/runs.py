@@ -42,7 +42,7 @@ Figures = dict[str, float]
 FigureFunction = Callable[[Outcome], Figures]
 COST = "cost.json"
 LOOK_SECONDS = 30.0  # between two words on how far runs side by side are
-_STEPS = 12
+_STEPS = {"cuda": 12, "cpu": 4}  # of the epochs that are timed; a GPU must warm up first
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def figures_of(folder: Path, function: FigureFunction) -> Figures:
     return function(Outcome(folder)) | cost
 
 
-def run_seconds(settings: Settings, table: LabelTable) -> float:
+def run_seconds(settings: Settings, table: LabelTable, watch: Watch | None = None) -> float:
     """Return an estimate of a run's seconds, from a few real steps on some training images.
 
     Start, compilation and evaluation are as in that short run; an image is predicted, after each
@@ -137,20 +137,19 @@ def run_seconds(settings: Settings, table: LabelTable) -> float:
     """
     splits = table.splits()
     split, val = splits["train"], splits.get("val")
-    sample = split.subset(np.arange(min(len(split), _STEPS * settings.batch_size)))
+    on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
+    device = torch.device("cuda" if on_gpu else "cpu")
+    sample = split.subset(np.arange(min(len(split), _STEPS[device.type] * settings.batch_size)))
     training = settings.recipe.epochs * len(split)
     values = settings.model_dump(mode="json")
     values["recipe"]["epochs"] = 2
-    on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
     values["hardware"]["compile"] = compiles(
-        settings.hardware,
-        torch.device("cuda" if on_gpu else "cpu"),
-        settings.hardware.devices,
-        training // settings.batch_size,
+        settings.hardware, device, settings.hardware.devices, training // settings.batch_size
     )
     begun = perf_counter()
     with TemporaryDirectory() as folder:
-        train(Settings(**values), Path(folder), table=sample)
+        timed = watch and OfMany(watch, f"timing {settings.method}")
+        train(Settings(**values), Path(folder), table=sample, watch=timed)
         lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     first, last = (line for line in map(json.loads, lines) if "epoch" in line)
     steady = float(last["seconds"]) - float(first["seconds"])

@@ -4,11 +4,13 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-__all__ = ["fastest_convolutions", "make_fabric"]
+from labelwise.training.settings import Precision
+
+__all__ = ["autocast_type", "fastest_convolutions", "make_fabric"]
 
 
 @contextmanager
@@ -22,8 +24,24 @@ def fastest_convolutions() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+def autocast_type(precision: Precision, accelerator: str) -> torch.dtype | None:
+    """Return the type a network is computed in under autocast; None for 32 bits throughout.
+
+    A CPU that does not know bfloat16 emulates it, ten times slower than 32 bits, which it
+    therefore gets.
+    """
+    if precision == "32" or (accelerator == "cpu" and not _cpu_computes_bfloat16()):
+        return None
+    return torch.bfloat16
+
+
+def _cpu_computes_bfloat16() -> bool:
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def make_fabric(
-    *, accelerator: str = "auto", devices: int = 1, precision: Literal["32", "bf16"] = "32"
+    *, accelerator: str = "auto", devices: int = 1, precision: Precision = "32"
 ) -> Any:
     """Return a launched Fabric; with several devices this starts the other processes.
 
@@ -44,7 +62,7 @@ def make_fabric(
         devices=devices,
         num_nodes=nodes,
         strategy="ddp" if devices * nodes > 1 else "auto",
-        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        precision="bf16-mixed" if autocast_type(precision, accelerator) else "32-true",
     )
     fabric.launch()
     return fabric

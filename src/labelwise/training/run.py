@@ -28,7 +28,7 @@ from labelwise.training.choose import with_chosen_method
 from labelwise.training.ema import Average
 from labelwise.training.finish import dense_targets, finish
 from labelwise.training.inference import infer
-from labelwise.training.launch import fastest_convolutions, make_fabric
+from labelwise.training.launch import autocast_type, fastest_convolutions, make_fabric
 from labelwise.training.loader import Loader
 from labelwise.training.loop import Loop, Validation
 from labelwise.training.optimizer import make_optimizer
@@ -72,6 +72,8 @@ def train(
     )
     if not fabric.is_global_zero or watch is None:
         watch = Silent()
+    if settings.precision == "bf16" and not autocast_type("bf16", fabric.device.type):
+        watch.say("this processor does not compute bf16: training in 32 bits")
     table = table or load(settings.data, **settings.data_options)
     splits = divide(table)
     settings, chosen = with_chosen_method(settings, splits["train"])
@@ -132,7 +134,7 @@ def _fit(
     loss = make_loss(
         parallel,
         objective,
-        precision=torch.bfloat16 if settings.precision == "bf16" else None,
+        precision=autocast_type(settings.precision, fabric.device.type),
         compiled=compiled,
     )
     torch.manual_seed(settings.seed + 1 + fabric.global_rank)  # dropout differs between processes

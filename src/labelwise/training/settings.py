@@ -17,9 +17,18 @@ from labelwise.files import replacing
 from labelwise.training.recipe import Recipe
 from labelwise.types import nearest
 
-__all__ = ["AUTO", "Hardware", "Settings", "differences", "parse_assignments", "read_settings"]
+__all__ = [
+    "AUTO",
+    "Hardware",
+    "Precision",
+    "Settings",
+    "differences",
+    "parse_assignments",
+    "read_settings",
+]
 
 AUTO = "auto"
+Precision = Literal["32", "bf16"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -76,7 +85,7 @@ class Settings(BaseModel):
     augment: str = "none"
     mirror: bool = False
     batch_size: int = Field(default=64, ge=1)
-    precision: Annotated[Literal["32", "bf16"], BeforeValidator(str)] = "32"
+    precision: Annotated[Precision, BeforeValidator(str)] = "32"
     calibrate: str = "auto"
     zero_share: float | None = Field(default=None, gt=0, lt=1)
     rule: str = "best-f"
