@@ -1,8 +1,12 @@
 """Comparisons and reproductions on small data, for real; oracles: slow forms and hand counts."""
 
+import fcntl
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -421,6 +425,44 @@ def test_runs_side_by_side_say_how_far_they_are_and_see_one_label_an_image(tmp_p
         assert run.train.labels.sum(dim=1).max() == 1
         assert not run.train.observed.all()
         assert run.test.labels.sum(dim=1).max() > 1
+
+
+def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from labelwise.experiments.runs import Job, carry_out
+from labelwise.training.settings import read_settings
+values = {"data": "posterior", "backbone": "identity", "recipe.epochs": 2000, "method": "bce",
+          "data_options": {"num_train": 2000, "num_val": 50, "num_test": 50, "num_labels": 4}}
+jobs = [Job(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
+list(carry_out(jobs, workers=2))
+"""
+    command = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    files = [tmp_path / name / "metrics.jsonl" for name in "ab"]
+    wait_until(lambda: all(file.exists() for file in files))
+    command.kill()
+    command.wait()
+    wait_until(lambda: not any(is_locked(file.parent) for file in files))
+    assert not any((file.parent / "evaluation.json").exists() for file in files)
+
+
+def is_locked(folder):
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def wait_until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_figures_are_shown_with_half_their_interval():

@@ -283,3 +283,18 @@ def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
     assert (torch.bfloat16 in seen) == knows
     assert torch.float32 in seen  # predictions are in full precision
     assert ("this processor does not compute bf16: training in 32 bits" in watch.said) != knows
+
+
+def test_a_folder_in_which_someone_trains_is_left_alone(tmp_path):
+    class Second(Silent):
+        refused = 0
+
+        def epoch(self, record, epochs):
+            with pytest.raises(LabelwiseError, match="another process is training in"):
+                train(tiny_settings(), tmp_path, table=tiny_table(), fresh=True)
+            self.refused += 1
+
+    watch = Second()
+    train(tiny_settings(), tmp_path, table=tiny_table(), watch=watch)
+    assert watch.refused == 3
+    assert train(tiny_settings(), tmp_path, table=tiny_table()).was_finished

@@ -49,7 +49,6 @@ def compare(
     The same command on the same folder goes on where it was stopped.
     """
     from labelwise.experiments.compare import Plan
-    from labelwise.training.progress import Watch
     from labelwise.experiments.compare import compare as carry_out
     from labelwise.experiments.runs import default_workers
     from labelwise.experiments.sources import Frozen, open_table

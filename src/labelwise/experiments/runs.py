@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from time import perf_counter
 
 import numpy as np
@@ -78,7 +79,7 @@ def carry_out(
             yield _carry_out(job, table, watch)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
         pending = {pool.submit(_carry_out, job, None): job for job in waiting}
         try:
             while pending:
@@ -92,6 +93,18 @@ def carry_out(
         finally:
             for future in pending:
                 future.cancel()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it is killed; its run can be gone on with."""
+    parent = multiprocessing.parent_process()
+
+    def wait_and_end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait_and_end, daemon=True).start()
 
 
 def _how_far(job: Job) -> str:

@@ -1,19 +1,56 @@
-"""The run folder: which files belong to a run, and whether a command may go on with them."""
+"""The run folder: which files belong to a run, and whether a command may go on with them.
 
+Two processes that train in one folder would write over each other's checkpoints, so the folder
+itself is locked while a run has it. The lock ends with its process, however that ends.
+"""
+
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.files import write_error
 from labelwise.training.settings import Settings, differences, read_settings
 
-__all__ = ["RESULTS", "is_finished", "prepare"]
+__all__ = ["RESULTS", "is_finished", "opened"]
 
 RESULTS = ("evaluation.json", "model.json", "model.safetensors")
 OURS = (*RESULTS, "settings.yaml", "metrics.jsonl", "report.html", "checkpoint", "predictions")
 
 
-def prepare(folder: Path, settings: Settings, *, fresh: bool) -> None:
-    """Make ``folder`` ready for a run: a new one, or one begun with the same settings."""
+@contextmanager
+def opened(folder: Path, settings: Settings, *, fresh: bool) -> Iterator[None]:
+    """Have ``folder`` for a run while the block runs: new, or begun with the same settings."""
+    with _locked(folder):
+        _prepare(folder, settings, fresh=fresh)
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise write_error(folder, error) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabelwiseError(
+                f"another process is training in {folder}; wait for it, or choose another folder"
+            ) from None
+        except OSError:
+            pass  # a file system that knows no locks
+        yield
+    finally:
+        os.close(handle)
+
+
+def _prepare(folder: Path, settings: Settings, *, fresh: bool) -> None:
     path = folder / "settings.yaml"
     if fresh:
         _clear(folder)

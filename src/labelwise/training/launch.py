@@ -40,9 +40,7 @@ def _cpu_computes_bfloat16() -> bool:
     return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def make_fabric(
-    *, accelerator: str = "auto", devices: int = 1, precision: Precision = "32"
-) -> Any:
+def make_fabric(*, accelerator: str = "auto", devices: int = 1, precision: Precision = "32") -> Any:
     """Return a launched Fabric; with several devices this starts the other processes.
 
     Under torchrun the processes are there already, and their number is torchrun's.

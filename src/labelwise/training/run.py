@@ -1,6 +1,7 @@
 """One run from settings to a deployable, evaluated model, in a folder that can be gone on with."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,21 +87,21 @@ def train(
         watch.say(hint)
     facts = splits["train"].facts()
     objective = build_objective(settings, facts, model, fabric.device)
-    if fabric.is_global_zero:
-        run_folder.prepare(folder, settings, fresh=fresh)
-    fabric.barrier()
-    if run_folder.is_finished(folder):
-        evaluation = Evaluation.load(folder / "evaluation.json")
-        return Run(folder, evaluation, table, was_finished=True) if fabric.is_global_zero else None
-    if settings.recipe.prior_bias:
-        start_at_priors(model, objective, facts)
-    with fastest_convolutions():
-        trained = _fit(fabric, settings, folder, splits, model, objective, watch)
-        logits = _predict_all(fabric, settings, splits, trained, watch)
-    if not fabric.is_global_zero:
-        return None
-    watch.say("fitting the calibrator and the rule on validation, measuring on test")
-    evaluation = finish(settings, folder, splits, logits, trained, head, objective)
+    first = fabric.is_global_zero
+    with run_folder.opened(folder, settings, fresh=fresh) if first else nullcontext():
+        fabric.barrier()
+        if run_folder.is_finished(folder):
+            evaluation = Evaluation.load(folder / "evaluation.json")
+            return Run(folder, evaluation, table, was_finished=True) if first else None
+        if settings.recipe.prior_bias:
+            start_at_priors(model, objective, facts)
+        with fastest_convolutions():
+            trained = _fit(fabric, settings, folder, splits, model, objective, watch)
+            logits = _predict_all(fabric, settings, splits, trained, watch)
+        if not first:
+            return None
+        watch.say("fitting the calibrator and the rule on validation, measuring on test")
+        evaluation = finish(settings, folder, splits, logits, trained, head, objective)
     return Run(folder, evaluation, table)
 
 
