@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import partial
 from html import unescape
 from itertools import combinations
+from math import inf
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from labelwise.experiments.comparison import Comparison
@@ -18,6 +20,7 @@ from labelwise.report.charts.named import NamedPoint, named_points
 from labelwise.report.comparison import comparison_page
 from labelwise.report.comparison.how import GLOSS
 from labelwise.report.comparison.measures import GROUPS
+from labelwise.report.comparison.plots import price_points
 from labelwise.report.comparison.price import paid
 from labelwise.report.comparison.search import LENGTHS, retrieval_lines
 from labelwise.report.comparison.standing import best_of, standings
@@ -187,6 +190,21 @@ def test_the_price_names_the_quietest_and_what_it_costs():
     free = fair | {"log loss IN before": 0.4}
     text = comparison_page(Comparison({"dear": {0: dear}, "fair": {0: free}}, {}))
     assert "and the lowest log loss IN, 0.3000: it pays nothing for it" in text
+
+
+def test_an_infinite_price_is_not_covered_by_the_fitted_links():
+    fair = {"zero-label MMC": 0.4, "log loss IN before": 0.2, "log loss OUT before": 0.2}
+    cut = {"zero-label MMC": 0.1, "Brier IN before": 0.1, "log loss IN after": 0.1234}
+    compared = Comparison({"cut": {0: cut}, "fair": {0: fair}}, {})
+    text = comparison_page(compared)
+    section = text[text.index('id="price"') : text.index('id="table"')]
+    assert "cut has the lowest MMC, 10.00 %, and an infinite log loss IN" in section
+    assert "Infinite, so not here: cut." in section
+    assert "∞" in section
+    assert [point.loss for point in paid(compared, "IN")] == [inf, 0.2]
+    axes = Figure().subplots()
+    price_points(axes, compared, "IN")
+    assert [label.get_text() for label in axes.texts] == ["fair"]
 
 
 def test_without_zero_label_images_or_retrieval_their_parts_are_left_out(comparison):

@@ -46,8 +46,10 @@ def measure_dots(axes: Axes, comparison: Comparison, name: str) -> None:
 
 
 def price_points(axes: Axes, comparison: Comparison, part: str) -> None:
-    """Draw zero-label MMC against log loss of the images ``IN`` or ``OUT``."""
+    """Draw zero-label MMC against log loss of the images ``IN`` or ``OUT``, where it is finite."""
     for point in paid(comparison, part):
+        if not isfinite(point.loss):
+            continue
         dots = axes.plot(point.mmc, point.loss, "o")
         colour = dots[0].get_color()
         axes.plot([x for x, _ in point.seeds], [y for _, y in point.seeds], ".", color=colour)

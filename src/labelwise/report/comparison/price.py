@@ -1,11 +1,13 @@
 """The price of a low MMC: quietness on images without labels against log loss, IN and OUT.
 
 MMC is read from a method's own link, or from the fitted one where it has none; so is the log loss
-here, or the two would not belong together.
+here, or the two would not belong together. An own link that answers 0 or 1 and is wrong has an
+infinite one, and no place in the charts.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from labelwise.experiments.comparison import Comparison
 from labelwise.experiments.statistics import interval
@@ -22,7 +24,7 @@ PARTS = {"IN": "with labels", "OUT": "without labels"}
 
 @dataclass(frozen=True)
 class Paid:
-    """One method's MMC in per cent against one log loss: the means, and each seed that has both."""
+    """One method's MMC in per cent against one log loss: the means, and each seed's two figures."""
 
     method: str
     column: str
@@ -36,23 +38,7 @@ def price(comparison: Comparison) -> Markup | None:
     points = {part: paid(comparison, part) for part in PARTS}
     if not any(points.values()):
         return None
-    charts = [
-        figure(
-            named_points(
-                [
-                    NamedPoint(tone(comparison, p.method), p.method, p.mmc, p.loss, p.seeds)
-                    for p in found
-                ],
-                title=f"Zero-label MMC against log loss {part}",
-                x="← zero-label MMC, per cent",
-                y=f"← log loss {part}",
-            ),
-            f"Log loss {part}.",
-            f"Over the images {PARTS[part]}. The lower left corner is the good one.",
-        )
-        for part, found in points.items()
-        if found
-    ]
+    charts = [_chart(comparison, part, found) for part, found in points.items()]
     return section(
         "price",
         "The price of a low MMC",
@@ -70,23 +56,52 @@ def price(comparison: Comparison) -> Markup | None:
 
 
 def paid(comparison: Comparison, part: str) -> list[Paid]:
-    """Return the point of every method that has both figures on some seed."""
+    """Return what every method with an MMC pays for it; infinite if it is so on one seed."""
     found = []
     for method, quiet in comparison.column(MMC).items():
-        for stage in ("before", "after"):
-            column = f"log loss {part} {stage}"
-            losses = comparison.column(column)[method]
-            seeds = [(100 * quiet[s], losses[s]) for s in losses if s in quiet]
-            if seeds:
-                mmc, loss = (interval(list(values)).mean for values in zip(*seeds, strict=True))
-                found.append(Paid(method, column, mmc, loss, seeds))
-                break
+        column = f"log loss {part} {'before' if _has_own_link(comparison, method) else 'after'}"
+        losses = comparison.column(column)[method]
+        if quiet:
+            mmc = 100 * interval(list(quiet.values())).mean
+            loss = interval(list(losses.values())).mean if losses else inf
+            seeds = [(100 * quiet[seed], losses[seed]) for seed in losses]
+            found.append(Paid(method, column, mmc, loss, seeds))
     return found
+
+
+def _has_own_link(comparison: Comparison, method: str) -> bool:
+    rows = comparison.figures[method].values()
+    return any(name.endswith(" before") for row in rows for name in row)
+
+
+def _chart(comparison: Comparison, part: str, points: Sequence[Paid]) -> Markup | None:
+    shown = [
+        NamedPoint(tone(comparison, p.method), p.method, p.mmc, p.loss, p.seeds)
+        for p in points
+        if isfinite(p.loss)
+    ]
+    if not shown:
+        return None
+    infinite = [p.method for p in points if not isfinite(p.loss)]
+    absent = f" Infinite, so not here: {', '.join(infinite)}." if infinite else ""
+    return figure(
+        named_points(
+            shown,
+            title=f"Zero-label MMC against log loss {part}",
+            x="← zero-label MMC, per cent",
+            y=f"← log loss {part}",
+        ),
+        f"Log loss {part}.",
+        f"Over the images {PARTS[part]}. The lower left corner is the good one.{absent}",
+    )
 
 
 def _verdict(points: Sequence[Paid]) -> str:
     quiet, sharp = min(points, key=lambda p: p.mmc), min(points, key=lambda p: p.loss)
     begin = f"{quiet.method} has the lowest MMC, {quiet.mmc:.2f} %"
+    if not isfinite(quiet.loss):
+        found = "it answers 0 or 1 on some image and is wrong"
+        return f"{begin}, and an infinite log loss IN: {found}."
     if quiet is sharp:
         return f"{begin}, and the lowest log loss IN, {quiet.loss:.4f}: it pays nothing for it."
     more = f"{100 * (quiet.loss / sharp.loss - 1):.0f} % above " if sharp.loss > 0 else "above "
@@ -102,19 +117,21 @@ def _doubt(comparison: Comparison) -> str:
 
 
 def _numbers(comparison: Comparison, points: dict[str, list[Paid]]) -> Markup:
-    used = {part: {p.method: p.column for p in found} for part, found in points.items()}
-    rows = []
-    for method in present(comparison, MMC):
-        columns = [used[part].get(method) for part in PARTS]
-        own = any(column and column.endswith("before") for column in columns)
-        rows.append(
-            [
-                method,
-                said(comparison, MMC, method),
-                *(said(comparison, column, method) if column else "–" for column in columns),
-                "own" if own else "fitted",
-            ]
-        )
+    losses = {part: {p.method: p for p in found} for part, found in points.items()}
+    rows = [
+        [
+            method,
+            said(comparison, MMC, method),
+            *(
+                said(comparison, by_method[method].column, method)
+                if isfinite(by_method[method].loss)
+                else "∞"
+                for by_method in losses.values()
+            ),
+            "own" if _has_own_link(comparison, method) else "fitted",
+        ]
+        for method in present(comparison, MMC)
+    ]
     return table(
         ["method", "MMC, %", *(f"log loss {part}" for part in PARTS), "link"],
         rows,
