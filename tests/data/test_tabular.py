@@ -54,6 +54,26 @@ def test_the_same_table_in_every_format(folder, kind):
     assert table.images.read(3).size == (8, 6)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", "image,labels\na.jpg,dog\n"),
+        ("t.tsv", "filename\tlabels\na.jpg\tdog\n"),
+        ("t.jsonl", '{"image": "a.jpg", "labels": ["dog"]}'),
+        ("t.csv", "image,dog\na.jpg,1\n"),
+    ],
+)
+def test_text_names_images_under_any_usual_header(folder, name, text):
+    table = load(folder.text(name, text), check_files=False)
+    assert list(table.ids) == ["a.jpg"]
+    assert table.space.names == ("dog",)
+
+
+def test_beside_a_path_image_is_a_label_like_others(folder):
+    table = load(folder.text("t.csv", "path,image,text\na.jpg,1,0\n"), check_files=False)
+    assert table.space.names == ("image", "text")
+
+
 def test_one_hot_with_unknown(folder):
     folder.pictures("a.jpg", "b.jpg", "c.jpg")
     text = "path,dog,big cat,split\na.jpg,1,,train\nb.jpg,0.0,True,test\nc.jpg,-1,NaN,test\n"
@@ -293,7 +313,7 @@ def test_bad_parquet(folder):
     pq.write_table(
         pa.table({"path": ["a"], "image": ["text"], "labels": [["x"]]}), folder.path / "u.parquet"
     )
-    with pytest.raises(DataError, match="must hold image bytes"):
+    with pytest.raises(DataError, match="must hold image bytes, got string; if it names files, "):
         load(folder.path / "u.parquet")
     made = pa.table({"image": [b"1"], "labels": pa.array([7], pa.int64())})
     pq.write_table(made.replace_schema_metadata({b"classes": b'["x"]'}), folder.path / "v.parquet")

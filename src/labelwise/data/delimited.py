@@ -32,7 +32,7 @@ def open_delimited(path: Path) -> Stream:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None
     if not any(name.strip() for name in header):
         raise DataError(f"{path.name}: the table is empty")
-    return Stream(header, partial(_batches, path, delimiter))
+    return Stream(header, partial(_batches, path, delimiter), text_only=True)
 
 
 def _batches(path: Path, delimiter: str, headers: list[str]) -> Iterator[Any]:

@@ -129,7 +129,8 @@ class Gather:
             column = column.field("bytes") if "bytes" in fields else column
         if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
             raise DataError(
-                f"{at(0)}: {self.layout.image!r} must hold image bytes, got {column.type}"
+                f"{at(0)}: {self.layout.image!r} must hold image bytes, got {column.type}; "
+                "if it names files, call it 'path'"
             )
         self.images.add(column)
 

@@ -22,7 +22,7 @@ def open_jsonlines(path: Path) -> Stream:
     first = next(_objects(path), None)
     if first is None:
         raise DataError(f"{path.name}: the table is empty")
-    return Stream(list(first[1]), partial(_batches, path))
+    return Stream(list(first[1]), partial(_batches, path), text_only=True)
 
 
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

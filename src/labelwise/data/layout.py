@@ -1,9 +1,9 @@
 """Layout: what each column of a label table means. Nothing is guessed from the values.
 
-``path`` (or ``file_name``, ``file``, ``id``) names the image, ``image`` holds its bytes, ``labels``
-is a list or text split on ``|``, ``unknown`` names labels not known, ``split`` and ``group`` are
-optional. Without ``labels`` every other column is a label holding 1, 0, or nothing (also -1) for
-unknown.
+``path`` (or ``file_name``, ``filename``, ``file``, ``id``) names the image, ``image`` holds its
+bytes or, in a format of text alone, names it too; ``labels`` is a list or text split on ``|``,
+``unknown`` names labels not known, ``split`` and ``group`` are optional. Without ``labels`` every
+other column is a label holding 1, 0, or nothing (also -1) for unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from labelwise.types import nearest
 __all__ = ["Layout", "find_layout"]
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group")
-PATH_HEADERS = ("path", "file_name", "file", "id")
+PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ def find_layout(
     *,
     columns: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
+    text_only: bool = False,
 ) -> Layout:
     """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
     for name in header:
@@ -58,14 +59,17 @@ def find_layout(
             raise DataError(f"{where}: cannot ignore column {name!r}{nearest(name, header)}")
     free = [name for name in header if name not in ignore and name not in given.values()]
     found = {meaning: given.get(meaning) for meaning in MEANINGS}
-    for meaning in MEANINGS:
-        choices = PATH_HEADERS if meaning == "path" else (meaning,)
+    known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
+    known["path"] = PATH_HEADERS
+    if text_only:
+        known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
+    for meaning, choices in known.items():
         if found[meaning] is None:
             found[meaning] = next((name for name in choices if name in free), None)
     if found["path"] is None and found["image"] is None:
         raise DataError(
-            f"{where}: there must be a column 'path' (or file_name, file, id) that names the "
-            f"image, got {', '.join(map(repr, header)) or 'no columns'}"
+            f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
+            f"names the image, got {', '.join(map(repr, header)) or 'no columns'}"
         )
     rest = tuple(name for name in free if name not in found.values())
     one_hot = rest if found["labels"] is None else ()

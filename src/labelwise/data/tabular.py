@@ -79,7 +79,9 @@ def read_files(
             if meaning not in stream.header and header not in ignore
         }
         meant = {**stated, **(columns or {})}
-        layout = find_layout(stream.header, file.name, columns=meant, ignore=ignore)
+        layout = find_layout(
+            stream.header, file.name, columns=meant, ignore=ignore, text_only=stream.text_only
+        )
         words = given
         if words is None and layout.labels is not None:
             words = stream.class_names(layout.labels)
