@@ -152,7 +152,7 @@ def test_calibrated_probabilities_need_no_fit_for_costs():
 def test_labels_that_cannot_be_fitted_take_the_shared_threshold_or_are_never_chosen():
     probs, truth, _ = problem(4)
     truth[:, 2] = False
-    with pytest.warns(UserWarning, match="1 labels: each has no positive and takes"):
+    with pytest.warns(UserWarning, match="^1 label has no positive and takes"):
         rule = best_f(probs, truth, scope="label")
     assert rule.value[2] == best_f(probs, truth).value
     with pytest.warns(UserWarning, match="does not reach the precision and is never chosen"):

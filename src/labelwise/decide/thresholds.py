@@ -159,7 +159,9 @@ def _fit(
     else:
         instead = "is never chosen"
     if missing and trouble is not None:
-        who = "one threshold for all labels" if scope == "shared" else f"{missing} labels: each"
+        who = "1 label" if missing == 1 else f"{missing} labels: each"
+        if scope == "shared":
+            who = "one threshold for all labels"
         warn(f"{who} {trouble} and {instead}", stacklevel=3)
     found = [otherwise if value is None else value for value in values]
     filled = [value for value in found if value is not None]
