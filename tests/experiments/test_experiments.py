@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -369,9 +370,11 @@ def test_missing_data_says_what_to_put_where(tmp_path):
     assert "pretrained" not in Request("000-table2").chosen_rows()  # its weights are fetched
     assert Request("000-table2", rows=("pretrained",)).chosen_rows() == ("pretrained",)
     assert Request("004-table2", quick=True).chosen_rows() == ("role linear",)
-    assert Request("004-table2").chosen_rows() == ("role linear", "role fine-tuned")
+    both = ("role linear", "role fine-tuned")
+    assert Request("004-table2").chosen_rows() == both
+    assert Request("004-table2", rows=both[1:]).chosen_rows() == both
     told = [" ".join(Request("004-table2", quick=quick).deviations()) for quick in (False, True)]
-    assert ["role fine-tuned: starts from a new head" in text for text in told] == [True, False]
+    assert ["role fine-tuned: starts from the estimates" in text for text in told] == [True, False]
 
 
 def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatch):
@@ -401,7 +404,9 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
     assert np.load(file).shape == (180, backbone.channels)
 
 
-def test_runs_side_by_side_say_how_far_they_are_and_see_one_label_an_image(tmp_path, monkeypatch):
+def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("labelwise.experiments.runs.LOOK_SECONDS", 0.02)
     table, watch = small_table(), Counting()
     pictures = ArrayImages(RNG.integers(0, 255, (len(table), 8, 8, 3), dtype=np.uint8))
@@ -417,11 +422,16 @@ def test_runs_side_by_side_say_how_far_they_are_and_see_one_label_an_image(tmp_p
         "precision": "32",
     }
     request = Request("004-table2", source=str(tmp_path / "several.parquet"), overrides=small)
-    request = replace(request, seeds=(0, 1), rows=("role linear",))
-    reproduce(request, tmp_path / "runs", workers=2, say=lambda text: None, watch=watch)
+    request = replace(request, seeds=(0, 1), rows=("role fine-tuned",))
+    reproduce(request, tmp_path / "runs", workers=3, say=lambda text: None, watch=watch)
     assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.said))
     for seed in request.seeds:
-        run = Outcome(tmp_path / "runs" / "role linear" / f"seed-{seed}")
+        linear = tmp_path / "runs" / "role linear" / f"seed-{seed}"
+        tuned = read_settings(
+            tmp_path / "runs" / "role fine-tuned" / linear.name / "settings.yaml", {}
+        )
+        assert (tuned.freeze, Path(tuned.start)) == (0, linear)
+        run = Outcome(linear)
         assert run.train.labels.sum(dim=1).max() == 1
         assert not run.train.observed.all()
         assert run.test.labels.sum(dim=1).max() > 1

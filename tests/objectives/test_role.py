@@ -367,6 +367,20 @@ def test_a_second_stage_starts_from_given_estimates(tmp_path, table):
     torch.testing.assert_close(objective.estimates(torch.tensor([1]))[0, 0], torch.tensor(0.7))
 
 
+@pytest.mark.parametrize("earlier", ["dense", "memory", "device"])
+@pytest.mark.parametrize("later", ["dense", "memory", "device"])
+def test_a_second_stage_takes_over_what_the_first_one_met(earlier, later):
+    first, second = ROLE(N, K, 1.5, table=earlier), ROLE(N, K, 1.5, table=later, seed=7)
+    train(first, 30)
+    before = second.estimates(torch.arange(N))
+    assert second.start_from(first.state_dict())
+    met = torch.cat(batches(30)).unique()
+    expected = before.index_copy(0, met, first.estimates(met))
+    found = second.estimates(torch.arange(N))
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert not second.start_from({"link.scale": torch.ones(())})
+
+
 def test_the_table_stays_off_the_device_and_out_of_the_optimiser():
     objective = ROLE(10, 3, 1.5).to("meta", torch.float64)
     assert objective.table.records.device.type == "cpu"

@@ -17,6 +17,7 @@ FLAGS = {
     "method": "method",
     "backbone": "backbone",
     "weights": "weights",
+    "start": "start",
     "head": "head",
     "image_size": "image_size",
     "augment": "augment",
@@ -46,6 +47,9 @@ def train(
     backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="A file, an earlier run, or `pretrained`.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(help="An earlier run with these labels, to begin where it ended.")
     ] = None,
     head: Annotated[str | None, typer.Option(help="linear, query2label, ...")] = None,
     image_size: Annotated[int | None, typer.Option(help="Side of the input, in pixels.")] = None,

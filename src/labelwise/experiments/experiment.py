@@ -27,7 +27,8 @@ class Row:
     """What distinguishes a row: its settings, and where it differs from the rest of its table.
 
     ``figures`` replaces the table's, ``hold_out`` takes validation images nevertheless, ``runs``
-    says when it is run, and ``note`` is said with the deviations if it is.
+    says when it is run, and ``note`` is said with the deviations if it is. It starts where the row
+    ``after`` ended, of the same seed.
     """
 
     values: Values
@@ -35,6 +36,7 @@ class Row:
     hold_out: bool = False
     runs: Literal["always", "if named", "not with --quick"] = "always"
     note: str = ""
+    after: str | None = None
 
 
 @dataclass(frozen=True)

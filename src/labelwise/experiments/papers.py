@@ -252,7 +252,8 @@ EXPERIMENTS: dict[str, Experiment] = {
                 "role fine-tuned": Row(
                     {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
                     runs="not with --quick",
-                    note="starts from a new head, not from the linear row's.",
+                    note="starts from the estimates of the linear row's last epoch.",
+                    after="role linear",
                 ),
             },
             {

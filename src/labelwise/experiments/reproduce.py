@@ -65,7 +65,7 @@ class Request:
         return self.source or f"{dataset.format}:{self.root / dataset.folder}"
 
     def chosen_rows(self) -> tuple[str, ...]:
-        """Return the rows to run: those named, else all that the budget allows."""
+        """Return the rows to run: those named and what they start from, else all in the budget."""
         rows = self.experiment.rows
         for name in self.rows:
             if name not in rows:
@@ -73,7 +73,9 @@ class Request:
             if self.quick and rows[name].runs == "not with --quick":
                 raise SettingsError(f"row {name!r} of {self.table} has no quick recipe")
         unasked = ("if named", "not with --quick") if self.quick else ("if named",)
-        return self.rows or tuple(name for name, row in rows.items() if row.runs not in unasked)
+        named = self.rows or (name for name, row in rows.items() if row.runs not in unasked)
+        pairs = ((rows[name].after, name) for name in named)
+        return tuple(dict.fromkeys(name for pair in pairs for name in pair if name is not None))
 
     def settings(self, row: str, seed: int) -> Settings:
         """Return the settings of one run."""
@@ -179,10 +181,14 @@ def where_to_put(experiment: Experiment, root: Path) -> str:
 def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
     """Return the run of every row and seed; rows that train the same share one run."""
     distinct: dict[str, Job] = {}
-    jobs = {}
+    jobs: dict[tuple[str, int], Job] = {}
     for row in request.chosen_rows():
         for seed in request.seeds:
             settings = request.settings(row, seed)
+            after = request.experiment.rows[row].after
+            if after is not None:
+                start = str(jobs[after, seed].folder)
+                settings = settings.model_copy(update={"start": start})
             held_out = request.experiment.validation or request.experiment.rows[row].hold_out
             place = folder / row / f"seed-{seed}"
             features = request.features(settings)
@@ -224,11 +230,19 @@ def reproduce(
     """Run the table in ``folder``, or what is left of it; write and return what came out."""
     experiment = request.experiment
     jobs = jobs_of(request, folder)
-    distinct = list({job.folder: job for job in jobs.values()}.values())
+    distinct = {job.folder: job for job in jobs.values()}
+    starts = {Path(job.settings.start) for job in distinct.values() if job.settings.start}
+    waves = [
+        [job for job in distinct.values() if job.folder in starts],
+        [job for job in distinct.values() if job.folder not in starts],
+    ]
     # Side by side, or where the seed chooses the data, every run reads its own table.
     apart = experiment.seed_key is not None or workers > 1
     table = open_data(request, watch)
-    running = carry_out(distinct, workers=workers, table=None if apart else table, watch=watch)
+    shared = None if apart else table
+    running = (
+        job for wave in waves for job in carry_out(wave, workers=workers, table=shared, watch=watch)
+    )
     figures: dict[tuple[str, int], dict[str, float]] = {}
     result = Reproduction(request, {}, len(distinct))
     for number, done in enumerate(running, 1):

@@ -8,6 +8,7 @@ equal gradients, and the data-parallel mean over processes divides by W again.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,13 @@ class Objective(nn.Module, ABC):
 
         ``lr`` is the learning rate of the model in this step.
         """
+
+    def start_from(self, state: Mapping[str, Tensor]) -> bool:
+        """Take over what the ``state_dict`` of an earlier objective knew of the training images.
+
+        Return whether there was anything to take.
+        """
+        return False
 
     def start_logits(self, priors: Tensor) -> Tensor | None:
         """Return the logits (float64) at which the loss is at rest for labels of these shares.

@@ -26,6 +26,7 @@ Adam, which is nine tenths of all their motion. Only, in memory and in a file it
 the row is next asked for.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,7 +106,8 @@ class ROLE(Objective):
                 f"got {num_images}, {num_labels} and {k}"
             )
         self.k, self.eps_mode = k, checked_eps_mode(eps_mode)
-        shape, begin = (num_images, num_labels), Start(start, seed)
+        self.shape = shape = (num_images, num_labels)
+        begin = Start(start, seed)
         self.table: Estimates
         if table == "dense":
             self.table = DenseEstimates(shape, begin)
@@ -127,6 +129,19 @@ class ROLE(Objective):
             self._pending = _Pending(targets.index, rows.detach(), logits.detach(), labels)
         main, reg = role_loss(logits, rows[0], labels, self.k, self.eps_mode)
         return main + reg
+
+    def start_from(self, state: Mapping[str, Tensor]) -> bool:
+        """Take over the estimates of an earlier run, at rest and clipped to [1e-5, 1 - 1e-5]."""
+        kept = "table."
+        own = {name.removeprefix(kept): t for name, t in state.items() if name.startswith(kept)}
+        if not own.keys() & {"records", "theta"}:  # of another method, or kept in a file
+            return False
+        kind = DenseEstimates if "theta" in own else DeviceEstimates
+        earlier = kind(self.shape, Start())
+        earlier.load_state_dict(own)
+        rows = earlier.seen.nonzero().squeeze(1)
+        self.set_estimates(rows, earlier.probabilities(rows))
+        return True
 
     def step(self, lr: float) -> None:
         pending, self._pending = self._pending, None

@@ -85,7 +85,7 @@ def _backbone(settings: Settings, table: LabelTable) -> Backbone:
         )
     return create_backbone(
         settings.backbone,
-        weights=settings.weights,
+        weights=settings.weights if settings.start is None else None,
         image_size=settings.image_size,
         squash=settings.squash,
         channels=None if features is None else features.shape[1],

@@ -19,7 +19,7 @@ from torch import Tensor
 from labelwise.errors import CheckpointError
 from labelwise.files import load_tensors, replacing, save_tensors
 
-__all__ = ["load_best", "load_latest", "save", "save_best"]
+__all__ = ["is_there", "load_best", "load_latest", "save", "save_best"]
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -34,6 +34,11 @@ def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
     for other in folder.iterdir():
         if other.name not in keep:
             _remove(other)
+
+
+def is_there(folder: Path) -> bool:
+    """Return whether there is a checkpoint to go on from."""
+    return bool(_places(folder))
 
 
 def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

@@ -15,6 +15,7 @@ from labelwise.errors import SettingsError
 from labelwise.evaluate import Evaluation
 from labelwise.objectives import Objective
 from labelwise.predictor import Model
+from labelwise.training import checkpoint
 from labelwise.training import folder as run_folder
 from labelwise.training.build import (
     build_model,
@@ -35,6 +36,7 @@ from labelwise.training.loop import Loop, Validation
 from labelwise.training.optimizer import make_optimizer
 from labelwise.training.progress import Silent, Watch
 from labelwise.training.settings import Settings
+from labelwise.training.start import start_from
 from labelwise.training.state import Position, TrainingState
 from labelwise.training.step import compiles, make_loss
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
@@ -87,13 +89,16 @@ def train(
         watch.say(hint)
     facts = splits["train"].facts()
     objective = build_objective(settings, facts, model, fabric.device)
+    if settings.start is not None and (fresh or not checkpoint.is_there(folder / "checkpoint")):
+        source = Path(settings.start)
+        watch.say(start_from(source, model, objective, splits["train"], fingerprint(splits)))
     first = fabric.is_global_zero
     with run_folder.opened(folder, settings, fresh=fresh) if first else nullcontext():
         fabric.barrier()
         if run_folder.is_finished(folder):
             evaluation = Evaluation.load(folder / "evaluation.json")
             return Run(folder, evaluation, table, was_finished=True) if first else None
-        if settings.recipe.prior_bias:
+        if settings.start is None and settings.recipe.prior_bias:
             start_at_priors(model, objective, facts)
         with fastest_convolutions():
             trained = _fit(fabric, settings, folder, splits, model, objective, watch)

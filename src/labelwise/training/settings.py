@@ -59,7 +59,9 @@ class Settings(BaseModel):
     """Everything that decides a run.
 
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's own
-    knobs. ``squash`` scales whole pictures to the input, so that no edge is cut off.
+    knobs. ``start`` is the folder of a finished run with the same labels, whose backbone and head
+    this one begins with; ``weights`` are the backbone's alone. ``squash`` scales whole pictures to
+    the input, so that no edge is cut off.
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
     not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror
     image, at twice the cost. ``calibrate`` and ``rule`` name what is fitted on the validation
@@ -76,6 +78,7 @@ class Settings(BaseModel):
     options: dict[str, Any] = {}
     backbone: str = "small-cnn"
     weights: str | None = None
+    start: str | None = None
     image_size: int | None = Field(default=None, ge=1)
     squash: bool = False
     freeze: int = Field(default=0, ge=-1)
