@@ -148,6 +148,12 @@ def test_the_command_line_end_to_end(folder):
     packed = folder.path / "t.parquet"
     assert run("export", file, "-o", packed, "--set", "names=[y, x, z]").exit_code == 0
     assert load(packed).space.names == ("y", "x", "z")
+    tagged = folder.text("tagged.csv", "photo,tags\n0.jpg,x\n1.jpg,y\n")
+    named = ("--set", "columns.path=photo", "--set", "columns.labels=tags")
+    assert json.loads(run("describe", tagged, "--json", *named).output)["labels_per_image"] == [
+        0,
+        2,
+    ]
 
 
 def test_the_command_line_says_what_is_wrong(folder):

@@ -265,6 +265,7 @@ def test_a_byte_order_mark_quotes_and_blank_lines(folder):
         ),
         ("path,dog\na.jpg,1\nb.jpg,2\n", "row 2: the label column 'dog' must hold 1, 0 or nothing"),
         ("path,dog\na.jpg,-2\n", "'dog' must hold 1, 0 or nothing .* got '-2'"),
+        ("path,tags\na.jpg,dog\n", "if it names labels, set columns.labels=tags, "),
         ("path,labels\na.jpg,dog,cat\n", "Expected 2 columns, got 3"),
         ('path,labels\na.jpg,"dog,cat"\n', "row 1: 'labels' is split on '|' but holds a comma"),
         ("path,labels,unknown\na.jpg,x|y,y\n", "row 1: 'y' cannot be both present and unknown"),

@@ -1,7 +1,7 @@
 """``labelwise data``: describe a table, split it, hide labels, write it in another format."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ Source = Annotated[
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv .tsv .jsonl .parquet")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--set", help="An option of the format, KEY=VALUE (YAML), more than once."),
+    typer.Option("--set", help="An option of the format, as columns.labels=tags."),
 ]
 Skip = Annotated[bool, typer.Option("--skip-missing", help="Leave missing images out.")]
 Seed = Annotated[int, typer.Option(help="The seed of what is drawn by chance.")]
@@ -148,20 +148,10 @@ def export_table(
 
 
 def _load(source: str, options: list[str] | None, skip_missing: bool) -> "LabelTable":
-    import yaml
-
     from labelwise.data import load
-    from labelwise.errors import SettingsError
+    from labelwise.training.settings import nested, parse_assignments
 
-    given: dict[str, Any] = {}
-    for option in options or []:
-        key, equals, value = option.partition("=")
-        if not equals:
-            raise SettingsError(f"an option must be KEY=VALUE, got {option!r}")
-        try:
-            given[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise SettingsError(f"the value of {key!r} must be YAML, got {value!r}") from None
+    given = nested(parse_assignments(options or ()))
     return load(source, skip_missing=skip_missing, **given)
 
 

@@ -90,7 +90,7 @@ def read_one_hot(batch: Any, headers: Sequence[str], at: At) -> tuple[SparseRows
         if not _is_scalar(column.type):
             raise DataError(
                 f"{at(0)}: the label column {header!r} must hold 1, 0 or nothing, "
-                f"got {column.type}; if it is not a label, ignore it"
+                f"got {column.type}{_way_out(header)}"
             )
         text = pc.fill_null(column.cast(pa.large_string()), "")
         text = pc.utf8_lower(pc.utf8_trim_whitespace(text))
@@ -102,9 +102,13 @@ def read_one_hot(batch: Any, headers: Sequence[str], at: At) -> tuple[SparseRows
             row = int((states[:, place] == 2).argmax())
             raise DataError(
                 f"{at(row)}: the label column {header!r} must hold 1, 0 or nothing (= unknown), "
-                f"got {str(column[row].as_py())!r}; if it is not a label, ignore it"
+                f"got {str(column[row].as_py())!r}{_way_out(header)}"
             )
     return _rows_where(states == 1), _rows_where(states == -1)
+
+
+def _way_out(header: str) -> str:
+    return f"; if it names labels, set columns.labels={header}, if it is no label, ignore={header}"
 
 
 def first_true(mask: Any) -> int:

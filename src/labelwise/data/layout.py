@@ -69,7 +69,8 @@ def find_layout(
     if found["path"] is None and found["image"] is None:
         raise DataError(
             f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
-            f"names the image, got {', '.join(map(repr, header)) or 'no columns'}"
+            f"names the image, or one set as columns.path; "
+            f"got {', '.join(map(repr, header)) or 'no columns'}"
         )
     rest = tuple(name for name in free if name not in found.values())
     one_hot = rest if found["labels"] is None else ()

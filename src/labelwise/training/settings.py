@@ -23,6 +23,7 @@ __all__ = [
     "Precision",
     "Settings",
     "differences",
+    "nested",
     "parse_assignments",
     "read_settings",
 ]
@@ -107,9 +108,7 @@ class Settings(BaseModel):
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys)."""
-    values = {} if file is None else _read_yaml(file)
-    for key, value in flags.items():
-        _put(values, key, value)
+    values = nested(flags, {} if file is None else _read_yaml(file))
     try:
         return Settings(**values)
     except ValidationError as error:
@@ -133,6 +132,14 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             raise SettingsError(f"the value of {key} is not valid YAML: {value!r}") from None
     return values
+
+
+def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return dotted keys as mappings in mappings, laid over those there are."""
+    merged = dict(within or {})
+    for key, value in values.items():
+        _put(merged, key, value)
+    return merged
 
 
 def differences(one: Settings, other: Settings) -> list[str]:
