@@ -4,9 +4,9 @@ Two processes that train in one folder would write over each other's checkpoints
 itself is locked while a run has it. The lock ends with its process, however that ends.
 """
 
-import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,9 @@ from pathlib import Path
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.files import write_error
 from labelwise.training.settings import Settings, differences, read_settings
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["RESULTS", "is_finished", "opened"]
 
@@ -31,6 +34,9 @@ def opened(folder: Path, settings: Settings, *, fresh: bool) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
+    if sys.platform == "win32":  # folders cannot be opened there
+        yield
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
