@@ -300,7 +300,7 @@ def cifar_binary(folder, train=120, test=60):
         (folder / f"{name}.bin").write_bytes(records.tobytes())
 
 
-def test_a_table_is_run_beside_the_papers_figures(tmp_path):
+def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
     cifar_binary(tmp_path / "data" / "cifar-100-binary")
     assert available(tmp_path / "data")["000-table2"]
     assert not available(tmp_path / "data")["001-table3"]
@@ -343,6 +343,14 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path):
     assert not (runs / "softmax-or-none at 77 % empty").exists()  # both rows are one run
     assert (runs / "softmax-or-none" / "seed-0" / "predictions" / "val.parquet").exists()
     assert not (runs / "binary" / "seed-0" / "predictions" / "val.parquet").exists()
+    # A figure that is infinite on one seed is so in the table, and nothing in JSON.
+    both = iter([np.inf, 1.0])
+    told = replace(EXPERIMENTS["000-table2"], figures=lambda run: {"AUROC": next(both)})
+    monkeypatch.setitem(EXPERIMENTS, "000-table2", told)
+    again = reproduce(replace(request, rows=("binary",)), runs, say=lambda text: None)
+    assert again.table()[1][1][:3] == ["", "ours", "∞"]
+    written = json.loads((runs / "figures.json").read_text(), parse_constant=pytest.fail)
+    assert [run["AUROC"] for run in written["binary"]] == [None, 1.0]
     assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
     written = (runs / "table.md").read_text()
     assert "By request: backbone small-cnn" in written

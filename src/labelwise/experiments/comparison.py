@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import isfinite, isinf
 from pathlib import Path
 
 from labelwise.errors import DataError
@@ -133,6 +133,8 @@ def show_figure(value: Interval, percent: bool) -> str:
     """Return a mean with half its interval: '81.7 ± 0.4', or only the mean of one run."""
     if not value.n:
         return "–"
+    if isinf(value.mean):
+        return "∞"
     scale = 100 if percent else 1
     size = abs(scale * value.mean)
     digits = 4 if size < 1 and not percent else 2 if size < 1000 else 0

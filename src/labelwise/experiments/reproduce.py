@@ -8,6 +8,7 @@ features, these are computed once.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -272,10 +273,16 @@ def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
     return {name: interval([run[name] for run in runs if name in run]) for name in names}
 
 
+def _finite(run: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the figures as JSON can hold them."""
+    return {name: value if isfinite(value) else None for name, value in run.items()}
+
+
 def _save(
     result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> None:
-    texts = {"table.md": result.markdown(), "figures.json": json.dumps(by_row, indent=1)}
+    figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
+    texts = {"table.md": result.markdown(), "figures.json": json.dumps(figures, indent=1)}
     for name, text in texts.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ One seed has no interval, and nothing can be told apart with it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, isinf, isnan, nan, sqrt
 
 import numpy as np
 from scipy.stats import t as student
@@ -44,12 +44,15 @@ class Difference:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of the values that are defined, with its 95 % interval over runs."""
-    kept = np.array([value for value in values if isfinite(value)])
+    """Return the mean of the values that are defined, with its 95 % interval over runs.
+
+    One that is infinite makes the mean so: the others' would flatter.
+    """
+    kept = np.array([value for value in values if not isnan(value)])
     if not len(kept):
         return Interval(nan, nan, nan, 0)
     mean = float(kept.mean())
-    if len(kept) == 1:
+    if len(kept) == 1 or isinf(mean):
         return Interval(mean, -inf, inf, 1)
     half = float(student.ppf(0.975, len(kept) - 1) * kept.std(ddof=1) / sqrt(len(kept)))
     return Interval(mean, mean - half, mean + half, len(kept))
