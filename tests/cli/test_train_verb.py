@@ -7,8 +7,6 @@ import pytest
 import yaml
 from test_app import call
 
-from labelwise.cli.text import duration
-
 SMALL = (
     *("--set", "data_options.num_train=96", "--set", "data_options.num_val=48"),
     *("--set", "data_options.num_test=48", "--set", "data_options.size=32"),
@@ -169,8 +167,3 @@ def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch,
     said = capsys.readouterr().out
     assert re.search(r"2 runs, about \d+ seconds in all", said)
     assert "seconds a run" in said
-
-
-def test_times_are_told_in_the_unit_people_would_use():
-    told = [duration(seconds) for seconds in (0.4, 119, 150, 3 * 3600, 1.2e6)]
-    assert told == ["0 seconds", "119 seconds", "2.5 minutes", "3.0 hours", "13.9 days"]

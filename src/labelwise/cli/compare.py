@@ -71,7 +71,8 @@ def compare(
     side_by_side = None if workers > 1 and features is None else table
     with resumable(out):
         done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=watch)
-    show_table(*done.table(), title="mean ± half the 95 % interval over seeds; per cent but losses")
+    title = "mean ± half the 95 % interval over seeds; per cent but losses"
+    show_table(*done.table(), title=title, names=1)
     say()
     for sentence in done.verdicts():
         say(sentence)

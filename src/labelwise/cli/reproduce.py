@@ -79,7 +79,7 @@ def reproduce(
         return
     with resumable(folder):
         done = carry_out(request, folder, workers=workers, say=say, watch=make_watch())
-    show_table(*done.table(), title=request.experiment.published.title)
+    show_table(*done.table(), title=request.experiment.published.title, names=2)
     for note in request.deviations():
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")

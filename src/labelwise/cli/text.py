@@ -53,13 +53,26 @@ def duration(seconds: float) -> str:
 
 
 def show_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str | None = None,
+    names: int = 0,
 ) -> None:
-    """Print a table; columns whose cells all look like numbers stand to the right."""
+    """Print a table; columns whose cells all look like numbers stand to the right.
+
+    One that is too wide is turned on its side, if its first ``names`` columns name the rows.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    if names and _width(columns, rows) > console.width:
+        turned = _turned(columns, rows, names)
+        columns, rows = min((columns, rows), turned, key=lambda table: _width(*table))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for number, column in enumerate(columns):
         cells = [row[number] for row in rows]
@@ -67,15 +80,27 @@ def show_table(
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
     console.print(table, highlight=False)
 
 
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    lines = [columns, *rows]
+    return sum(max(len(line[k]) for line in lines) + 1 for k in range(len(columns)))
+
+
+def _turned(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], names: int
+) -> tuple[list[str], list[list[str]]]:
+    header = ["", *(" ".join(filter(None, row[:names])) for row in rows)]
+    lines = range(names, len(columns))
+    return header, [[columns[k], *(row[k] for row in rows)] for k in lines]
+
+
 def _is_number(cell: str) -> bool:
+    if cell in ("–", "∞"):
+        return True
     try:
-        float(cell.rstrip("% ").replace(",", "") or "nan")
+        float(cell.partition(" ± ")[0].rstrip("% ").replace(",", "") or "nan")
     except ValueError:
         return False
     return True
