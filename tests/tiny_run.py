@@ -3,7 +3,18 @@
 import numpy as np
 
 from labelwise.data import FeatureRows, LabelTable
+from labelwise.training.progress import Silent
 from labelwise.training.settings import read_settings
+
+
+class Hearing(Silent):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
 
 
 def tiny_table(rows=96, seed=0, features=6):

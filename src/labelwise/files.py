@@ -11,15 +11,17 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from labelwise.errors import CheckpointError, LabelwiseError
 
-__all__ = ["load_tensors", "replacing", "save_tensors", "write_error"]
+__all__ = ["load_tensors", "part_of", "replacing", "save_tensors", "write_error"]
+
+T = TypeVar("T")
 
 KINDS = {
     torch.float64: "F64",
@@ -96,15 +98,26 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             stream.write(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the named tensors of a safetensors file, on the CPU."""
+def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
+    """Return the named tensors of a safetensors file, on the CPU; of one ``part`` by the rest."""
     try:
-        tensors: dict[str, Tensor] = load_file(path)
+        with safe_open(path, "pt") as file:
+            names = {name: name for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            chosen = names if part is None else part_of(names, part)
+            tensors: dict[str, Tensor] = {
+                rest: file.get_tensor(name) for rest, name in chosen.items()
+            }
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file: {error}") from None
     return tensors
+
+
+def part_of(named: Mapping[str, T], part: str) -> dict[str, T]:
+    """Return what is named ``part.rest``, by the rest."""
+    own = part + "."
+    return {name.removeprefix(own): one for name, one in named.items() if name.startswith(own)}
 
 
 def _force_to_disk(path: Path) -> None:

@@ -29,9 +29,10 @@ from labelwise.experiments.holdout import with_validation
 from labelwise.experiments.measures import MEASURES, measure
 from labelwise.experiments.memory import peak_memory, start_peak_memory
 from labelwise.experiments.outcome import Outcome
+from labelwise.experiments.pace import Pace, seconds_of
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.published import PUBLISHED
-from labelwise.experiments.reproduce import Request, available, reproduce
+from labelwise.experiments.reproduce import Request, available, jobs_of, open_data, reproduce
 from labelwise.experiments.runs import default_workers
 from labelwise.experiments.sources import Frozen
 from labelwise.experiments.statistics import Interval
@@ -41,6 +42,7 @@ from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment
 from labelwise.training.progress import Silent
+from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 from labelwise.types import DatasetFacts
 
@@ -383,6 +385,38 @@ def test_missing_data_says_what_to_put_where(tmp_path):
     assert Request("004-table2", rows=both[1:]).chosen_rows() == both
     told = [" ".join(Request("004-table2", quick=quick).deviations()) for quick in (False, True)]
     assert ["role fine-tuned: starts from the estimates" in text for text in told] == [True, False]
+
+
+def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_path, monkeypatch):
+    cifar_binary(tmp_path / "data" / "cifar-100-binary")
+    request = Request(
+        "000-table2",
+        tmp_path / "data",
+        quick=True,
+        seeds=(0,),
+        rows=("binary", "quasibinary", "softmax-or-none"),
+        overrides={"backbone": "small-cnn", "precision": "32", "weights": "not there"},
+    )
+    timed = []
+
+    def spy(settings, folder, **rest):
+        timed.append((settings.method, settings.recipe.epochs))
+        return train(settings, folder, **rest)
+
+    monkeypatch.setattr("labelwise.experiments.pace.train", spy)
+    jobs = list(jobs_of(request, tmp_path / "runs").values())
+    long = replace(request, overrides={**request.overrides, "recipe.epochs": 60})
+    jobs.append(jobs_of(replace(long, rows=("binary",)), tmp_path / "long")["binary", 0])
+    found = seconds_of(jobs, open_data(request))
+    assert timed == [("bce", 2), ("softmax-or-none", 2)]
+    binary, quasibinary, _, longer = (found[job.folder] for job in jobs)
+    assert longer > binary == quasibinary > 0  # all of one pace
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_pace_counts_training_and_predicted_images():
+    table = small_table(rows=240)  # 120 of train, 60 of val
+    assert Pace(5.0, 10.0).seconds(3, table) == pytest.approx(5 + (360 + (240 + 180) / 3) / 10)
 
 
 def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 import yaml
-from tiny_run import tiny_settings, tiny_table
+from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise.errors import (
     CheckpointError,
@@ -38,16 +38,6 @@ def assert_same_weights(one, other, **tolerance):
 
 def records(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-class Hearing(Silent):
-    """Keeps what is said."""
-
-    def __init__(self):
-        self.said = []
-
-    def say(self, text):
-        self.said.append(text)
 
 
 class Interrupting(Silent):

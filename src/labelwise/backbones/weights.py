@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from labelwise.errors import SettingsError
+from labelwise.files import part_of
 
 __all__ = ["PRETRAINED", "check_names", "fetch_hub", "fetch_url", "load_state", "read_state"]
 
@@ -55,10 +56,8 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def _backbone_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    own = "backbone."
-    found = {name.removeprefix(own): t for name, t in state.items() if name.startswith(own)}
     # Networks of timm and torchvision are wrapped, and are loaded by their own names.
-    return {name.removeprefix("network."): tensor for name, tensor in found.items()}
+    return {name.removeprefix("network."): t for name, t in part_of(state, "backbone").items()}
 
 
 def load_state(network: nn.Module, path: str | Path) -> None:

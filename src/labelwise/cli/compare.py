@@ -82,9 +82,14 @@ def compare(
 
 
 def _announce(plan: "Plan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
-    from labelwise.experiments.runs import run_seconds
+    from labelwise.experiments.pace import measure_pace
 
-    each = {name: run_seconds(plan.settings(name), table, watch) for name in plan.methods}
+    each = {
+        name: measure_pace(plan.settings(name), table, watch).seconds(
+            plan.base.recipe.epochs, table
+        )
+        for name in plan.methods
+    }
     runs = plan.num_runs // len(plan.methods)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
     show_table(["method", "runs", "seconds a run"], rows)

@@ -86,16 +86,22 @@ def reproduce(
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
+    from labelwise.experiments.pace import seconds_of
     from labelwise.experiments.reproduce import jobs_of, open_data
-    from labelwise.experiments.runs import run_seconds
     from labelwise.training.progress import make_watch
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
-    first = next(iter(runs.values()))
     watch = make_watch()
-    each = run_seconds(first.settings, open_data(request, watch), watch)
-    say(f"{len(runs)} runs of {first.settings.recipe.epochs} epochs, about {duration(each)} each")
-    say(f"{in_all(len(runs) * each, jobs)}, in {folder}")
+    seconds = seconds_of(runs.values(), open_data(request, watch), watch)
+    rows = {
+        place.parent.name: [str(job.settings.recipe.epochs), duration(seconds[place])]
+        for place, job in runs.items()
+    }
+    show_table(
+        ["row", "runs", "epochs", "each about"],
+        [[name, str(len(request.seeds)), *cells] for name, cells in rows.items()],
+    )
+    say(f"{len(runs)} runs, {in_all(sum(seconds.values()), jobs)}, in {folder}")
 
 
 def _show_rows(table: str) -> None:

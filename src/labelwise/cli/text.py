@@ -85,7 +85,7 @@ def show_table(
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     lines = [columns, *rows]
-    return sum(max(len(line[k]) for line in lines) + 1 for k in range(len(columns)))
+    return sum(max(len(line[k]) for line in lines) + 2 for k in range(len(columns))) - 2
 
 
 def _turned(

@@ -159,9 +159,8 @@ def _fit(
     else:
         instead = "is never chosen"
     if missing and trouble is not None:
-        who = "1 label" if missing == 1 else f"{missing} labels: each"
-        if scope == "shared":
-            who = "one threshold for all labels"
+        each = "1 label" if missing == 1 else f"{missing} labels: each"
+        who = "one threshold for all labels" if scope == "shared" else each
         warn(f"{who} {trouble} and {instead}", stacklevel=3)
     found = [otherwise if value is None else value for value in values]
     filled = [value for value in found if value is not None]

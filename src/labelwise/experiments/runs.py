@@ -13,11 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from time import perf_counter
 
-import numpy as np
 import torch
 
 from labelwise.data import LabelTable
@@ -28,7 +26,6 @@ from labelwise.files import replacing
 from labelwise.training.progress import OfMany, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
-from labelwise.training.step import compiles
 
 __all__ = [
     "FigureFunction",
@@ -36,14 +33,12 @@ __all__ = [
     "carry_out",
     "default_workers",
     "figures_of",
-    "run_seconds",
 ]
 
 Figures = dict[str, float]
 FigureFunction = Callable[[Outcome], Figures]
 COST = "cost.json"
 LOOK_SECONDS = 30.0  # between two words on how far runs side by side are
-_STEPS = {"cuda": 12, "cpu": 4}  # of the epochs that are timed; a GPU must warm up first
 
 
 @dataclass(frozen=True)
@@ -140,35 +135,6 @@ def figures_of(folder: Path, function: FigureFunction) -> Figures:
     """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
     cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
     return function(Outcome(folder)) | cost
-
-
-def run_seconds(settings: Settings, table: LabelTable, watch: Watch | None = None) -> float:
-    """Return an estimate of a run's seconds, from a few real steps on some training images.
-
-    Start, compilation and evaluation are as in that short run; an image is predicted, after each
-    epoch if it is of val and at the end, in a third of the time of training on it.
-    """
-    splits = table.splits()
-    split, val = splits["train"], splits.get("val")
-    on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
-    device = torch.device("cuda" if on_gpu else "cpu")
-    sample = split.subset(np.arange(min(len(split), _STEPS[device.type] * settings.batch_size)))
-    training = settings.recipe.epochs * len(split)
-    values = settings.model_dump(mode="json")
-    values["recipe"]["epochs"] = 2
-    values["hardware"]["compile"] = compiles(
-        settings.hardware, device, settings.hardware.devices, training // settings.batch_size
-    )
-    begun = perf_counter()
-    with TemporaryDirectory() as folder:
-        timed = watch and OfMany(watch, f"timing {settings.method}")
-        train(Settings(**values), Path(folder), table=sample, watch=timed)
-        lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    first, last = (line for line in map(json.loads, lines) if "epoch" in line)
-    steady = float(last["seconds"]) - float(first["seconds"])
-    once = perf_counter() - begun - 2 * steady
-    predicted = len(table) + settings.recipe.epochs * (0 if val is None else len(val))
-    return once + (training + predicted / 3) / float(last["images_per_second"])
 
 
 def _carry_out(job: Job, table: LabelTable | None, watch: Watch | None = None) -> Job:

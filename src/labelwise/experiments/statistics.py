@@ -53,7 +53,7 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(nan, nan, nan, 0)
     mean = float(kept.mean())
     if len(kept) == 1 or isinf(mean):
-        return Interval(mean, -inf, inf, 1)
+        return Interval(mean, -inf, inf, len(kept))
     half = float(student.ppf(0.975, len(kept) - 1) * kept.std(ddof=1) / sqrt(len(kept)))
     return Interval(mean, mean - half, mean + half, len(kept))
 

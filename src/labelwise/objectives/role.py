@@ -33,6 +33,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from labelwise.files import part_of
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
 from labelwise.objectives.device_estimates import DeviceEstimates
@@ -132,8 +133,7 @@ class ROLE(Objective):
 
     def start_from(self, state: Mapping[str, Tensor]) -> bool:
         """Take over the estimates of an earlier run, at rest and clipped to [1e-5, 1 - 1e-5]."""
-        kept = "table."
-        own = {name.removeprefix(kept): t for name, t in state.items() if name.startswith(kept)}
+        own = part_of(state, "table")
         if not own.keys() & {"records", "theta"}:  # of another method, or kept in a file
             return False
         kind = DenseEstimates if "theta" in own else DeviceEstimates

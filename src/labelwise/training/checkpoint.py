@@ -41,14 +41,17 @@ def is_there(folder: Path) -> bool:
     return bool(_places(folder))
 
 
-def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the tensors and facts of the newest checkpoint, or None if there is none."""
+def load_latest(
+    folder: Path, part: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Return the tensors (perhaps of one part) and facts of the newest checkpoint, or None."""
     places = _places(folder)
     if not places:
         return None
     path = places[-1] / "state.json"
     try:
-        return load_tensors(places[-1] / "state.safetensors"), json.loads(path.read_bytes())
+        tensors = load_tensors(places[-1] / "state.safetensors", part)
+        return tensors, json.loads(path.read_bytes())
     except CheckpointError as error:
         raise CheckpointError(f"{error}; start over with --fresh") from None
     except (OSError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Fabric for a run: devices, processes, precision."""
 
+import atexit
 import logging
 import os
 from collections.abc import Iterator
@@ -63,4 +64,12 @@ def make_fabric(*, accelerator: str = "auto", devices: int = 1, precision: Preci
         precision="bf16-mixed" if autocast_type(precision, accelerator) else "32-true",
     )
     fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(_leave_group)
     return fabric
+
+
+def _leave_group() -> None:
+    """Stop gloo's threads: a process that exits while they run may abort."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

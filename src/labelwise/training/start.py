@@ -42,8 +42,7 @@ def start_from(
 
 def _objective_of(folder: Path, fingerprint: str) -> dict[str, Tensor] | None:
     """Return the objective's last state, if the run was trained on the same images and labels."""
-    found = checkpoint.load_latest(folder / "checkpoint")
+    found = checkpoint.load_latest(folder / "checkpoint", "objective")
     if found is None or found[1].get("data") != fingerprint:
         return None
-    own = "objective."
-    return {name.removeprefix(own): t for name, t in found[0].items() if name.startswith(own)}
+    return found[0]

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from labelwise.distributed import gather_rows
 from labelwise.errors import CheckpointError
+from labelwise.files import part_of
 from labelwise.objectives import Objective
 from labelwise.predictor import Model
 from labelwise.training import checkpoint
@@ -96,19 +97,19 @@ class TrainingState:
             )
         try:
             self.position = Position(**{key: facts[key] for key in asdict(Position())})
-            self.model.load_state_dict(_part(tensors, "model"))
-            self.objective.load_state_dict(_part(tensors, "objective"))
+            self.model.load_state_dict(part_of(tensors, "model"))
+            self.objective.load_state_dict(part_of(tensors, "objective"))
             if self.average is not None:
-                self.average.model.load_state_dict(_part(tensors, "average"))
+                self.average.model.load_state_dict(part_of(tensors, "average"))
                 self.average.updates = facts["average_updates"]
-            moments = _part(tensors, "optimizer")
+            moments = part_of(tensors, "optimizer")
             restore_state(self.optimizer, _optimizer_state(moments, facts["groups"]))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"the checkpoint in {folder} does not fit these settings ({error}); "
                 "start over with --fresh"
             ) from error
-        _set_random_state(_part(tensors, "random"), rank, self.device)
+        _set_random_state(part_of(tensors, "random"), rank, self.device)
         return True
 
     def save_best(self, folder: Path) -> None:
@@ -119,9 +120,9 @@ class TrainingState:
         """Load the best weights into the deployed model, and their link."""
         if self.position.best_step is not None:
             tensors = checkpoint.load_best(folder, self.position.best_step)
-            self.deployed.load_state_dict(_part(tensors, "model"))
+            self.deployed.load_state_dict(part_of(tensors, "model"))
             if self.objective.link is not None:
-                self.objective.link.load_state_dict(_part(tensors, "link"))
+                self.objective.link.load_state_dict(part_of(tensors, "link"))
 
 
 def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
@@ -131,15 +132,6 @@ def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
 
 def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _part(tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
-    prefix = part + "."
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
 
 
 def _optimizer_parts(optimizer: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

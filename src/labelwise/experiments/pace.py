@@ -1,0 +1,82 @@
+"""Pace: how long runs will take, from a short one that is really carried out."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from labelwise.data import LabelTable
+from labelwise.experiments.runs import Job
+from labelwise.training.progress import OfMany, Watch
+from labelwise.training.run import train
+from labelwise.training.settings import Settings
+from labelwise.training.step import compiles
+
+__all__ = ["Pace", "measure_pace", "seconds_of"]
+
+SAME_PACE = {  # settings that change what is learnt, not how fast
+    *("method", "options", "weights", "start", "seed", "data_options"),
+    *("recipe", "calibrate", "rule", "zero_share"),
+}
+STEPS = {"cuda": 12, "cpu": 4}  # of the epochs that are timed; a GPU must warm up first
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a short run showed: the seconds of start, compilation and evaluation, and the rate."""
+
+    once: float
+    images_per_second: float
+
+    def seconds(self, epochs: int, table: LabelTable) -> float:
+        """Return the seconds of a run on ``table``.
+
+        An image is predicted, after each epoch if it is of val and at the end, in a third of the
+        time of training on it.
+        """
+        splits = table.splits()
+        validated = len(splits["val"]) if "val" in splits else 0
+        predicted = len(table) + epochs * validated
+        return self.once + (epochs * len(splits["train"]) + predicted / 3) / self.images_per_second
+
+
+def measure_pace(settings: Settings, table: LabelTable, watch: Watch | None = None) -> Pace:
+    """Return the pace of a run, from a few real steps on some training images."""
+    split = table.splits()["train"]
+    on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
+    device = torch.device("cuda" if on_gpu else "cpu")
+    sample = split.subset(np.arange(min(len(split), STEPS[device.type] * settings.batch_size)))
+    steps = settings.recipe.epochs * len(split) // settings.batch_size
+    values = settings.model_dump(mode="json")
+    values |= {"weights": None, "start": None}  # which cost no time, but may not be there yet
+    values["recipe"]["epochs"] = 2
+    values["hardware"]["compile"] = compiles(
+        settings.hardware, device, settings.hardware.devices, steps
+    )
+    begun = perf_counter()
+    with TemporaryDirectory() as folder:
+        timed = watch and OfMany(watch, f"timing {settings.method}")
+        train(Settings(**values), Path(folder), table=sample, watch=timed)
+        lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    first, last = (line for line in map(json.loads, lines) if "epoch" in line)
+    steady = float(last["seconds"]) - float(first["seconds"])
+    return Pace(perf_counter() - begun - 2 * steady, float(last["images_per_second"]))
+
+
+def seconds_of(
+    jobs: Iterable[Job], table: LabelTable, watch: Watch | None = None
+) -> dict[Path, float]:
+    """Return an estimate of the seconds of each job; those of one network are timed once."""
+    paces: dict[str, Pace] = {}
+    found = {}
+    for job in jobs:
+        network = job.settings.model_dump_json(exclude=SAME_PACE)
+        if network not in paces:
+            paces[network] = measure_pace(job.settings, table, watch)
+        found[job.folder] = paces[network].seconds(job.settings.recipe.epochs, table)
+    return found
