@@ -1,4 +1,4 @@
-"""Columns: the papers' own figures, computed from one run as each paper defines them (METHODS 11).
+"""Columns: the papers' own figures, computed from one run as each paper defines them.
 
 All in per cent except AUROC. Every function takes the outcome of a run and returns figures by
 printed name.

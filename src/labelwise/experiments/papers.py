@@ -1,6 +1,6 @@
 """EXPERIMENTS: every table and figure of the five papers as a runnable setting.
 
-``protocol`` is the paper's recipe as far as it is stated (METHODS); ``quick`` overrides it for a
+``protocol`` is the paper's recipe as far as it is stated; ``quick`` overrides it for a
 budget of minutes. ``rows`` says what distinguishes the rows. Keys are those of the settings file.
 """
 

@@ -1,6 +1,6 @@
 """The figures the papers print, table by table, so that ours can stand beside them.
 
-Columns are named as in METHODS: `mAP@class`, `mAP@sample`, `ACE`, `MCE`, `ECE`, ... all in per
+Columns: `mAP@class`, `mAP@sample`, `ACE`, `MCE`, `ECE`, ... all in per
 cent except AUROC. A missing figure ("failed to converge", "not in the text") is None.
 """
 

@@ -9,7 +9,7 @@ y left out, without gradient. The main head z (sigmoid) learns them as present:
 
 Each mean runs over the entries there are: B, (K-1) B and (L-K) B of them if K is an integer; for
 another K, (K-1) B is rounded. K = 1 has no candidates, and with alpha = 1 is cross-entropy plus
-paper 003's assume-negative loss. Unknown entries are read as in ``single_positive``. An image
+the paper's assume-negative loss. Unknown entries are read as in ``single_positive``. An image
 with several labels takes part with each of them, one with none only as a place for candidates.
 """
 

@@ -1,4 +1,4 @@
-"""ROLE, regularised online label estimation: Cole et al. 2021; papers 003 and 004.
+"""ROLE, regularised online label estimation: Cole et al., CVPR 2021.
 
 One logit theta for every (training image, label) holds the estimate y~ = sigmoid(theta) of a label
 nobody saw. Classifier f = sigmoid(v) and estimates teach each other; sg stops gradients:
@@ -7,7 +7,7 @@ nobody saw. Classifier f = sigmoid(v) and estimates teach each other; sg stops g
     reg   = 1/2 [ ((k^(f) - k) / K)^2 + ((k^(y~) - k) / K)^2 ]
     H(a, b) = a nl(b) + (1 - a) nl(1 - b),     P = 1 at observed positives, k^ as in EPR
 
-Both halves have one shape, so the loss is symmetric under f <-> y~. Paper 004 misplaces a bracket
+Both halves have one shape, so the loss is symmetric under f <-> y~. Islam et al. misplace a bracket
 of it (its eq. 5); the "bi-level" optimisation is plain joint descent. The estimates are found by
 ``Targets.index``, start as ``estimates`` says, and are trained by Adam at 10 times the
 classifier's learning rate, without weight decay. They are not deployed.

@@ -1,4 +1,4 @@
-"""Learning from single positive labels: Cole et al. 2021 (MLSPL); papers 003 and 004.
+"""Learning from single positive labels: Cole et al., CVPR 2021 (MLSPL).
 
 Of most images one present label is known and the rest is unknown. In ``Targets`` that is
 ``labels`` = 1 and ``observed`` = True at the known positives P, ``observed`` = False elsewhere.
@@ -19,7 +19,7 @@ out. With f = sigmoid(v), nl = -log, one value an entry, averaged over all B K e
 s is applied to both sides, as the public code does. IUN, the paper's bound with oracle negatives,
 is IU on data whose unknown entries are the hidden positives. PR's hinge max(0, 1 - f_p + f_j) is
 never cut off, because f lies in [0, 1]; the sum over pairs is therefore linear and takes O(K).
-Paper 003 averages WAN over images (its eq. 5, there called AN): ``per="image"`` is K times
+Garcin et al. average WAN over images (eq. 5, there called AN): ``per="image"`` is K times
 ``per="entry"``.
 
 The public code takes nl(p) = -log(p + 1e-5), eps inside the logarithm: ``eps_mode="code"``.

@@ -1,6 +1,6 @@
 """Start: a run that begins where an earlier one ended, with another recipe or method.
 
-The head alone first, then everything (004 calls it linear initialisation): a run with ``freeze=-1``
+The head alone first, then everything (linear initialisation, Cole et al.): a run with ``freeze=-1``
 and one that starts from it. A label keeps its place in the head, so both must have the same labels;
 for others ``weights`` takes the backbone alone. Where a method keeps estimates of the training
 labels, these go on too, if the training images are the same.
