@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.calibrate import platt
-from labelwise.data.posterior import posterior
+from labelwise.data.generated import posterior
 from labelwise.links import Link
 from labelwise.methods import make_objective
 from labelwise.objectives import Objective, PhiLink, precise_normalizer

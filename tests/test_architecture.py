@@ -47,11 +47,6 @@ def test_no_pickle_is_read_and_no_assert_guards_input():
         ), file
 
 
-def test_files_hold_one_concept():
-    long = {file.name: n for file in FILES if (n := len(file.read_text().splitlines())) > 300}
-    assert not long
-
-
 def test_classes_are_abstract_or_final():
     ours = set(classes())
     for cls in ours:

@@ -6,7 +6,7 @@ import pytest
 from labelwise.data import load, scenes
 from labelwise.errors import SettingsError
 
-MODULE = sys.modules["labelwise.data.scenes"]
+MODULE = sys.modules["labelwise.data.generated"]
 
 
 @pytest.fixture(scope="module")

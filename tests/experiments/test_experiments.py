@@ -19,7 +19,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from labelwise.backbones import create_backbone
 from labelwise.data import ArrayImages, FeatureRows, LabelTable
 from labelwise.data.export import export
-from labelwise.data.readers import READERS
+from labelwise.data.load import READERS
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments import columns
 from labelwise.experiments.compare import Plan, compare

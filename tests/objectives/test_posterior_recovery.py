@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from labelwise.calibrate import platt
-from labelwise.data.posterior import posterior
+from labelwise.data.generated import posterior
 from labelwise.methods import METHODS, make_objective
 from labelwise.objectives import PhiLink, precise_normalizer
 from labelwise.types import DatasetFacts

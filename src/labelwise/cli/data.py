@@ -100,7 +100,7 @@ def observe_table(
     source: Source,
     out: Out,
     single_positive: Annotated[
-        bool, typer.Option("--single-positive", help="Keep one present label an image.")
+        bool, typer.Option("--single-positive", help="Keep one present label per image.")
     ] = False,
     keep: Annotated[float | None, typer.Option(help="Keep each label known at this rate.")] = None,
     flip_present: Annotated[float, typer.Option(help="Chance that present turns absent.")] = 0.0,
@@ -171,8 +171,7 @@ def _shares(text: str) -> dict[str, float]:
 def _against_papers(source: str, table: "LabelTable") -> tuple[bool, list[str]]:
     """Return whether counts are stated of this format, and the sentences where they differ."""
     from labelwise.data.describe import count_mismatches
-    from labelwise.data.load import find_parts
-    from labelwise.data.readers import GENERATED
+    from labelwise.data.load import GENERATED, find_parts
 
     parts = [] if source in GENERATED else find_parts(source)
     if len(parts) != 1 or not parts[0][1].counts:

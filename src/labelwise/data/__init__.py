@@ -2,6 +2,7 @@
 
 from labelwise.data.describe import Description, describe
 from labelwise.data.export import export
+from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.images import (
     ArrayImages,
     BytesImages,
@@ -14,8 +15,6 @@ from labelwise.data.images import (
 )
 from labelwise.data.load import load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
-from labelwise.data.posterior import PosteriorData, posterior
-from labelwise.data.scenes import scenes
 from labelwise.data.sets import LabelSets
 from labelwise.data.split import mlspl_split, stratified_split
 from labelwise.data.table import LabelTable

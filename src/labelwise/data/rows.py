@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from labelwise.data.columns import Vocabulary
 from labelwise.data.images import FileImages, ImageSource
 from labelwise.data.names import Names
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
-from labelwise.data.vocabulary import Vocabulary
 from labelwise.errors import DataError
 
 __all__ = ["IMAGE_SUFFIXES", "from_rows", "image_files", "label_names", "read_json", "read_lines"]
@@ -61,7 +61,7 @@ def from_rows(
 
 
 def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
-    """Return given names as a list; text is a file with one name a line."""
+    """Return given names as a list; text is a file with one name per line."""
     if names is None:
         return None
     if isinstance(names, str | Path):

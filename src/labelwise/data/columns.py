@@ -1,6 +1,13 @@
-"""Columns that hold labels, as Arrow arrays, to sparse rows of vocabulary numbers."""
+"""What the columns of a label table mean, and label columns as sparse rows of label numbers.
 
-from collections.abc import Callable, Sequence
+Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``file``, ``id``)
+names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
+is a list or text split on ``|``, ``unknown`` names labels not known, ``split`` and ``group`` are
+optional. Without ``labels`` every other column is a label holding 1, 0, or nothing (also -1) for
+unknown.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +16,120 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.vocabulary import Vocabulary
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
+from labelwise.types import LabelSpace, nearest
 
-__all__ = ["SparseRows", "first_true", "read_lists", "read_one_hot"]
+__all__ = [
+    "SparseRows",
+    "TableColumns",
+    "Vocabulary",
+    "find_columns",
+    "first_true",
+    "read_lists",
+    "read_one_hot",
+]
 
+MEANINGS = ("path", "image", "labels", "unknown", "split", "group")
+PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
 EVERYTHING = "*"
 STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 STATES |= {"": -1, "-1": -1, "-1.0": -1, "nan": -1}  # unknown
 At = Callable[[int], str]  # the name of a row of this batch, for errors
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The header of each meaning, None where there is none, and the one-hot label columns."""
+
+    path: str | None
+    image: str | None
+    labels: str | None
+    unknown: str | None
+    split: str | None
+    group: str | None
+    one_hot: tuple[str, ...]
+
+    def headers(self) -> list[str]:
+        """Return the headers that are read."""
+        named = (self.path, self.image, self.labels, self.unknown, self.split, self.group)
+        return [header for header in named if header is not None] + list(self.one_hot)
+
+
+def find_columns(
+    header: Sequence[str],
+    where: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    text_only: bool = False,
+) -> TableColumns:
+    """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
+    for name in header:
+        if list(header).count(name) > 1:
+            raise DataError(f"{where}: the column {name!r} is there twice; rename one")
+    given = dict(columns or {})
+    for meaning, name in given.items():
+        if meaning not in MEANINGS:
+            raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
+        if name not in header:
+            raise DataError(f"{where}: there is no column {name!r}{nearest(name, header)}")
+    for name in ignore:
+        if name not in header:
+            raise DataError(f"{where}: cannot ignore column {name!r}{nearest(name, header)}")
+    free = [name for name in header if name not in ignore and name not in given.values()]
+    found = {meaning: given.get(meaning) for meaning in MEANINGS}
+    known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
+    known["path"] = PATH_HEADERS
+    if text_only:
+        known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
+    for meaning, choices in known.items():
+        if found[meaning] is None:
+            found[meaning] = next((name for name in choices if name in free), None)
+    if found["path"] is None and found["image"] is None:
+        raise DataError(
+            f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
+            f"names the image, or one set as columns.path; "
+            f"got {', '.join(map(repr, header)) or 'no columns'}"
+        )
+    rest = tuple(name for name in free if name not in found.values())
+    one_hot = rest if found["labels"] is None else ()
+    if found["labels"] is None and not one_hot:
+        raise DataError(f"{where}: there must be a column 'labels', or one column for each label")
+    if one_hot and found["unknown"] is not None:
+        raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
+    return TableColumns(**found, one_hot=one_hot)
+
+
+class Vocabulary:
+    """Numbers names as they come; if the names were given beforehand, any other is an error."""
+
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self.closed = names is not None
+        self._space = LabelSpace(tuple(names or ()))
+        self._numbers = {name: number for number, name in enumerate(self._space.names)}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def number(self, name: str, where: str) -> int:
+        """Return the number of a name; ``where`` goes before the error."""
+        if name not in self._numbers:
+            if self.closed:
+                raise DataError(f"{where}: unknown label {name!r}{nearest(name, self._numbers)}")
+            self._numbers[name] = len(self._numbers)
+        return self._numbers[name]
+
+    def finish(self) -> tuple[LabelSpace, NDArray[np.int32]]:
+        """Return the space (as given, else sorted by name), and each number's column in it."""
+        if self.closed:
+            return self._space, np.arange(len(self), dtype=np.int32)
+        names = sorted(self._numbers)
+        columns = np.empty(len(names), np.int32)
+        columns[[self._numbers[name] for name in names]] = np.arange(len(names))
+        return LabelSpace(tuple(names)), columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +193,7 @@ def read_lists(
 
 
 def read_one_hot(batch: Any, headers: Sequence[str], at: At) -> tuple[SparseRows, SparseRows]:
-    """Return the present and the unknown labels of one column a label; column k is number k."""
+    """Return the present and the unknown labels of one column per label; column k is number k."""
     states = np.empty((batch.num_rows, len(headers)), np.int8)
     words = pa.array(list(STATES), pa.large_string())
     values = np.array([*STATES.values(), 2], np.int8)

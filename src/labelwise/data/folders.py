@@ -1,13 +1,20 @@
-"""WebDataset tar shards: files that share a key are one sample, an image and its labels.
+"""Folders of class folders, of Hugging Face datasets, and of WebDataset tar shards.
 
-The labels are in ``key.json`` (a list, or an object with ``labels`` and perhaps ``unknown``,
-``split`` and ``group``), in ``key.txt`` (names split on ``|``) or in ``key.cls`` (one class). The
-images stay in the shard; only their places are kept. Shards named ``train-...`` are a split.
+    class/image, split/class/image       one label per image
+    metadata.csv, .jsonl or .parquet     names the image files in ``file_name``
+    train-00000-of-00002.parquet, ...    the images themselves; also in the folder data
+    *.tar                                files that share a key are one sample
+
+In a shard the labels are in ``key.json`` (a list, or an object with ``labels`` and perhaps
+``unknown``, ``split`` and ``group``), in ``key.txt`` (names split on ``|``) or in ``key.cls`` (one
+class). The images stay in the shard; only their places are kept. Shards named ``train-...`` are a
+split.
 """
 
 import json
+import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +22,96 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from labelwise.data.gather import SPLIT_WORDS, Gather
+from labelwise.data.columns import TableColumns, Vocabulary
 from labelwise.data.images import SpanImages
-from labelwise.data.layout import Layout
-from labelwise.data.rows import IMAGE_SUFFIXES, label_names
+from labelwise.data.rows import IMAGE_SUFFIXES, from_rows, image_files, label_names
 from labelwise.data.table import LabelTable
-from labelwise.data.vocabulary import Vocabulary
+from labelwise.data.tabular import SPLIT_WORDS, TableBuilder, read_tables
 from labelwise.errors import DataError
 
-__all__ = ["read_webdataset"]
+__all__ = [
+    "HUGGINGFACE_MARKS",
+    "read_folder",
+    "read_huggingface",
+    "read_webdataset",
+    "split_folders",
+]
 
+HUGGINGFACE_MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "data/*.parquet", "train/*.parquet")
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 Span = tuple[int, int, int]  # shard, offset, size
-COLUMNS = ("labels", "unknown", "split", "group")
+SAMPLE_COLUMNS = ("labels", "unknown", "split", "group")
+
+
+def read_folder(path: Path) -> LabelTable:
+    """Return the table of ``class/image`` or ``split/class/image``; one label per image."""
+    parts = split_folders(path)
+    labels, split = [], []
+    files = image_files(path)
+    for file in files:
+        places = Path(file).parts[:-1]
+        if parts:
+            if places[:1] and places[0] not in parts:
+                raise DataError(f"{path}: beside {min(parts)!r} there must be no {places[0]!r}")
+            split.append(parts[places[0]] if places else "")
+            places = places[1:]
+        if not places:
+            raise DataError(f"{path}: every image must be in the folder of its class, got {file!r}")
+        labels.append([places[0]])
+    if not files:
+        raise DataError(f"{path}: there are no images in folders of classes")
+    return from_rows((path, files), labels, split=split or None, name=path.name)
+
+
+def split_folders(path: Path) -> dict[str, str]:
+    """Return the folders named after a split and the split each means, {} if there are none."""
+    folders = [entry.name for entry in path.iterdir() if entry.is_dir()]
+    return {name: SPLIT_WORDS[name.lower()] for name in folders if name.lower() in SPLIT_WORDS}
+
+
+def read_huggingface(
+    path: Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    names: Sequence[str] | str | Path | None = None,
+    separator: str = "|",
+    ignore: Sequence[str] | str = (),
+) -> LabelTable:
+    """Return the table of a folder with metadata files or Parquet shards."""
+    folders: list[tuple[Path, str | None]] = [(path, None), (path / "data", None)]
+    folders += [(path / folder, split) for folder, split in sorted(split_folders(path).items())]
+    files = [
+        (at / name, split)
+        for at, split in folders
+        for name in METADATA_NAMES
+        if (at / name).is_file()
+    ]
+    if not files:
+        files = [
+            (shard, split or _split_of(shard))
+            for at, split in folders
+            for shard in sorted(at.glob("*.parquet"))
+        ]
+    if not files:
+        raise DataError(
+            f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet, "
+            "or Parquet files such as train-00000-of-00001.parquet"
+        )
+    return read_tables(
+        files,
+        columns=columns,
+        names=names,
+        separator=separator,
+        ignore=ignore,
+        called=path.resolve().name,
+    )
+
+
+def _split_of(shard: Path) -> str | None:
+    """Return the split in a shard's name, if there is one and only one."""
+    words = re.split(r"[^a-z]+", shard.stem.lower())
+    splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def read_webdataset(
@@ -47,10 +132,12 @@ def read_webdataset(
             ids.append(f"{shard.name}/{key}{image}")
             sample = _labels(shard, key, labels, files[labels], separator)
             samples.append({"split": split, **sample} if split else sample)
-    used = [name for name in COLUMNS if any(name in sample for sample in samples)]
-    found = {name: name if name in used else None for name in COLUMNS}
-    layout = Layout(**{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=())
-    gather = Gather(layout, Vocabulary(label_names(names)), separator=separator)
+    used = [name for name in SAMPLE_COLUMNS if any(name in sample for sample in samples)]
+    found = {name: name if name in used else None for name in SAMPLE_COLUMNS}
+    layout = TableColumns(
+        **{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=()
+    )
+    gather = TableBuilder(layout, Vocabulary(label_names(names)), separator=separator)
     if samples:
         gather.add(_batch(ids, samples, used), path.name, 0)
     table = gather.finish(path, path.stem)
@@ -121,7 +208,7 @@ def _labels(
     for name in ("split", "group"):
         if name in sample and not isinstance(sample[name], str | int):
             raise DataError(f"{where}: {name!r} must be text, got {sample[name]!r:.60}")
-    return {name: sample[name] for name in COLUMNS if name in sample}
+    return {name: sample[name] for name in SAMPLE_COLUMNS if name in sample}
 
 
 def _batch(ids: list[str], samples: list[dict[str, Any]], used: list[str]) -> Any:

@@ -1,0 +1,238 @@
+"""Tabular files as a header and Arrow batches: CSV, TSV, JSON Lines, Parquet.
+
+Every value of CSV and TSV is text; JSON Lines has one object per line whose keys are the columns.
+Class names of Parquet are taken from ``classes`` or ``<column>_names`` (JSON lists) in its
+metadata, or from the features that Hugging Face ``datasets`` writes. These also state which column
+holds images and which one classes; where there are two of a kind, nothing is taken from it.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+
+from labelwise.errors import DataError
+
+__all__ = ["TabularFile", "open_delimited", "open_jsonlines", "open_parquet"]
+
+BLOCK_BYTES = 1 << 22
+BATCH_ROWS = 16384
+BATCH_BYTES = 1 << 26
+READ_BYTES = 1 << 20
+
+
+def _no_names(header: str) -> list[str] | None:
+    return None
+
+
+@dataclass(frozen=True)
+class TabularFile:
+    """``batches(headers)`` yields record batches of these columns.
+
+    ``class_names(header)`` gives the names a file states for a column's classes, or None;
+    ``meanings`` are the columns whose meaning it states, such as {"labels": "label"}; a
+    ``text_only`` format cannot hold the bytes of images.
+    """
+
+    header: Sequence[str]
+    batches: Callable[[list[str]], Iterator[Any]]
+    class_names: Callable[[str], list[str] | None] = _no_names
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    text_only: bool = False
+
+
+def open_delimited(path: Path) -> TabularFile:
+    """Return the table in a .csv or .tsv file with a header line."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with path.open("rb") as stream:
+        first = stream.readline(BLOCK_BYTES)
+    try:
+        line = first.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8") from None
+    try:
+        header = next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as error:
+        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+    if not any(name.strip() for name in header):
+        raise DataError(f"{path.name}: the table is empty")
+    return TabularFile(header, partial(_delimited_batches, path, delimiter), text_only=True)
+
+
+def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterator[Any]:
+    rows = 0
+    try:
+        with arrow_csv.open_csv(
+            path,
+            read_options=arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: pa.string() for name in headers},
+                include_columns=headers,
+                strings_can_be_null=False,
+            ),
+        ) as reader:
+            for batch in reader:
+                yield batch
+                rows += batch.num_rows
+    except pa.ArrowInvalid as error:
+        text = str(error).splitlines()[0]
+        if "utf8" in text.lower():
+            text = f"it is not UTF-8 text after row {rows}; save it as UTF-8"
+        raise DataError(f"{path.name}: the table cannot be read ({text})") from None
+    except pa.ArrowKeyError as error:
+        raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+
+
+def open_jsonlines(path: Path) -> TabularFile:
+    """Return the table in a .jsonl file; the first object says which columns there are."""
+    first = next(_json_objects(path), None)
+    if first is None:
+        raise DataError(f"{path.name}: the table is empty")
+    return TabularFile(list(first[1]), partial(_json_batches, path), text_only=True)
+
+
+def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8-sig"))
+            except UnicodeDecodeError:
+                raise DataError(
+                    f"{path.name}, line {number}: it is not UTF-8 text; save it as UTF-8"
+                ) from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path.name}, line {number}: not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise DataError(f"{path.name}, line {number}: must be an object, got {row!r:.60}")
+            yield number, row
+
+
+def _json_batches(path: Path, headers: list[str]) -> Iterator[Any]:
+    rows = _json_objects(path)
+    first = _json_objects(path)
+    columns = set(next(first)[1])
+    while chunk := list(islice(rows, BATCH_ROWS)):
+        for number, row in chunk:
+            strange = row.keys() - columns
+            if strange:
+                raise DataError(
+                    f"{path.name}, line {number}: the key {min(strange)!r} is not in the first line"
+                )
+        arrays = [
+            _json_column(path.name, name, [(n, row.get(name)) for n, row in chunk])
+            for name in headers
+        ]
+        yield pa.record_batch(arrays, headers)
+
+
+def _json_column(where: str, name: str, cells: list[tuple[int, Any]]) -> Any:
+    values = [value for _, value in cells]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int, float}:
+        kinds = set()
+    if len(kinds) > 1:
+        number = next(n for n, value in cells if type(value) is not type(values[0]))
+        raise DataError(f"{where}, line {number}: {name!r} must be of one kind in all lines")
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+        raise DataError(
+            f"{where}, lines {cells[0][0]} to {cells[-1][0]}: {name!r} must hold plain values "
+            "or lists of names"
+        ) from None
+
+
+def open_parquet(path: Path) -> TabularFile:
+    """Return the table in a .parquet file."""
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(f"{path.name}: this is not a Parquet file ({_line(error)})") from None
+    metadata = schema.metadata or {}
+    features = _features(metadata, path.name)
+    return TabularFile(
+        schema.names,
+        partial(_parquet_batches, path),
+        partial(_class_names, metadata, features, path.name),
+        _meanings(features),
+    )
+
+
+def _parquet_batches(path: Path, headers: list[str]) -> Iterator[Any]:
+    try:
+        # Read ahead, all row groups would stay in memory until the file is closed.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES) as file:
+            rows = _rows_at_once(file.metadata.num_rows, path.stat().st_size)
+            yield from file.iter_batches(rows, columns=headers, use_threads=False)
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise DataError(f"{path.name}: the table cannot be read ({_line(error)})") from None
+
+
+def _rows_at_once(num_rows: int, size: int) -> int:
+    """Return how many rows of a file of so many bytes are read at once: few if it holds images.
+
+    Sizes of single columns would say more, but asking a damaged file for them aborts Arrow.
+    """
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * num_rows // max(size, 1)))
+
+
+def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, Any]]:
+    """Return Hugging Face's description of each column, that of its items if it holds lists."""
+    if b"huggingface" not in metadata:
+        return {}
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {header: _item(feature) for header, feature in features.items()}
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"{where}: the metadata of Hugging Face is broken ({error})") from None
+
+
+def _item(feature: Any) -> dict[str, Any]:
+    if isinstance(feature, list):  # how older versions write lists
+        feature = {"feature": feature[0]} if feature else {}
+    item = feature.get("feature", feature) if isinstance(feature, dict) else {}
+    return item if isinstance(item, dict) else {}
+
+
+def _meanings(features: dict[str, dict[str, Any]]) -> dict[str, str]:
+    meanings = {}
+    for meaning, kind in (("image", "Image"), ("labels", "ClassLabel")):
+        headers = [header for header, item in features.items() if item.get("_type") == kind]
+        if len(headers) == 1:
+            meanings[meaning] = headers[0]
+    return meanings
+
+
+def _class_names(
+    metadata: dict[bytes, bytes], features: dict[str, dict[str, Any]], where: str, header: str
+) -> list[str] | None:
+    for key in (f"{header}_names", "classes"):
+        if key.encode() in metadata:
+            return _names(metadata[key.encode()], where)
+    names = features.get(header, {}).get("names")
+    return None if names is None else _names(json.dumps(names), where)
+
+
+def _names(text: bytes | str, where: str) -> list[str]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{where}: the class names in the metadata are broken ({error})") from None
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise DataError(f"{where}: the class names in the metadata must be a list of text")
+    return value
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
