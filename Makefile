@@ -1,9 +1,16 @@
 # The two commands: `make demo` and `make test`. Both install what they need into .venv first.
+#
+#   PYTHON=python3.12            the interpreter that .venv is made from
+#   TORCH_INDEX=URL              another index to take torch from, such as the CPU-only wheels of
+#                                https://download.pytorch.org/whl/cpu (pip's own configuration works too)
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TORCH_INDEX ?=
+PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+  $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: help install browser demo test check bench docs clean
@@ -13,7 +20,7 @@ help: ## show this list
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,onnx,search,serve]"
+	$(PIP) -e ".[dev,docs]"
 	@touch "$(STAMP)"
 
 install: $(STAMP) ## create .venv and install labelwise into it
@@ -37,7 +44,7 @@ check: install ## format, lint, types, layers
 	"$(BIN)/lint-imports"
 
 bench: install ## print every benchmark's ratios
-	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(PIP) -e ".[bench]"
 	@for name in arrays data objectives posterior training; do \
 	  echo "== $$name"; OMP_NUM_THREADS=1 "$(BIN)/python" "benchmarks/$$name.py" || status=1; \
 	done; exit $${status:-0}
