@@ -1,4 +1,4 @@
-"""The habits that a linter cannot keep: one sigmoid, shallow classes, no pickle, small files."""
+"""The habits that a linter cannot keep: one sigmoid, shallow classes, no pickle."""
 
 import importlib
 import inspect

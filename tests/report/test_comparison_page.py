@@ -14,17 +14,20 @@ from PIL import Image
 
 from labelwise.experiments.comparison import Comparison
 from labelwise.experiments.measures import MEASURES
+from labelwise.markup.svg import LETTER, Axis, spread
 from labelwise.report import save_comparison_charts, write_comparison
-from labelwise.report.charts.dots import Dots, dot_plot, limits
-from labelwise.report.charts.named import NamedPoint, named_points
 from labelwise.report.comparison import comparison_page
-from labelwise.report.comparison.how import GLOSS
-from labelwise.report.comparison.measures import GROUPS
-from labelwise.report.comparison.plots import price_points
-from labelwise.report.comparison.price import paid
-from labelwise.report.comparison.search import LENGTHS, retrieval_lines
-from labelwise.report.comparison.standing import best_of, standings
-from labelwise.report.svg import LETTER, Axis, spread
+from labelwise.report.comparison_charts import (
+    GLOSS,
+    GROUPS,
+    LENGTHS,
+    best_of,
+    paid,
+    retrieval_lines,
+    standings,
+)
+from labelwise.report.comparison_plots import price_points
+from labelwise.report.points import Dots, NamedPoint, dot_plot, limits, named_points
 
 EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
 SECTIONS = ["verdicts", "measures", "price", "search", "table", "knobs", "how"]

@@ -15,13 +15,12 @@ from sample_scores import Halved, sample
 from labelwise.decide import Threshold
 from labelwise.evaluate import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
+from labelwise.markup.html import Markup, join, tag
+from labelwise.markup.svg import ticks
 from labelwise.predictions import Predictions
 from labelwise.report import choose_examples, write_report
-from labelwise.report.charts.lines import Series, line_chart
-from labelwise.report.html import Markup, join, tag
-from labelwise.report.page import page
-from labelwise.report.sections.training import curves
-from labelwise.report.svg import ticks
+from labelwise.report.charts import Series, line_chart
+from labelwise.report.page import curves, page
 
 EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
 

@@ -13,7 +13,7 @@ from labelwise.decide import Threshold
 from labelwise.evaluate import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.report import plots
-from labelwise.report.charts.reliability import wilson
+from labelwise.report.charts import wilson
 
 mpl.use("Agg")
 

@@ -19,9 +19,10 @@ from torch import Tensor
 from labelwise.data import FeatureRows, ImageSource
 from labelwise.errors import ImageError
 from labelwise.links import Link
+from labelwise.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.predictions import Predictions
 
-__all__ = ["Example", "ExampleGroup", "Guess", "choose_examples"]
+__all__ = ["Example", "ExampleGroup", "Guess", "choose_examples", "example_section"]
 
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly
@@ -187,3 +188,69 @@ def picture_address(image: Image.Image) -> str:
         small.convert("RGB").save(stream, "JPEG", quality=82, optimize=True)
         kind = "jpeg"
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode('ascii')}"
+
+
+MARKS = {"present": "✓", "absent": "", "unknown": "?"}
+
+
+def example_section(groups: Sequence[ExampleGroup]) -> Markup | None:
+    """Return the section, or nothing without examples."""
+    if not groups:
+        return None
+    return section(
+        "examples",
+        "Examples",
+        paragraph(
+            "Each image with its four surest labels. ✓ marks a label that is truly present, "
+            "? one that is unknown.",
+            class_="muted",
+        ),
+        *map(_group, groups),
+    )
+
+
+def _group(group: ExampleGroup) -> Markup:
+    return join(
+        tag("h3", group.title),
+        paragraph(group.reason, class_="muted"),
+        tag(
+            "ul",
+            *(tag("li", _card(e), class_="example") for e in group.examples),
+            class_="examples",
+        ),
+    )
+
+
+def _card(example: Example) -> Markup:
+    truth = ", ".join(example.truth) + (f" and {example.more} more" if example.more else "")
+    picture = None
+    if example.picture is not None:
+        picture = tag(
+            "img",
+            src=example.picture,
+            alt=f"{example.id}: {truth or 'no label'}",
+            class_="tiny" if example.tiny else None,
+        )
+    return join(
+        picture,
+        tag(
+            "ul",
+            *map(_guess_line, example.guesses),
+            class_="guesses" if picture else "guesses bare",
+        ),
+        tag("div", tag("span", "True: ", class_="muted"), truth or "none of them", class_="truth"),
+        tag("div", example.id, class_="id"),
+    )
+
+
+def _guess_line(guess: Guess) -> Markup:
+    yes = "yes" if guess.state == "present" else None
+    bar = tag("i", style=f"width:{100 * guess.prob:.1f}%", class_=yes)
+    return tag(
+        "li",
+        tag(
+            "span", f"{guess.name} {MARKS[guess.state]}".rstrip(), class_=f"of {yes or ''}".strip()
+        ),
+        tag("span", chance(guess.prob)),
+        tag("span", bar, class_="meter", aria_hidden="true"),
+    )

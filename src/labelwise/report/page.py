@@ -1,21 +1,71 @@
-"""The report of one evaluation: its parts, in the order in which they are read."""
+"""The report of one evaluation: its parts in the order in which they are read, and its file.
 
-from collections.abc import Sequence
+Here are also the parts that need no chart of their own: the headline, the training curves and how
+everything was computed.
+"""
 
-from labelwise.evaluate import Evaluation
-from labelwise.report.document import document
-from labelwise.report.examples import ExampleGroup
-from labelwise.report.sections.calibration import calibration
-from labelwise.report.sections.decisions import decisions
-from labelwise.report.sections.examples import examples as show_examples
-from labelwise.report.sections.glance import glance
-from labelwise.report.sections.how import facts, how
-from labelwise.report.sections.labels import labels
-from labelwise.report.sections.search import search
-from labelwise.report.sections.training import History, training
-from labelwise.report.sections.zero_label import zero_label
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
 
-__all__ = ["page"]
+from labelwise.evaluate import Evaluation, Figure
+from labelwise.files import replacing
+from labelwise.markup import (
+    Markup,
+    document,
+    figure,
+    join,
+    paragraph,
+    percent,
+    plain,
+    section,
+    tag,
+)
+from labelwise.report.calibration import calibration
+from labelwise.report.charts import Series, line_chart
+from labelwise.report.decisions import decisions, zero_label
+from labelwise.report.examples import ExampleGroup, example_section
+from labelwise.report.labels import labels, search
+
+__all__ = ["History", "curves", "page", "write_report"]
+
+History = Sequence[Mapping[str, Any]]
+Points = list[tuple[float, float]]
+
+POINTS = 400
+CHARTS = 9
+CLOCK = "step"
+STYLES = ("after", "before", "present", "absent")
+QUIET = frozenset({CLOCK, "epoch", "epoch_loss", "images_per_second", "seconds", "best"})
+NAMES = {  # key of a record: chart, line
+    "loss": ("Loss", "training"),
+    "val_map": ("Validation mAP", "over labels"),
+    "val_map_sample": ("Validation mAP", "over images"),
+    "val_log_loss": ("Validation log loss", "validation"),
+    "link.log_normalizer": ("Normaliser, log C", "log C of the quasibinary link"),
+    "lr": ("Learning rate", "learning rate"),
+}
+
+
+def write_report(
+    evaluation: Evaluation,
+    path: str | Path,
+    *,
+    title: str = "How well it works",
+    examples: Sequence[ExampleGroup] = (),
+    history: History | None = None,
+) -> Path:
+    """Write the report to ``path`` and return it.
+
+    ``history`` holds the records of ``metrics.jsonl``; ``examples`` comes from
+    :func:`choose_examples`.
+    """
+    path = Path(path)
+    with replacing(path) as temporary:
+        text = page(evaluation, title=title, examples=examples, history=history)
+        temporary.write_text(text, encoding="utf-8")
+    return path
 
 
 def page(
@@ -36,8 +86,136 @@ def page(
             ("zero-label", "Nothing here", zero_label(evaluation)),
             ("search", "Search", search(evaluation)),
             ("labels", "Labels", labels(evaluation)),
-            ("examples", "Examples", show_examples(examples)),
+            ("examples", "Examples", example_section(examples)),
             ("training", "Training", training(history)),
             ("how", "How", how(evaluation)),
         ],
     )
+
+
+def glance(evaluation: Evaluation) -> Markup:
+    """Return the tiles and the notes."""
+    intervals = any(figure.low is not None for figure in evaluation.headline)
+    return section(
+        "glance",
+        "At a glance",
+        tag("ul", *map(_tile, evaluation.headline), class_="tiles"),
+        paragraph(
+            "Below each number: its 95 % interval from resampling the images. ",
+            tag("a", "How everything was computed", href="#how"),
+            ".",
+            class_="small muted",
+        )
+        if intervals
+        else None,
+        *(paragraph(note, class_="note") for note in evaluation.notes),
+    )
+
+
+def show(figure: Figure, value: float | None) -> str:
+    """Return one of a figure's values the way the figure is written."""
+    if not figure.percent:
+        return plain(value)
+    fine = figure.value is not None and figure.value < 0.1
+    return percent(value, 2 if fine else 1)
+
+
+def _tile(figure: Figure) -> Markup:
+    arrow = {"higher": "higher is better", "lower": "lower is better"}.get(figure.better, "")
+    extent = None
+    if figure.low is not None and figure.high is not None:
+        extent = f"{show(figure, figure.low)} to {show(figure, figure.high)}"
+    return tag(
+        "li",
+        tag("span", figure.name, class_="what"),
+        tag("span", show(figure, figure.value), class_="number"),
+        tag("span", extent or " ", class_="range"),
+        tag("span", arrow, class_="range"),
+        class_="tile",
+        title=figure.how,
+    )
+
+
+def training(history: History | None) -> Markup | None:
+    """Return the section, or nothing where no number was logged more than once."""
+    charts = []
+    for title, lines in list(curves(history or ()).items())[:CHARTS]:
+        series = [
+            Series(style, name, [x for x, _ in points], [y for _, y in points])
+            for style, (name, points) in zip(STYLES, lines.items(), strict=False)
+        ]
+        chart = line_chart(series, title=f"{title} over training", x="step", y=title)
+        ends = "; ".join(f"{name} ends at {points[-1][1]:.4g}" for name, points in lines.items())
+        charts.append(figure(chart, f"{title}.", f"{ends}."))
+    if not charts:
+        return None
+    return section("training", "Training", tag("div", *charts, class_="figures"))
+
+
+def curves(history: History) -> dict[str, dict[str, Points]]:
+    """Return the lines of every chart; known quantities first, then what else was logged."""
+    found: dict[str, dict[str, Points]] = {chart: {} for chart, _ in NAMES.values()}
+    for record in history:
+        if not _is_number(record.get(CLOCK)):
+            continue
+        for key, value in record.items():
+            if key not in QUIET and _is_number(value):
+                chart, line = NAMES.get(key, (key, key))
+                found.setdefault(chart, {}).setdefault(line, []).append((record[CLOCK], value))
+    lasting = {
+        chart: {line: _thinned(points) for line, points in lines.items() if len(points) > 1}
+        for chart, lines in found.items()
+    }
+    return {chart: lines for chart, lines in lasting.items() if lines}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _thinned(points: Points) -> Points:
+    step = -(-len(points) // POINTS)
+    return [*points[:-1:step], points[-1]]
+
+
+def how(evaluation: Evaluation) -> Markup:
+    """Return the section."""
+    final = evaluation.final
+    texts = {
+        "Data": facts(evaluation),
+        **{figure.name: figure.how for figure in evaluation.headline},
+        "Ranking": evaluation.ranking.how,
+        "Probabilities": _probabilities(evaluation),
+        "Calibration": final.how if final else "",
+        "Decisions": evaluation.sets.how if evaluation.sets else "",
+        "Nothing here": evaluation.zero_label.how if evaluation.zero_label else "",
+        "Search": evaluation.retrieval_how,
+    }
+    entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]
+    return section(
+        "how",
+        "How everything was computed",
+        paragraph("Undefined is not zero: what has no value is left out of means and counted."),
+        tag("dl", *entries, class_="how"),
+    )
+
+
+def facts(evaluation: Evaluation) -> str:
+    """Return one sentence on what was evaluated."""
+    data = evaluation.data
+    unknown = f", {data.unknown:,} entries unknown and left out everywhere" if data.unknown else ""
+    split = f" of the {data.split} split" if data.split else ""
+    return (
+        f"{data.rows:,} images{split}, {data.labels:,} labels, {data.present:,} labels present "
+        f"({data.present / max(data.rows, 1):.2f} an image), {data.zero_label_rows:,} images "
+        f"with none{unknown}."
+    )
+
+
+def _probabilities(evaluation: Evaluation) -> str:
+    if evaluation.link is None and evaluation.calibrator is None:
+        return "None: the scores only rank."
+    text = f"From {evaluation.data.scores} by the link “{evaluation.link}”."
+    if evaluation.calibrator:
+        text += f" After calibration: {evaluation.calibrator}."
+    return text

@@ -11,7 +11,7 @@ from typing import Any
 
 from labelwise.evaluate import Calibration, Curve, Evaluation
 from labelwise.files import replacing
-from labelwise.report.charts.reliability import wilson
+from labelwise.report.charts import wilson
 
 __all__ = [
     "Drawing",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from labelwise.report.html import Markup, join, tag
+from labelwise.markup.html import Markup, join, tag
 
 __all__ = ["LETTER", "Axis", "Frame", "cut", "legend", "path", "short", "spread", "ticks"]
 

@@ -1,7 +1,7 @@
 """Markup that cannot be forgotten to escape.
 
 ``tag("p", "a < b", class_="note")`` returns ``Markup``; every child and attribute that is not
-already ``Markup`` is escaped. Nothing else in the report builds angle brackets.
+already ``Markup`` is escaped. Nothing else in the project builds angle brackets.
 """
 
 from html import escape
@@ -27,7 +27,12 @@ def trusted(text: str) -> Markup:
 
 def join(*children: Child) -> Markup:
     """Return the children one after the other; ``None`` is nothing, plain text is escaped."""
-    return Markup("".join(_child(child) for child in children))
+    return Markup(
+        "".join(
+            child if isinstance(child, Markup) else escape(_text(child), quote=False)
+            for child in children
+        )
+    )
 
 
 def tag(name: str, /, *children: Child, **attributes: Child | bool) -> Markup:
@@ -54,11 +59,7 @@ def tag(name: str, /, *children: Child, **attributes: Child | bool) -> Markup:
 _CASED = {"viewbox": "viewBox", "preserve_aspect": "preserveAspectRatio"}
 
 
-def _child(child: Child) -> str:
-    if child is None:
-        return ""
-    return child if isinstance(child, Markup) else escape(_text(child), quote=False)
-
-
 def _text(value: Child | bool) -> str:
+    if value is None:
+        return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,10 +1,19 @@
 """Do the probabilities mean what they say? Reliability before and after calibration."""
 
 from labelwise.evaluate import Calibration, Curve, Evaluation
-from labelwise.report.charts import reliability_chart, reliability_thumbnail
-from labelwise.report.charts.reliability import Stage
-from labelwise.report.html import Markup, join, tag
-from labelwise.report.words import details, figure, paragraph, percent, plain, section, table
+from labelwise.markup import (
+    Markup,
+    details,
+    figure,
+    join,
+    paragraph,
+    percent,
+    plain,
+    section,
+    table,
+    tag,
+)
+from labelwise.report.charts import Stage, reliability_chart, reliability_thumbnail
 
 __all__ = ["calibration"]
 

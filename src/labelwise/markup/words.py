@@ -1,11 +1,12 @@
-"""How numbers, tables and figures look in the report."""
+"""How numbers, tables and figures look on a page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labelwise.report.html import Child, Markup, join, tag
+from labelwise.markup.html import Child, Markup, join, tag
 
 __all__ = [
+    "UNDEFINED",
     "Cell",
     "chance",
     "details",
@@ -17,7 +18,7 @@ __all__ = [
     "table",
 ]
 
-NONE = "–"
+UNDEFINED = "–"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -26,7 +27,7 @@ def percent(value: float | None, digits: int = 1) -> str:
     >>> percent(0.1234), percent(None)
     ('12.3%', '–')
     """
-    return NONE if value is None else f"{100 * value:.{digits}f}%"
+    return UNDEFINED if value is None else f"{100 * value:.{digits}f}%"
 
 
 def chance(prob: float) -> str:
@@ -42,7 +43,7 @@ def chance(prob: float) -> str:
 
 def plain(value: float | None, digits: int = 4) -> str:
     """Return a number with ``digits`` decimals, a dash where it is undefined."""
-    return NONE if value is None else f"{value:.{digits}f}"
+    return UNDEFINED if value is None else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)

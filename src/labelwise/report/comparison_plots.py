@@ -1,4 +1,4 @@
-"""The page's charts for matplotlib: on axes you already have, or as PNG and SVG files."""
+"""The charts of a comparison for matplotlib: on axes you already have, or as PNG and SVG files."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -6,10 +6,16 @@ from pathlib import Path
 
 from labelwise.experiments.comparison import Comparison
 from labelwise.experiments.measures import MEASURES
-from labelwise.report.comparison.measures import GROUPS
-from labelwise.report.comparison.price import PARTS, paid
-from labelwise.report.comparison.search import LENGTHS, retrieval_lines
-from labelwise.report.comparison.standing import present, scale, standings
+from labelwise.report.comparison_charts import (
+    GROUPS,
+    LENGTHS,
+    PARTS,
+    paid,
+    present,
+    retrieval_lines,
+    scale,
+    standings,
+)
 from labelwise.report.plots import (
     AFTER,
     TRUE,

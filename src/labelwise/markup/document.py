@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 
-from labelwise.report.html import Markup, join, tag, trusted
+from labelwise.markup.html import Markup, join, tag, trusted
 
 __all__ = ["Part", "document"]
 
@@ -58,4 +58,4 @@ def _head(title: str, script: str) -> Markup:
 
 
 def _text(name: str) -> str:
-    return files("labelwise.report").joinpath(name).read_text(encoding="utf-8")
+    return files("labelwise.markup").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,36 @@
+"""What every page is drawn with: escaped HTML, SVG frames, words for numbers, and the skeleton."""
+
+from labelwise.markup.document import Part, document
+from labelwise.markup.html import Child, Markup, join, tag, trusted
+from labelwise.markup.words import (
+    UNDEFINED,
+    Cell,
+    chance,
+    details,
+    figure,
+    paragraph,
+    percent,
+    plain,
+    section,
+    table,
+)
+
+__all__ = [
+    "UNDEFINED",
+    "Cell",
+    "Child",
+    "Markup",
+    "Part",
+    "chance",
+    "details",
+    "document",
+    "figure",
+    "join",
+    "paragraph",
+    "percent",
+    "plain",
+    "section",
+    "table",
+    "tag",
+    "trusted",
+]

@@ -1,0 +1,353 @@
+"""Charts of one model: lines, histograms, a scatter plot and the reliability diagram.
+
+Each is a function from plain numbers to an SVG. A whisker of the reliability diagram is the 95 %
+Wilson interval of a bin's share. It takes entries as independent, which entries of one image are
+not, so it is a lower bound of the doubt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log1p, log10, sqrt
+
+from labelwise.evaluate import Curve
+from labelwise.markup.html import Markup, join, tag
+from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
+
+__all__ = [
+    "Series",
+    "Stage",
+    "grouped_bars",
+    "line_chart",
+    "mirrored",
+    "reliability_chart",
+    "reliability_thumbnail",
+    "scatter_chart",
+    "wilson",
+]
+
+MANY = 40  # above this many points the dots are left out
+LETTERS = 16  # of a name at the end of a line
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one line; ``errors`` are half-widths of intervals."""
+
+    class_: str
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    errors: Sequence[float] | None = None
+
+
+def line_chart(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    whole: bool = False,
+    zero: bool = False,
+    ends: bool = False,
+) -> Markup:
+    """Return the chart. ``whole`` ticks only at integers; ``zero`` starts the axis at 0.
+
+    ``ends`` writes the names where the lines end, for more of them than a key could hold.
+    """
+    xs = [value for line in series for value in line.x]
+    tops = [v + e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
+    lows = [v - e for s in series for v, e in zip(s.y, s.errors or [0.0] * len(s.y), strict=True)]
+    across = _whole_axis(min(xs), max(xs), x) if whole else Axis.upto(max(xs), x, low=min(xs))
+    up = Axis.upto(max(tops), y, low=0 if zero else min(lows))
+    if ends:
+        room = LETTER * max(len(cut(line.name, LETTERS)) for line in series) + 20
+        frame = Frame(across, up, right=room, height=max(260.0, 13.0 * len(series) + 60))
+        key = _line_names(frame, series)
+    else:
+        frame = Frame(across, up, top=34)
+        key = legend([(line.class_, line.name) for line in series], x=frame.left, y=12)
+    text = " ".join(
+        f"{line.name}: from {line.y[0]:.4g} at {line.x[0]:g} to {line.y[-1]:.4g} at {line.x[-1]:g}."
+        for line in series
+    )
+    return frame.draw(*(_line(frame, s) for s in series), key, title=title, description=text)
+
+
+def _line(frame: Frame, series: Series) -> Markup:
+    points = [(frame.px(x), frame.py(y)) for x, y in zip(series.x, series.y, strict=True)]
+    bars = [
+        tag(
+            "line",
+            x1=frame.px(x),
+            x2=frame.px(x),
+            y1=frame.py(y - error),
+            y2=frame.py(y + error),
+            class_=f"whisker {series.class_}",
+        )
+        for x, y, error in zip(series.x, series.y, series.errors or (), strict=False)
+    ]
+    dots = [
+        tag(
+            "circle",
+            tag("title", f"{series.name}, {x:g}: {y:.4g}"),
+            cx=px,
+            cy=py,
+            r=2.8,
+            class_=f"dot {series.class_}",
+        )
+        for (px, py), x, y in zip(points, series.x, series.y, strict=True)
+    ]
+    line = path(points, class_=f"line {series.class_}") if len(points) > 1 else None
+    return join(*bars, line, *(dots if len(dots) <= MANY else ()))
+
+
+def _line_names(frame: Frame, series: Sequence[Series]) -> Markup:
+    wall = frame.width - frame.right
+    ends = [(frame.px(line.x[-1]), frame.py(line.y[-1])) for line in series]
+    places = spread([y for _, y in ends], 13.0)
+    below = max(*places, 0.0) - (frame.height - frame.bottom - 4)
+    places = [place - max(below, 0.0) for place in places]
+    return join(
+        *(
+            join(
+                path([(x + 4, y), (wall + 2, place)], class_=f"leader {line.class_}"),
+                tag(
+                    "text",
+                    tag("title", line.name),
+                    cut(line.name, LETTERS),
+                    x=wall + 5,
+                    y=place + 3.5,
+                    class_=f"tone {line.class_}",
+                ),
+            )
+            for line, (x, y), place in zip(series, ends, places, strict=True)
+        )
+    )
+
+
+def _whole_axis(low: float, high: float, title: str) -> Axis:
+    step = max(1, -(-int(high - low) // 8))
+    marks = [(float(v), short(v)) for v in range(int(low), int(high) + 1, step)]
+    room = 0.3 if high - low < 10 else 0.0
+    return Axis(low - room, max(high, low + 1) + room, marks, title)
+
+
+Group = tuple[str, str, Sequence[int]]  # class of its bars, name, counts
+
+
+def grouped_bars(
+    groups: Sequence[Group], names: Sequence[str], *, title: str, x: str, y: str = "images"
+) -> Markup:
+    """Return bars of several groups beside each other over named cells."""
+    peak = max((max(counts, default=0) for _, _, counts in groups), default=0)
+    every = -(-len(names) // 10)
+    marks = [(place + 0.5, name) for place, name in enumerate(names) if place % every == 0]
+    frame = Frame(Axis(0, len(names), marks, x), Axis.upto(max(peak, 1), y), top=34)
+    width = 0.8 / len(groups)
+    bars = [
+        tag(
+            "rect",
+            tag("title", f"{name}, {cell}: {count:,}"),
+            x=frame.px(place + 0.1 + order * width),
+            y=frame.py(count),
+            width=max((frame.px(1) - frame.px(0)) * width - 0.6, 0.6),
+            height=frame.py(0) - frame.py(count),
+            class_=f"bar {class_}",
+        )
+        for order, (class_, name, counts) in enumerate(groups)
+        for place, (cell, count) in enumerate(zip(names, counts, strict=True))
+    ]
+    key = legend([(class_, name) for class_, name, _ in groups], x=frame.left, y=12)
+    text = " ".join(
+        f"{name}: " + ", ".join(f"{c} {n:,}" for c, n in zip(names, counts, strict=True)) + "."
+        for _, name, counts in groups
+    )
+    return frame.draw(*bars, key, title=title, description=text)
+
+
+def mirrored(up: Group, down: Group, edges: Sequence[float], *, title: str, x: str) -> Markup:
+    """Return two histograms back to back, each as shares of its own rows and on its own scale."""
+    shares = [[count / max(sum(counts), 1) for count in counts] for _, _, counts in (up, down)]
+    marks = [ticks(0.0, max(*parts, 0.01), 3) for parts in shares]
+    reach = [steps[-1] for steps in marks]
+    levels = [(v / reach[0], _tick_percent(v)) for v in marks[0]]
+    levels += [(-v / reach[1], _tick_percent(v)) for v in marks[1][1:]]
+    frame = Frame(
+        Axis(edges[0], edges[-1], Axis.unit("").ticks, x),
+        Axis(-1, 1, levels, "share of the images"),
+        height=290,
+    )
+    floor = frame.py(0)
+    bars = [
+        tag(
+            "rect",
+            tag("title", f"{name}, {low:.2f} to {high:.2f}: {count:,} images ({share:.1%})"),
+            x=frame.px(low) + 0.6,
+            y=frame.py(share / top) if sign > 0 else floor,
+            width=max(frame.px(high) - frame.px(low) - 1.2, 0.6),
+            height=floor - frame.py(share / top),
+            class_=f"bar {class_}",
+        )
+        for sign, (class_, name, counts), parts, top in (
+            (1, up, shares[0], reach[0]),
+            (-1, down, shares[1], reach[1]),
+        )
+        for low, high, count, share in zip(edges, edges[1:], counts, parts, strict=False)
+    ]
+    base = tag(
+        "line", x1=frame.px(edges[0]), x2=frame.px(edges[-1]), y1=floor, y2=floor, class_="axis"
+    )
+    words = join(
+        legend([(up[0], f"{up[1]} ({sum(up[2]):,})")], x=frame.left + 6, y=frame.top + 14),
+        legend(
+            [(down[0], f"{down[1]} ({sum(down[2]):,})")],
+            x=frame.px((edges[0] + edges[-1]) / 2) + 20,
+            y=frame.height - frame.bottom - 10,
+        ),
+    )
+    text = " ".join(
+        f"{name}: " + ", ".join(f"{s:.1%}" for s in parts) + " from 0 to 1."
+        for (_, name, _), parts in ((up, shares[0]), (down, shares[1]))
+    )
+    return frame.draw(*bars, base, words, title=title, description=text)
+
+
+def _tick_percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+Point = tuple[str, float, float]  # name, x > 0, y in [0, 1]
+
+
+def scatter_chart(points: Sequence[Point], *, title: str, x: str, y: str) -> Markup:
+    """Return the plot of named points."""
+    low = floor(log10(min(p[1] for p in points)))
+    high = max(ceil(log10(max(p[1] for p in points))), low + 1)
+    marks = [(float(e), short(10.0**e)) for e in range(low, high + 1)]
+    frame = Frame(Axis(low, high, marks, x), Axis.unit(y))
+    dots = [
+        tag(
+            "circle",
+            tag("title", f"{name}: {level:.1%}, {count:,g}"),
+            cx=frame.px(log10(count)),
+            cy=frame.py(level),
+            r=3,
+            class_="dot cloud after",
+        )
+        for name, count, level in points
+    ]
+    worst = min(points, key=lambda p: p[2])
+    text = f"{len(points)} labels; the lowest is {worst[0]} at {worst[2]:.1%}."
+    return frame.draw(*dots, title=title, description=text)
+
+
+Stage = tuple[str, str, Curve]  # class of its marks, name, curve
+
+
+def reliability_chart(stages: Sequence[Stage], *, title: str) -> Markup:
+    """Return the diagram of one or two stages (before, after) over the counts of the last."""
+    frame = Frame(Axis.unit(""), Axis.unit("observed share"), height=326, bottom=100, right=14)
+    last = stages[-1][2]
+    strip = _count_strip(frame, last, stages[-1][0])
+    key = legend([(class_, name) for class_, name, _ in stages], x=frame.px(0.03), y=frame.py(0.94))
+    return frame.draw(
+        _diagonal(frame),
+        *(_stage_marks(frame, *stage) for stage in stages),
+        key,
+        strip,
+        title=title,
+        description=" ".join(_stage_text(name, curve) for _, name, curve in stages),
+    )
+
+
+def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
+    """Return a small diagram without words, for one label among many."""
+    axis = Axis(0, 1, [(0, "0"), (0.5, ""), (1, "1")])
+    frame = Frame(axis, axis, 150, 140, left=18, right=6, top=6, bottom=18)
+    return frame.draw(
+        _diagonal(frame),
+        *(_stage_marks(frame, *stage, radius=2.2) for stage in stages),
+        title=title,
+        description=" ".join(_stage_text(name, curve) for _, name, curve in stages),
+    )
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share of ``count`` trials."""
+    z = 1.959964
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _filled(curve: Curve) -> list[tuple[float, float, int]]:
+    return [
+        (confidence, frequency, count)
+        for confidence, frequency, count in zip(
+            curve.confidence, curve.frequency, curve.counts, strict=True
+        )
+        if confidence is not None and frequency is not None
+    ]
+
+
+def _diagonal(frame: Frame) -> Markup:
+    return path(
+        [(frame.px(0), frame.py(0)), (frame.px(1), frame.py(1))],
+        class_="ideal",
+    )
+
+
+def _stage_marks(frame: Frame, class_: str, name: str, curve: Curve, radius: float = 3.2) -> Markup:
+    bins = _filled(curve)
+    whiskers = [
+        tag(
+            "line",
+            x1=frame.px(confidence),
+            x2=frame.px(confidence),
+            y1=frame.py(low),
+            y2=frame.py(high),
+            class_=f"whisker {class_}",
+        )
+        for confidence, frequency, count in bins
+        for low, high in [wilson(frequency, count)]
+    ]
+    dots = [
+        tag(
+            "circle",
+            tag("title", f"{name}: {confidence:.1%} said, {frequency:.1%} seen, {count:,} entries"),
+            cx=frame.px(confidence),
+            cy=frame.py(frequency),
+            r=radius,
+            class_=f"dot {class_}",
+        )
+        for confidence, frequency, count in bins
+    ]
+    line = path([(frame.px(c), frame.py(f)) for c, f, _ in bins], class_=f"line {class_}")
+    return join(*whiskers, line if len(bins) > 1 else None, *dots)
+
+
+def _count_strip(frame: Frame, curve: Curve, class_: str) -> Markup:
+    foot, tall = frame.height - 24, 44
+    peak = log1p(max(curve.counts, default=1) or 1)
+    bars = [
+        tag(
+            "rect",
+            tag("title", f"{low:.2f} to {high:.2f}: {count:,} entries"),
+            x=frame.px(low) + 1,
+            y=foot - tall * log1p(count) / peak,
+            width=max(frame.px(high) - frame.px(low) - 2, 0.5),
+            height=tall * log1p(count) / peak,
+            class_=f"bar {class_}",
+        )
+        for low, high, count in zip(curve.edges, curve.edges[1:], curve.counts, strict=False)
+    ]
+    base = tag("line", x1=frame.px(0), x2=frame.px(1), y1=foot, y2=foot, class_="axis")
+    name = tag("text", "entries", x=frame.left - 6, y=foot - tall / 2 - 3, class_="tick end")
+    scale = tag("text", "(log)", x=frame.left - 6, y=foot - tall / 2 + 9, class_="tick end")
+    words = tag("text", "mean probability", x=frame.px(0.5), y=frame.height - 6, class_="name mid")
+    return join(*bars, base, name, scale, words)
+
+
+def _stage_text(name: str, curve: Curve) -> str:
+    said = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in _filled(curve))
+    return f"{name}: {said}."
