@@ -13,9 +13,9 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.evaluate import _table
-from labelwise.retrieval.queries import all_queries
-from labelwise.retrieval.walk import grow
+from labelwise.retrieval.average_precision import grow
+from labelwise.retrieval.enumeration import all_queries
+from labelwise.retrieval.quality import _table
 
 IMAGES, LABELS = 40_137, 80
 BRANCHES, SLOW_QUERIES = 16, 100

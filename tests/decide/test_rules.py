@@ -57,9 +57,9 @@ def test_threshold_tells_neighbouring_float32_numbers_apart():
 def test_wrong_rules_say_what_is_wrong():
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         TopK(0)
-    with pytest.raises(ValueError, match="must be one number or one a label"):
+    with pytest.raises(ValueError, match="must be one number or one per label"):
         Threshold(float("nan"))
-    with pytest.raises(ValueError, match="one column for each of the 2 thresholds"):
+    with pytest.raises(ValueError, match="one column per threshold"):
         Threshold((0.1, 0.2))(np.zeros((4, 3)))
     with pytest.raises(ValueError, match="beta must be positive"):
         ExpectedF(0)

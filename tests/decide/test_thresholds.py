@@ -13,6 +13,8 @@ from labelwise.decide import (
     Threshold,
     average_k,
     best_f,
+    control_false_alarms,
+    control_recall,
     least_cost,
     precision_at,
     recall_at,
@@ -53,7 +55,7 @@ def test_average_k_warns_of_a_tie_at_the_cut():
     probs = np.array(case["inputs"]["probs"])
     with pytest.warns(UserWarning, match="sets hold 3 labels on average instead of 2"):
         rule = average_k(probs, 2)
-    assert rule.value == case["expected"]["threshold"]
+    assert rule.value == pytest.approx(case["expected"]["threshold"], rel=1e-6)
     assert rule(probs).sum(1).tolist() == case["expected"]["set_sizes"]
 
 
@@ -93,7 +95,7 @@ def test_best_f_beats_every_threshold(beta, unknown):
     probs, truth, observed = problem(1, unknown=unknown)
     p, y = entries(probs, truth, observed)
     best = max(fbeta_score(y.ravel(), (p >= t).ravel(), beta=beta) for t in every_threshold(p)[:-1])
-    rule = best_f(probs, truth, observed, beta=beta)
+    rule = best_f(probs, truth, observed, beta=beta, scope="shared")
     assert fbeta_score(y.ravel(), rule(p).ravel(), beta=beta) == pytest.approx(best)
     each = best_f(probs, truth, observed, beta=beta, scope="label")
     for k in range(4):
@@ -116,10 +118,10 @@ def test_precision_and_recall_goals_are_met_at_the_best_price(goal, unknown):
 
     reached = [t for t in every_threshold(p) if precision(t) >= goal]
     if reached:
-        t = precision_at(probs, truth, observed, precision=goal).value
+        t = precision_at(probs, truth, observed, precision=goal, scope="shared").value
         assert precision(t) >= goal
         assert recall(t) == max(recall(t) for t in reached)
-    t = recall_at(probs, truth, observed, recall=goal).value
+    t = recall_at(probs, truth, observed, recall=goal, scope="shared").value
     assert recall(t) >= goal
     assert (p >= t).sum() == min((p >= t).sum() for t in every_threshold(p) if recall(t) >= goal)
 
@@ -131,21 +133,23 @@ def test_least_cost_beats_every_threshold(false_alarm, miss):
     def cost(t):
         return false_alarm * ((probs >= t) & ~truth).sum() + miss * ((probs < t) & truth).sum()
 
-    t = least_cost(probs, truth, false_alarm=false_alarm, miss=miss).value
+    t = least_cost(probs, truth, false_alarm=false_alarm, miss=miss, scope="shared").value
     assert cost(t) == min(map(cost, every_threshold(probs)))
 
 
 def test_never_is_cheapest_where_the_best_scores_are_false_alarms():
     probs, truth = np.array([[0.9], [0.8], [0.7]]), np.array([[0], [0], [1]])
-    assert least_cost(probs, truth, false_alarm=1, miss=1).value == NEVER
-    assert least_cost(probs, truth, false_alarm=1, miss=3).value == pytest.approx(0.35)
+    assert least_cost(probs, truth, false_alarm=1, miss=1, scope="shared").value == NEVER
+    assert least_cost(probs, truth, false_alarm=1, miss=3, scope="shared").value == pytest.approx(
+        0.35
+    )
 
 
 def test_calibrated_probabilities_need_no_fit_for_costs():
     rng = np.random.default_rng(0)
     probs = rng.random((40_000, 1))
     truth = rng.random((40_000, 1)) < probs
-    t = least_cost(probs, truth, false_alarm=1, miss=3).value
+    t = least_cost(probs, truth, false_alarm=1, miss=3, scope="shared").value
     assert t == pytest.approx(1 / (1 + 3), abs=0.05)
 
 
@@ -154,19 +158,19 @@ def test_labels_that_cannot_be_fitted_take_the_shared_threshold_or_are_never_cho
     truth[:, 2] = False
     with pytest.warns(UserWarning, match="^1 label has no positive and takes"):
         rule = best_f(probs, truth, scope="label")
-    assert rule.value[2] == best_f(probs, truth).value
+    assert rule.value[2] == best_f(probs, truth, scope="shared").value
     with pytest.warns(UserWarning, match="does not reach the precision and is never chosen"):
         assert precision_at(probs, truth, precision=0.5, scope="label").value[2] == NEVER
     assert least_cost(probs, truth, false_alarm=1, miss=1, scope="label").value[2] == NEVER
     with pytest.raises(ValueError, match="must hold a present entry"):
-        best_f(probs, np.zeros_like(truth))
+        best_f(probs, np.zeros_like(truth), scope="shared")
 
 
 def test_thresholds_lie_between_scores():
     probs = np.array([[0.2], [0.4], [0.8], [0.9]], dtype=np.float32)
     truth = np.array([[0], [0], [1], [1]])
-    assert best_f(probs, truth).value == pytest.approx(0.6)
-    assert best_f(probs, np.ones_like(truth)).value == pytest.approx(0.1)
+    assert best_f(probs, truth, scope="shared").value == pytest.approx(0.6)
+    assert best_f(probs, np.ones_like(truth), scope="shared").value == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("fit", [best_f, lambda *a: recall_at(*a, recall=0.8)])
@@ -200,3 +204,20 @@ def test_wrong_calls_say_the_rule(call, message):
 def test_values_are_plain_numbers():
     assert isinstance(Threshold(np.float32(0.5)).value, float)
     assert Threshold(torch.tensor([0.5, 1])) == Threshold((0.5, 1.0))
+
+
+@pytest.mark.parametrize("levels", [3, 40])
+def test_rules_fitted_in_float64_decide_the_same_in_float32(levels):
+    """Probabilities of an isotonic or histogram link repeat, and the cut is one of them."""
+    rng = np.random.default_rng(levels)
+    probs = rng.random(levels)[rng.integers(levels, size=(200, 5))]
+    with np.errstate(all="ignore"), pytest.warns(UserWarning, match="several probabilities"):
+        average = average_k(probs, 2)
+    truth = rng.random(probs.shape) < probs
+    rules = [average, best_f(probs, truth), recall_at(probs, truth, recall=0.9, scope="shared")]
+    rules += [
+        control_recall(probs, truth, miss_rate=0.1),
+        control_false_alarms(probs, truth, rate=0.1),
+    ]
+    for rule in rules:
+        np.testing.assert_array_equal(rule(probs.astype(np.float32)), rule(probs))

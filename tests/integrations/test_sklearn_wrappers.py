@@ -120,7 +120,7 @@ def test_threshold_is_the_function_of_its_goal():
     assert found.rule_ == control_recall(probs, truth, miss_rate=0.2)
     assert found.thresholds_.shape == (4,)
     found = MultilabelThreshold("cost", 3.0).fit(probs, truth)
-    assert found.rule_ == least_cost(probs, truth, false_alarm=1, miss=3)
+    assert found.rule_ == least_cost(probs, truth, false_alarm=1, miss=3, scope="shared")
     found = MultilabelThreshold("average k", 1.5).fit(probs, truth)
     assert found.predict(probs).sum() == 300
     for goal in ("precision", "recall", "false alarm rate"):

@@ -12,10 +12,9 @@ from sklearn.metrics import average_precision_score
 
 from labelwise.metrics import average_precision
 from labelwise.retrieval import count_queries, retrieval_map
-from labelwise.retrieval.batched import average_precisions
-from labelwise.retrieval.evaluate import _table
-from labelwise.retrieval.precision import average_precision_of_costs
-from labelwise.retrieval.queries import all_queries, sample_queries
+from labelwise.retrieval.average_precision import average_precision_of_costs, average_precisions
+from labelwise.retrieval.enumeration import all_queries, sample_queries
+from labelwise.retrieval.quality import _table
 
 
 def problem(images=60, labels=5, seed=0, *, decimals=None, unknown=False, zeros=False):
@@ -182,7 +181,7 @@ def test_an_accelerator_gives_the_cpus_answer(kind, monkeypatch):
     tables = problem(80, seed=5, **kind)
     options = {"longest": 3, "exhaustive": 60, "sample": 30}
     expected = retrieval_map(*tables, **options)
-    monkeypatch.setattr("labelwise.retrieval.evaluate._accelerated", lambda device: True)
+    monkeypatch.setattr("labelwise.retrieval.quality._accelerated", lambda device: True)
     for found, there in zip(retrieval_map(*tables, **options), expected, strict=True):
         assert found.value == pytest.approx(there.value, rel=1e-12)
         assert (found.queries, found.skipped) == (there.queries, there.skipped)

@@ -14,15 +14,19 @@ each label by itself, n counts the images that carry it (missed) or do not (fals
 promise is one on such images. Labels not observed leave sums and counts.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, Matrix, read_answers
-from labelwise.decide.rules import NEVER, Threshold
+from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
+from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
+from labelwise.errors import DataError
+from labelwise.types import nearest
 
-__all__ = ["control_false_alarms", "control_recall"]
+__all__ = ["GroupRules", "by_group", "control_false_alarms", "control_recall"]
 
 Scope = Literal["shared", "label"]
 
@@ -70,6 +74,46 @@ def control_false_alarms(
     return Threshold(_alarms(answers, rate, count))
 
 
+@dataclass(frozen=True)
+class GroupRules:
+    """One rule per group of images, such as each camera or each site."""
+
+    rules: Mapping[str, Rule]
+
+    def __call__(self, probs: Matrix, groups: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return the (N, K) sets of images whose groups (N,) are given."""
+        values, names = as_numpy(probs), _names(groups, len(probs))
+        sets = np.zeros(values.shape, dtype=bool)
+        for name in np.unique(names).tolist():
+            if name not in self.rules:
+                raise DataError(f"no rule was fitted for group {name!r}{nearest(name, self.rules)}")
+            rows = names == name
+            sets[rows] = self.rules[name](values[rows])
+        return sets
+
+
+def by_group(
+    fit: Callable[..., Rule],
+    probs: Matrix,
+    labels: Matrix,
+    groups: NDArray[Any],
+    observed: Matrix | None = None,
+    **options: Any,
+) -> GroupRules:
+    """Return the rules ``fit(probs, labels, observed, **options)`` of the images of each group.
+
+    A promise made by the fit then holds within each group.
+    """
+    values, truth, names = as_numpy(probs), as_numpy(labels), _names(groups, len(probs))
+    seen = None if observed is None else as_numpy(observed)
+    rules = {}
+    for name in np.unique(names).tolist():
+        rows = names == name
+        part = None if seen is None else seen[rows]
+        rules[name] = fit(values[rows], truth[rows], part, **options)
+    return GroupRules(rules)
+
+
 def _check(level: float, name: str, scope: str, known: bool, choice: str) -> None:
     if not 0 < level < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {level}")
@@ -89,7 +133,7 @@ def _recall(answers: Answers, level: float, among: str) -> float:
     # At t = scores[i] everything below it is missed.
     missed = np.r_[0.0, lost.cumsum()]
     allowed = int(np.flatnonzero(missed <= budget * (1 + 1e-12))[-1])
-    return float(scores[allowed]) if allowed < len(scores) else NEVER
+    return just_below(scores[allowed]) if allowed < len(scores) else NEVER
 
 
 def _alarms(answers: Answers, level: float, count: str) -> float:
@@ -106,7 +150,7 @@ def _alarms(answers: Answers, level: float, count: str) -> float:
     raised = np.r_[alarms[::-1].cumsum()[::-1], 0.0]
     # At t = 0 every image has loss 1, beyond any budget, so there is a score to exceed.
     allowed = int((raised <= budget * (1 + 1e-12)).argmax())
-    return float(np.nextafter(scores[allowed - 1], scores.dtype.type(2)))
+    return just_above(scores[allowed - 1])
 
 
 def _steps(
@@ -117,3 +161,10 @@ def _steps(
     scores, place = np.unique(probs[chosen], return_inverse=True)
     lost: NDArray[Any] = np.bincount(place, weights=1 / held[rows], minlength=len(scores))
     return scores, lost
+
+
+def _names(groups: NDArray[Any], count: int) -> NDArray[np.str_]:
+    names = np.asarray(groups)
+    if names.shape != (count,):
+        raise ValueError(f"groups must name each of the {count} images, got shape {names.shape}")
+    return names.astype(str)

@@ -1,10 +1,20 @@
 """Rule: a map from probabilities (N, K) to label sets, a boolean mask (N, K).
 
     TopK(k)           the k most probable labels of each image; ties go to the lower column
-    Threshold(t)      p >= t, with one t, or one for each label
+    Threshold(t)      p >= t, with one t, or one per label
+    ExpectedF(beta)   per image, the set with the most expected F-beta
 
 A rule is frozen and describes itself in plain data (``spec``), so that it is saved with a model.
-A threshold of ``NEVER`` lies above every probability.
+It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above every probability.
+
+    E F(S) = sum over i, j of P(hits in S = i) P(labels outside S = j)
+             (1 + beta^2) i / (|S| + beta^2 (i + j)),         F = 1 if both sets are empty
+
+Labels are taken as independent given the image. The best set of a size then holds the most
+probable labels (Lewis, 1995), so only sizes need be tried. Since i <= labels present, a set of
+size s has E F <= (1 + beta^2) E[labels] / s, which ends the search early and exactly. Both counts
+follow a Poisson binomial law, built label by label; what it holds beyond a chance of 1e-12 of
+more labels is dropped.
 """
 
 from abc import ABC, abstractmethod
@@ -13,13 +23,30 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["NEVER", "Array", "Rule", "Threshold", "TopK"]
+from labelwise.decide.arrays import as_numpy
+
+__all__ = [
+    "NEVER",
+    "Array",
+    "ExpectedF",
+    "Rule",
+    "Threshold",
+    "TopK",
+    "expected_f",
+    "just_above",
+    "just_below",
+]
 
 Array = TypeVar("Array", np.ndarray, Tensor)
 
 NEVER = 2.0
+
+Numbers = NDArray[np.float64]
+CHUNK = 1 << 22  # numbers of the tables of a chunk of images
+DROPPED = 1e-12
 
 
 class Rule(ABC):
@@ -63,7 +90,7 @@ class TopK(Rule):
 
 @dataclass(frozen=True)
 class Threshold(Rule):
-    """The labels with ``p >= value``; ``value`` is one number, or one for each label."""
+    """The labels with ``p >= value``; ``value`` is one number, or one per label."""
 
     value: float | tuple[float, ...]
     kind: ClassVar[str] = "threshold"
@@ -71,7 +98,7 @@ class Threshold(Rule):
     def __post_init__(self) -> None:
         numbers = np.asarray(self.value, dtype=np.float64)
         if numbers.ndim > 1 or np.isnan(numbers).any():
-            raise ValueError(f"thresholds must be one number or one a label, got {self.value}")
+            raise ValueError(f"thresholds must be one number or one per label, got {self.value}")
         value = tuple(numbers.tolist()) if numbers.ndim else float(numbers)
         object.__setattr__(self, "value", value)
 
@@ -80,7 +107,7 @@ class Threshold(Rule):
         value = np.atleast_1d(np.asarray(self.value, dtype=np.float64))
         if value.size not in (1, probs.shape[-1]):
             raise ValueError(
-                f"probs must have one column for each of the {value.size} thresholds, "
+                f"probs must have one column per threshold ({value.size}), "
                 f"got shape {tuple(probs.shape)}"
             )
         if isinstance(probs, Tensor):
@@ -89,3 +116,96 @@ class Threshold(Rule):
 
     def spec(self) -> dict[str, Any]:
         return {"value": list(self.value) if isinstance(self.value, tuple) else self.value}
+
+
+@dataclass(frozen=True)
+class ExpectedF(Rule):
+    """The set of each image with the most expected F-beta."""
+
+    beta: float = 1.0
+    kind: ClassVar[str] = "expected-f"
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ValueError(f"beta must be positive, got {self.beta}")
+
+    def __call__(self, probs: Array) -> Array:
+        values = as_numpy(probs).astype(np.float64, copy=False)
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError("probs must lie in [0, 1]")
+        order = np.argsort(-values, axis=1, kind="stable")
+        ranked = np.take_along_axis(values, order, axis=1)
+        sets = np.zeros(values.shape, dtype=bool)
+        # Images with similar numbers of labels need tables of similar size: take them together.
+        rows = np.argsort(values.sum(1), kind="stable")
+        labels = values.shape[1]
+        step = max(1, CHUNK // max(1, labels * min(labels, 64)))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            sizes = expected_f(ranked[part], self.beta).argmax(axis=1)
+            chosen = np.arange(labels) < sizes[:, None]
+            inside = np.zeros_like(chosen)
+            np.put_along_axis(inside, order[part], chosen, axis=1)
+            sets[part] = inside
+        if isinstance(probs, Tensor):
+            return torch.from_numpy(sets).to(probs.device)
+        return sets
+
+    def spec(self) -> dict[str, Any]:
+        return {"beta": self.beta}
+
+
+def just_below(score: float) -> float:
+    """Return a threshold that keeps ``score``, also where it is rounded to float32 later."""
+    rounded = np.float32(score)
+    lower = float(rounded) <= float(score)  # in float64
+    return float(rounded if lower else np.nextafter(rounded, np.float32(-1)))
+
+
+def just_above(score: float) -> float:
+    """Return a threshold that leaves out ``score``, also where it is rounded to float32 later."""
+    return float(np.nextafter(np.float32(score), np.float32(2)))
+
+
+def expected_f(ranked: Numbers, beta: float) -> Numbers:
+    """Return the expected F-beta (n, sizes) of the 0, 1, 2, ... most probable labels.
+
+    ``ranked`` (n, K) falls along each row. Sizes that cannot be the best are left out.
+    """
+    count, labels = ranked.shape
+    mean = ranked.sum(1)
+    hits = np.ones((count, 1))
+    outside = _tails(ranked)
+    scores = [outside[0][:, 0]]  # no label chosen: right if there is none
+    best = scores[0].copy()
+    for size in range(1, labels + 1):
+        if (size * best > (1 + beta**2) * mean).all():
+            break
+        hits = _with(hits, ranked[:, size - 1])
+        rest = outside[size]
+        i, j = np.arange(hits.shape[1])[:, None], np.arange(rest.shape[1])
+        gain = (1 + beta**2) * i / (size + beta**2 * (i + j))
+        score = np.einsum("ni,ij,nj->n", hits, gain, rest, optimize=True)
+        best = np.maximum(best, score)
+        scores.append(score)
+    return np.stack(scores, axis=1)
+
+
+def _with(law: Numbers, p: Numbers) -> Numbers:
+    """Return the law (n, m + 1) of a count and one more label of probability ``p`` (n,)."""
+    longer = np.zeros((len(law), law.shape[1] + 1))
+    longer[:, :-1] = law * (1 - p[:, None])
+    longer[:, 1:] += law * p[:, None]
+    return longer
+
+
+def _tails(ranked: Numbers) -> list[Numbers]:
+    """Return the laws of the number of labels beyond the first 0, 1, ..., K."""
+    law = np.ones((len(ranked), 1))
+    laws = [law]
+    for p in ranked.T[::-1]:
+        law = _with(law, p)
+        if law[:, -1].max() < DROPPED:
+            law = law[:, :-1]
+        laws.append(law)
+    return laws[::-1]

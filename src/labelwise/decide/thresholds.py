@@ -1,14 +1,19 @@
-"""Thresholds tuned on validation answers: one for all labels, or one for each.
+"""Thresholds tuned on validation answers: one per label, or one for all labels.
 
     best_f          most  F_beta = (1 + beta^2) TP / (beta^2 P + chosen)
     precision_at    most recall with precision >= a goal
     recall_at       most precision with recall >= a goal (the highest threshold that reaches it)
     least_cost      least  false_alarm FP + miss FN
+    average_k       sets of K labels on average (Garcin et al., Algorithm 1): with n images and
+                    m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based
 
 Only the scores of present entries need be tried: a threshold anywhere else either admits absent
 entries for nothing or equals one of them. The answer lies halfway to the next lower score. With
 one threshold for all labels, entries are pooled ("micro"). With calibrated probabilities the
 least expected cost needs no fit: it is ``Threshold(false_alarm / (false_alarm + miss))``.
+
+Average-K pools values over images, so the link that made them matters although it changes no
+image's ranking. With K equal to the number of labels there is no P_[m+1], and t is the smallest.
 """
 
 from collections.abc import Callable
@@ -19,10 +24,10 @@ from warnings import warn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Answers, Matrix, read_answers
-from labelwise.decide.rules import NEVER, Threshold
+from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
+from labelwise.decide.rules import NEVER, Threshold, just_below
 
-__all__ = ["best_f", "least_cost", "precision_at", "recall_at"]
+__all__ = ["average_k", "best_f", "least_cost", "precision_at", "recall_at"]
 
 Scope = Literal["shared", "label"]
 Numbers = NDArray[np.float64]
@@ -50,9 +55,9 @@ def best_f(
     observed: Matrix | None = None,
     *,
     beta: float = 1.0,
-    scope: Scope = "shared",
+    scope: Scope = "label",
 ) -> Threshold:
-    """Return the threshold, or one for each label, with the best F-beta."""
+    """Return the threshold with the best F-beta, per label or shared."""
     if beta <= 0:
         raise ValueError(f"beta must be positive, got {beta}")
 
@@ -72,7 +77,7 @@ def precision_at(
     observed: Matrix | None = None,
     *,
     precision: float,
-    scope: Scope = "shared",
+    scope: Scope = "label",
 ) -> Threshold:
     """Return the lowest threshold with at least this precision; where there is none, never."""
     _check_share("precision", precision)
@@ -91,7 +96,7 @@ def recall_at(
     observed: Matrix | None = None,
     *,
     recall: float,
-    scope: Scope = "shared",
+    scope: Scope = "label",
 ) -> Threshold:
     """Return the highest threshold with at least this recall."""
     _check_share("recall", recall)
@@ -109,7 +114,7 @@ def least_cost(
     *,
     false_alarm: float,
     miss: float,
-    scope: Scope = "shared",
+    scope: Scope = "label",
 ) -> Threshold:
     """Return the threshold with the least cost of false alarms and misses; it may be never."""
     if false_alarm <= 0 or miss <= 0:
@@ -122,6 +127,38 @@ def least_cost(
         return _last(cost == cost.min())
 
     return _fit(read_answers(probs, labels, observed), scope, pick, None, otherwise=NEVER)
+
+
+def average_k(probs: Matrix, k: float) -> Threshold:
+    """Return the threshold whose sets hold ``k`` labels on average over these images.
+
+    ``k`` need not be whole; ``k`` times the number of images is rounded. A tie at the cut makes
+    the sets larger, with a warning: probabilities in float64 have fewer.
+    """
+    values = as_numpy(probs)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"probs must be (images, labels), got shape {values.shape}")
+    images, labels = values.shape
+    if not 0 < k <= labels:
+        raise ValueError(f"k must lie between 0 and the {labels} labels, got {k}")
+    if np.isnan(values).any():
+        raise ValueError("probs must not be NaN, got NaN")
+    count = max(1, round(k * images))
+    if count == values.size:
+        return Threshold(just_below(values.min()))
+    position = values.size - count
+    parts = np.partition(values.ravel(), (position - 1, position))
+    above, below = float(parts[position]), float(parts[position - 1])
+    if above == below:
+        size = np.count_nonzero(values >= above) / images
+        warn(
+            f"several probabilities equal the cut {above:g}: sets hold {size:g} labels on average"
+            f" instead of {k:g}",
+            stacklevel=2,
+        )
+        return Threshold(just_below(above))
+    middle = (above + below) / 2
+    return Threshold(middle if middle > below else just_below(above))
 
 
 def _check_share(name: str, value: float) -> None:
@@ -176,7 +213,7 @@ def _value(answers: Answers, pick: Callable[[Operating], int | None]) -> float |
     known = answers.present | answers.absent
     lower = np.max(answers.probs, initial=0.0, where=known & (answers.probs < score))
     middle = (float(score) + float(lower)) / 2
-    return middle if middle > lower else float(score)
+    return middle if middle > lower else just_below(score)
 
 
 def _operating(answers: Answers) -> Operating:

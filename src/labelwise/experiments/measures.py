@@ -79,7 +79,7 @@ def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, fl
     if val is not None:
         fitted = platt(val.logits, val.labels, own, val.observed)
         figures |= _staged("after", probability_figures(fitted, test))
-        rule = best_f(fitted(val.logits), val.labels, val.observed)
+        rule = best_f(fitted(val.logits), val.labels, val.observed, scope="shared")
         sets = rule(fitted(test.logits))
         figures["macro F1"] = confusion(sets, labels, observed).f_score().value
     link = own or fitted

@@ -16,13 +16,13 @@ from torch import Tensor
 from labelwise.retrieval.query import Query
 from labelwise.types import LabelSpace
 
-__all__ = ["Ranking", "query_log_scores", "rank"]
+__all__ = ["RankedImages", "query_log_scores", "rank"]
 
 Matrix = np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
-class Ranking:
+class RankedImages:
     """Rows of the images, best first, with the log of the joint probability, and itself.
 
     All three are in ranked order; equal scores keep the order of the rows.
@@ -51,7 +51,7 @@ def query_log_scores(
 
 def rank(
     log_p: Matrix, log_q: Matrix, query: Query, space: LabelSpace, *, top: int | None = None
-) -> Ranking:
+) -> RankedImages:
     """Return the images (all, or the ``top`` first) in order of the query's joint probability."""
     scores = query_log_scores(log_p, log_q, *query.columns(space))
     if np.isnan(scores).any():
@@ -64,7 +64,7 @@ def rank(
         cut = np.partition(scores, len(scores) - count)[len(scores) - count]
         rows = np.flatnonzero(scores >= cut)
     order = rows[np.argsort(-scores[rows], kind="stable")][:count]
-    return Ranking(order, scores[order], np.exp(scores[order]))
+    return RankedImages(order, scores[order], np.exp(scores[order]))
 
 
 def _float64(values: Matrix) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labelwise.calibrate import Candidate, Choice, auto
-from labelwise.decide import ExpectedF, Rule, Threshold, TopK
+from labelwise.decide import Rule, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.links import Link
@@ -57,22 +57,20 @@ class Judged:
 
 
 def fixed_rule(text: str) -> Rule | None:
-    """Return the rule of ``0.5`` (a threshold), ``top-4``, ``expected-f`` or ``none``.
+    """Return the rule of a text that needs no fit, such as ``0.5`` or ``top-4``; or ``none``.
 
     >>> fixed_rule("top-4"), fixed_rule("0.5")
     (TopK(k=4), Threshold(value=0.5))
     """
-    if text in ("none", "expected-f"):
-        return None if text == "none" else ExpectedF()
-    try:
-        if text.startswith("top-"):
-            return TopK(int(text.removeprefix("top-")))
-        return Threshold(float(text))
-    except ValueError:
+    if text == "none":
+        return None
+    rule = find_rule(text).fixed
+    if rule is None:
         raise SettingsError(
             "a rule that needs no fit must be a threshold such as 0.5, top-4, expected-f or none, "
             f"got {text!r}; others are fitted by `labelwise decide`"
-        ) from None
+        )
+    return rule
 
 
 def judge_as_given(

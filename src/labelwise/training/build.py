@@ -14,13 +14,14 @@ from labelwise.backbones import (
     freeze_batch_norm,
 )
 from labelwise.data import FeatureRows, ImageSource, LabelTable
+from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model, find_head
 from labelwise.training.augment import make_augment
-from labelwise.training.fitting import find_calibrator, find_rule
+from labelwise.training.fitting import find_calibrator
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import VALIDATION_METRICS
 from labelwise.types import DatasetFacts, nearest

@@ -17,9 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.retrieval.batched import average_precisions
-from labelwise.retrieval.queries import all_queries, count_queries, sample_queries
-from labelwise.retrieval.walk import Table, average_precision_of, walk
+from labelwise.retrieval.average_precision import (
+    CostTable,
+    average_precision_of,
+    average_precisions,
+    walk,
+)
+from labelwise.retrieval.enumeration import all_queries, count_queries, sample_queries
 
 __all__ = ["LengthResult", "retrieval_map"]
 
@@ -99,7 +103,9 @@ def _accelerated(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def _answers(table: Table, queries: NDArray[np.intp], device: torch.device) -> NDArray[np.float64]:
+def _answers(
+    table: CostTable, queries: NDArray[np.intp], device: torch.device
+) -> NDArray[np.float64]:
     """Return the average precision of the queries that have a relevant image."""
     if not _accelerated(device):
         return np.array([average_precision_of(table, query) for query in queries])
@@ -109,7 +115,7 @@ def _answers(table: Table, queries: NDArray[np.intp], device: torch.device) -> N
     return precisions[~np.isnan(precisions)]
 
 
-def _table(log_p: Matrix, log_q: Matrix, labels: Matrix, observed: Matrix | None) -> Table:
+def _table(log_p: Matrix, log_q: Matrix, labels: Matrix, observed: Matrix | None) -> CostTable:
     """Check the arrays and return them as a table of 2K rows, wanted then unwanted."""
     sides = [_host(log_p), _host(log_q)]
     truth = _host(labels)
@@ -131,7 +137,7 @@ def _table(log_p: Matrix, log_q: Matrix, labels: Matrix, observed: Matrix | None
     if seen is None and not known.all():
         raise ValueError(f"labels must be 0 or 1 where observed, got {truth.T[~known][0]}")
     known_rows = None if known.all() else _rows([known, known])
-    return Table(costs, _rows([present, absent]), known_rows)
+    return CostTable(costs, _rows([present, absent]), known_rows)
 
 
 def _rows(parts: list[np.ndarray]) -> np.ndarray:

@@ -1,0 +1,163 @@
+"""Rules by name: the text of settings and of the command line, turned into what fits the rule.
+
+    0.5                 p >= 0.5                       top-4          the 4 most probable labels
+    expected-f          the most expected F1           average-3      3 labels per image on average
+    best-f              the best F1                    cost-1-5       false alarm 1, miss 5
+    precision-0.9       the most recall with it        recall-0.9     the most precision with it
+    miss-rate-0.1       at most 10 % missed and        false-alarms-0.05
+                        5 % false alarms expected on new images (conformal risk control)
+
+Shares are also written as percentages: ``precision-90`` and ``precision-90%``. Tuned thresholds
+are per label unless the text ends in ``-shared``; those of risk control are shared unless it ends
+in ``-per-label``. The defaults are those of the functions that fit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from labelwise.decide.arrays import Matrix
+from labelwise.decide.risk import control_false_alarms, control_recall
+from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
+from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
+from labelwise.errors import SettingsError
+
+__all__ = ["RULE_EXAMPLES", "RuleFit", "find_rule", "fit_rule"]
+
+Fit = Callable[[Matrix, Matrix, Matrix | None], Rule]
+
+RULE_EXAMPLES = (
+    "0.5, best-f, expected-f, top-4, average-3, precision-0.9, recall-0.9, cost-1-5, "
+    "miss-rate-0.1, false-alarms-0.05"
+)
+SCOPES = {"-shared": "shared", "-per-label": "label"}
+SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
+
+
+@dataclass(frozen=True)
+class RuleFit:
+    """What a rule's text means: in words, and how it is fitted. ``fixed`` rules need no fit."""
+
+    text: str
+    words: str
+    fit: Fit
+    fixed: Rule | None = None
+
+    def __call__(self, probs: Matrix, labels: Matrix, observed: Matrix | None = None) -> Rule:
+        """Return the rule fitted to probabilities and labels (N, K)."""
+        try:
+            return self.fit(probs, labels, observed)
+        except ValueError as error:
+            raise SettingsError(f"rule {self.text!r} cannot be fitted: {error}") from None
+
+
+def find_rule(text: str) -> RuleFit:
+    """Return what fits the rule of a text.
+
+    >>> find_rule("top-4").fixed, find_rule("precision-90").words
+    (TopK(k=4), 'precision 0.9, per label')
+    """
+    base, scope = text.strip(), None
+    for suffix, value in SCOPES.items():
+        if base.endswith(suffix):
+            base, scope = base.removesuffix(suffix), value
+    kind, _, number = base.rpartition("-")
+    try:
+        tuned = _tuned(base, kind, number)
+        if tuned is not None:
+            fit, words = tuned
+            used = scope or signature(fit).parameters["scope"].default
+            return RuleFit(text, f"{words}, {SCOPE_WORDS[used]}", partial(fit, scope=used))
+        whole = _whole(base, kind, number)
+        if whole is not None and scope is None:
+            return RuleFit(text, *whole)
+    except ValueError as error:
+        raise SettingsError(f"rule {text!r}: {error}") from None
+    raise SettingsError(
+        f"unknown rule {text!r}; use one like {RULE_EXAMPLES} "
+        "(tuned thresholds: per label, or with -shared one for all labels)"
+    )
+
+
+def fit_rule(
+    text: str, probs: Matrix, labels: Matrix, observed: Matrix | None = None
+) -> tuple[Rule, str]:
+    """Return the rule of a text, fitted to held-out rows, and what it is in words."""
+    found = find_rule(text)
+    return found(probs, labels, observed), found.words
+
+
+def _tuned(base: str, kind: str, number: str) -> tuple[Callable[..., Rule], str] | None:
+    """Return the fit of thresholds, shared or per label."""
+    if base == "best-f":
+        return best_f, "threshold of best F1"
+    if base.startswith("cost-"):
+        false_alarm, miss = _numbers(base.removeprefix("cost-"), 2)
+        if false_alarm <= 0 or miss <= 0:
+            raise ValueError(f"costs must be positive, got {false_alarm:g} and {miss:g}")
+        words = f"least cost, a false alarm {false_alarm:g} and a miss {miss:g}"
+        return partial(least_cost, false_alarm=false_alarm, miss=miss), words
+    if kind in ("precision", "recall"):
+        share = _share(number, most=1.0)
+        fit: Any = precision_at if kind == "precision" else recall_at
+        return partial(fit, **{kind: share}), f"{kind} {share:g}"
+    if kind == "miss-rate":
+        share = _share(number)
+        return partial(control_recall, miss_rate=share), f"expected miss rate at most {share:g}"
+    if kind == "false-alarms":
+        share = _share(number)
+        return partial(control_false_alarms, rate=share), (
+            f"expected false alarms at most {share:g} of the absent labels"
+        )
+    return None
+
+
+def _whole(base: str, kind: str, number: str) -> tuple[str, Fit, Rule | None] | None:
+    """Return the words and the fit of a rule for all labels, and the rule if it needs no fit."""
+    if kind == "average":
+        (k,) = _numbers(number, 1)
+        if k <= 0:
+            raise ValueError(f"labels per image must be positive, got {k:g}")
+        return f"{k:g} labels per image on average", partial(_average, k=k), None
+    if base == "expected-f":
+        rule: Rule = ExpectedF()
+        words = "the set of most expected F1"
+    elif kind == "top":
+        if not number.isdecimal():
+            raise ValueError(f"the number of labels must be whole, got {number!r}")
+        rule, words = TopK(int(number)), f"the {int(number)} most probable labels"
+    else:
+        try:
+            rule, words = Threshold(float(base)), f"p >= {base}"
+        except ValueError:
+            return None
+    return words, lambda probs, labels, observed: rule, rule
+
+
+def _average(probs: Matrix, labels: Matrix, observed: Matrix | None, *, k: float) -> Rule:
+    return average_k(probs, k)
+
+
+def _numbers(text: str, count: int) -> list[float]:
+    parts = text.split("-")
+    if len(parts) != count:
+        raise ValueError(f"it must hold {count} number(s) separated by '-', got {text!r}")
+    return [_number(part) for part in parts]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"it must hold a number, got {text!r}") from None
+
+
+def _share(text: str, most: float = 0.9999999) -> float:
+    """Return a share in (0, 1]; from 1 to 100, or with a percent sign, it is a percentage."""
+    value = _number(text.removesuffix("%"))
+    share = value / 100 if text.endswith("%") or value > 1 else value
+    if not 0 < share <= most:
+        raise ValueError(f"a share such as 0.9 or 90% must lie in (0, 1], got {text}")
+    return share
