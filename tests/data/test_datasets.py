@@ -261,7 +261,7 @@ class Evil:
 def test_cifar_pickles_cannot_run_anything(folder, capsys):
     folder.text("data_batch_1", b"")
     folder.text("batches.meta", pickle.dumps({"label_names": Evil()}))
-    with pytest.raises(DataError, match=r"not an official CIFAR batch .*print is not allowed"):
+    with pytest.raises(DataError, match=r"not an official CIFAR batch .*calls .*print"):
         load(folder.path)
     assert capsys.readouterr().out == ""
 

@@ -96,7 +96,8 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     sentence = f"{len(missing)} of {len(images)} images are missing under {root}: {shown}{more}"
     if not skip_missing:
         raise DataError(
-            f"{table.name}: {sentence}; correct the paths, give the root folder, or skip missing ones"
+            f"{table.name}: {sentence}; "
+            "correct the paths, give the root folder, or skip missing ones"
         )
     if not there.any():
         raise DataError(f"{table.name}: {sentence}; nothing is left")

@@ -3,12 +3,9 @@
 CIFAR60+40: in each of the 20 coarse classes two of the five fine classes lose their label, so
 20,000 training images have none of the 60 labels left.
 
-The official python version is pickled. It is read by an unpickler that knows only arrays, bytes,
-text, numbers, lists and dictionaries; any other name in the file is an error.
+The official python version is pickled; ``plain_pickle`` reads it without running anything.
 """
 
-import codecs
-import pickle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.images import ArrayImages
+from labelwise.data.plain_pickle import PickleError, as_array, read_pickle
 from labelwise.data.rows import read_lines
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
@@ -37,14 +35,6 @@ __all__ = [
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # pixels (n, 3072), classes (n,)
 PIXELS = 3 * 32 * 32
-REBUILD = np.empty(0).__reduce__()[0]  # what makes an array out of its pickled parts
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): REBUILD,
-    ("numpy._core.multiarray", "_reconstruct"): REBUILD,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): codecs.encode,
-}
 FINE_TO_COARSE = np.array(
     [
         *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
@@ -54,15 +44,6 @@ FINE_TO_COARSE = np.array(
         *(16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13),
     ]
 )
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Reads arrays and plain containers; any other name in the file is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed here")
-        return ALLOWED[module, name]
 
 
 def read_binary(path: Path, files: list[str], width: int, column: int) -> Batch:
@@ -82,15 +63,18 @@ def read_python(path: Path, files: list[str], key: str) -> Batch:
     pixels, codes = [], []
     for file in files:
         content = unpickled(path / file)
-        data, labels = content.get("data"), content.get(key)
+        try:
+            data = as_array(content.get("data"))
+        except PickleError as error:
+            raise DataError(f"{path / file}: 'data' cannot be read ({error})") from None
+        labels = content.get(key)
         if (
-            not isinstance(data, np.ndarray)
-            or data.dtype != np.uint8
+            data.dtype != np.uint8
             or data.ndim != 2
             or data.shape[1] != PIXELS
             or not isinstance(labels, list)
             or len(labels) != len(data)
-            or not all(isinstance(label, int) for label in labels)
+            or not all(type(label) is int and 0 <= label < 256 for label in labels)
         ):
             raise DataError(f"{path / file}: must have 'data' (n, {PIXELS}) and {key!r}")
         pixels.append(data)
@@ -99,17 +83,22 @@ def read_python(path: Path, files: list[str], key: str) -> Batch:
 
 
 def unpickled(path: Path) -> dict[str, Any]:
-    """Return a pickled dictionary of arrays and plain values, its keys as text."""
+    """Return a pickled dictionary of plain values, its keys as text."""
     try:
-        with path.open("rb") as stream:
-            content = _ArraysOnly(stream, encoding="bytes").load()
-    except FileNotFoundError:
-        raise DataError(f"{path}: the file is missing") from None
-    except Exception as error:  # a broken pickle raises a dozen kinds
+        content = read_pickle(_content(path))
+    except PickleError as error:
         raise DataError(f"{path}: not an official CIFAR batch ({error})") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: not an official CIFAR batch")
     return {as_text(key): value for key, value in content.items()}
+
+
+def label_names(path: Path, key: str) -> list[str]:
+    """Return the names of the classes in a pickled file of facts."""
+    names = unpickled(path).get(key)
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        raise DataError(f"{path}: must have a list {key!r} of names")
+    return [as_text(name) for name in names]
 
 
 def _content(path: Path) -> bytes:
@@ -128,7 +117,7 @@ def read_cifar10(path: Path) -> LabelTable:
     """Return CIFAR-10 from ``cifar-10-batches-py`` or ``cifar-10-batches-bin``."""
     if (path / "batches.meta").is_file():
         files = [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"]
-        names = [as_text(name) for name in unpickled(path / "batches.meta")["label_names"]]
+        names = label_names(path / "batches.meta", "label_names")
         parts = [read_python(path, part, "labels") for part in files]
     else:
         files = [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"]
@@ -142,7 +131,7 @@ def read_cifar100(path: Path, *, labels: Literal["fine", "coarse"] = "fine") -> 
     if labels not in ("fine", "coarse"):
         raise SettingsError(f"labels must be 'fine' or 'coarse', got {labels!r}")
     if (path / "meta").is_file():
-        names = [as_text(name) for name in unpickled(path / "meta")[f"{labels}_label_names"]]
+        names = label_names(path / "meta", f"{labels}_label_names")
         parts = [read_python(path, [part], f"{labels}_labels") for part in ("train", "test")]
     else:
         names = read_lines(path / f"{labels}_label_names.txt")
