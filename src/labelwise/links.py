@@ -16,30 +16,46 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from labelwise.arrays import numpy_or_torch
 from labelwise.errors import SettingsError
 from labelwise.ops import log_softmax_and_rest
 
 __all__ = ["Link", "Sigmoid", "Softmax", "require_link"]
 
 
+MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
+
+
 class Link(nn.Module, ABC):
-    """A map from logits to probabilities; subclasses give ``log_probs`` and their ``spec``."""
+    """A map from logits to probabilities; subclasses give ``log_probs`` and their ``spec``.
+
+    Every map takes a tensor and answers with one, or numpy with numpy.
+    """
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let a link written for tensors take numpy arrays too, and then answer in numpy."""
+        super().__init_subclass__(**kwargs)
+        for name in MAPS & vars(cls).keys():
+            setattr(cls, name, numpy_or_torch(vars(cls)[name]))
 
     @abstractmethod
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``(log p, log(1 - p))``, each shaped like ``logits``."""
 
+    @numpy_or_torch
     def forward(self, logits: Tensor) -> Tensor:
         """Return the probabilities of ``logits`` (..., K)."""
         return self.log_probs(logits)[0].exp()
 
+    @numpy_or_torch
     def log_odds(self, logits: Tensor) -> Tensor:
         """Return ``u = log p - log(1 - p)``."""
         log_p, log_q = self.log_probs(logits)
         return log_p - log_q
 
+    @numpy_or_torch
     def log_none(self, logits: Tensor) -> Tensor:
         """Return the log of the probability (...) that no label is present.
 
@@ -47,6 +63,7 @@ class Link(nn.Module, ABC):
         """
         return self.log_probs(logits)[1].sum(dim=-1)
 
+    @numpy_or_torch
     def logits_at(self, probs: Tensor) -> Tensor:
         """Return the logits (float64) whose probabilities are ``probs``, by bisection.
 

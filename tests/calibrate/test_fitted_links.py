@@ -192,7 +192,7 @@ def test_softmax_is_compared_by_the_probability_of_each_label():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda v, y: (v[0], y[0]), ValueError, r"logits must be \(images, labels\)"),
+        (lambda v, y: (v[0], y[0]), ValueError, r"logits must be \(N, K\)"),
         (lambda v, y: (v, y[:5]), ValueError, "labels must have the shape of logits"),
         (lambda v, y: (v.long(), y), TypeError, "logits must be floating point"),
         (lambda v, y: (v * torch.nan, y), ValueError, "logits must not be NaN"),

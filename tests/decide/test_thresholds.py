@@ -185,7 +185,7 @@ def test_torch_and_numpy_and_masked_rubbish_agree(fit):
     ("call", "message"),
     [
         (lambda p, y: best_f(p, y[:2]), "shape of probs"),
-        (lambda p, y: best_f(p[0], y[0]), "images, labels"),
+        (lambda p, y: best_f(p[0], y[0]), "must be .N, K."),
         (lambda p, y: best_f(p, y * 0.5), "labels must be 0 or 1 where observed, got 0.5"),
         (lambda p, y: best_f(p * np.nan, y), "must not be NaN"),
         (lambda p, y: best_f(p, y, beta=0), "beta must be positive"),

@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 
 from labelwise import metrics
 from labelwise.metrics import CalibrationSums, mass_edges, reliability, width_edges
-from labelwise.metrics.binning import bin_of, round_edges
+from labelwise.metrics.bins import bin_of, round_edges
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())["calibration"]
 QUICK = settings(max_examples=60, deadline=None)
@@ -266,7 +266,7 @@ def test_misuse_is_refused():
         reliability(probs, labels, bins=0)
     with pytest.raises(ValueError, match="binning must be"):
         reliability(probs, labels, binning="adaptive")
-    with pytest.raises(TypeError, match="where must be boolean"):
+    with pytest.raises(ValueError, match="where must be boolean, or 0 and 1, got 0"):
         reliability(probs, labels, where=probs)
     sums = CalibrationSums.zeros(4, width_edges(10))
     with pytest.raises(ValueError, match="probs must have 4 columns, got 3"):

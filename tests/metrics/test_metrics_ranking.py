@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from sklearn import metrics as sk
 
 from labelwise import metrics
-from labelwise.metrics import counts
+from labelwise.metrics import lines
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden.json").read_text())
 QUICK = settings(max_examples=60, deadline=None)
@@ -100,11 +100,11 @@ def test_pooled_metrics_equal_the_loops(problem):
 def test_sorting_and_comparing_count_the_same(monkeypatch):
     """Both ways to count must agree where the choice between them would fall either way."""
     scores, labels, observed = slow.problem(3, rows=3000, columns=5, levels=200, rate=0.4)
-    monkeypatch.setattr(counts, "COMPARED_POSITIVES", 0)
-    monkeypatch.setattr(counts, "LINE_COST", 0)
+    monkeypatch.setattr(lines, "COMPARED_POSITIVES", 0)
+    monkeypatch.setattr(lines, "LINE_COST", 0)
     by_sort = metrics.auroc(scores, labels, observed).items
     ap_by_sort = metrics.average_precision(scores, labels, observed).items
-    monkeypatch.setattr(counts, "COMPARED_POSITIVES", 10**9)
+    monkeypatch.setattr(lines, "COMPARED_POSITIVES", 10**9)
     np.testing.assert_array_equal(metrics.auroc(scores, labels, observed).items, by_sort)
     ap = metrics.average_precision(scores, labels, observed).items
     np.testing.assert_array_equal(ap, ap_by_sort)
@@ -141,7 +141,7 @@ def test_equals_scikit_learn(rate, dtype):
 def test_pooling_in_blocks_changes_nothing(monkeypatch):
     scores, labels = dense(rows=400)
     whole = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
-    monkeypatch.setattr("labelwise.metrics.curves.SORTED_ENTRIES", 100)
+    monkeypatch.setattr("labelwise.metrics.ranking.SORTED_ENTRIES", 100)
     parts = metrics.micro_auroc(scores, labels), metrics.micro_average_precision(scores, labels)
     assert whole == parts
 
@@ -272,7 +272,7 @@ def test_undefined_labels_are_named():
             ValueError,
             "must not be NaN where",
         ),
-        ((np.zeros((2, 2)),) * 3, TypeError, "observed must be boolean"),
+        ((np.zeros((2, 2)),) * 2 + (np.full((2, 2), 0.5),), ValueError, "observed must be boolean"),
     ],
 )
 def test_bad_input_is_refused(arguments, error, message):

@@ -164,8 +164,8 @@ def test_average_k_accuracy_of_single_labels_is_the_share_of_sets_that_hold_them
 
 def test_misuse_is_refused():
     sets, labels, _ = sets_problem(5, rows=4, columns=3)
-    with pytest.raises(TypeError, match="sets must be boolean, got float64"):
-        metrics.confusion(sets.astype(float), labels)
+    with pytest.raises(ValueError, match=r"sets must be boolean, or 0 and 1, got 0\.5"):
+        metrics.confusion(sets.astype(float) / 2 + 0.5, labels)
     with pytest.raises(ValueError, match="labels must be 0 or 1"):
         metrics.confusion(sets, labels + 2)
     with pytest.raises(ValueError, match="undefined must be"):

@@ -190,9 +190,9 @@ def test_an_accelerator_gives_the_cpus_answer(kind, monkeypatch):
 
 def test_says_what_is_wrong():
     log_p, log_q, truth, _ = problem()
-    with pytest.raises(ValueError, match=r"log_q must have the shape of log_p \(60, 5\)"):
+    with pytest.raises(ValueError, match=r"log_q must have the shape of log_p, \(60, 5\)"):
         retrieval_map(log_p, log_q[:, :2], truth)
-    with pytest.raises(ValueError, match=r"must be \(images, labels\)"):
+    with pytest.raises(ValueError, match=r"must be \(N, K\)"):
         retrieval_map(log_p[0], log_q[0], truth[0])
     with pytest.raises(ValueError, match="longest must be at least 1"):
         retrieval_map(log_p, log_q, truth, longest=0)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.arrays import Array, mask_tensor, to_tensor
 from labelwise.calibrate.beta import beta
-from labelwise.calibrate.entries import Matrix, as_tensor, read_entries
+from labelwise.calibrate.entries import read_entries
 from labelwise.calibrate.histogram import histogram
 from labelwise.calibrate.holdout import folds_of
 from labelwise.calibrate.isotonic import isotonic
@@ -77,10 +78,10 @@ class Choice:
 
 
 def auto(
-    logits: Matrix,
-    labels: Matrix,
+    logits: Array,
+    labels: Array,
     link: Link | None,
-    observed: Matrix | None = None,
+    observed: Array | None = None,
     *,
     groups: np.ndarray | None = None,
     folds: int = 5,
@@ -92,8 +93,9 @@ def auto(
     ``groups`` (N,) names the group of each image; without it every image is its own.
     """
     read_entries(logits, labels, link, observed)
-    scores, truth = as_tensor(logits, "logits"), as_tensor(labels, "labels")
-    seen = None if observed is None else as_tensor(observed, "observed").bool()
+    scores = to_tensor(logits)
+    truth = to_tensor(labels, scores.device)
+    seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
     member = np.arange(len(scores)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(member.max()) + 1
     if not 2 <= folds <= count:

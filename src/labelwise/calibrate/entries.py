@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.links import Link
 
 __all__ = [
@@ -23,13 +23,10 @@ __all__ = [
     "ROWS",
     "Block",
     "Entries",
-    "Matrix",
-    "as_tensor",
     "limited_log_odds",
     "read_entries",
 ]
 
-Matrix = np.ndarray | Tensor
 Block = tuple[Tensor, Tensor, Tensor | None]
 
 ONE_IN_A_MILLION = log(1e6 - 1)
@@ -108,30 +105,17 @@ class Entries:
         return u, y, w
 
 
-def as_tensor(values: Matrix, name: str) -> Tensor:
-    """Return (N, K) numbers as a tensor, sharing memory; half precision becomes float32."""
-    tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    if tensor.ndim != 2:
-        raise ValueError(f"{name} must be (images, labels), got shape {tuple(tensor.shape)}")
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
 @torch.no_grad()
 def read_entries(
-    logits: Matrix, labels: Matrix, link: Link | None, observed: Matrix | None
+    logits: Array, labels: Array, link: Link | None, observed: Array | None
 ) -> Entries:
     """Check the arrays and return them as entries, with the limit their log-odds need."""
-    scores = as_tensor(logits, "logits")
+    check_shapes(logits=logits, labels=labels, observed=observed)
+    scores = to_tensor(logits)
     if not scores.is_floating_point():
         raise TypeError(f"logits must be floating point, got {scores.dtype}")
-    truth = as_tensor(labels, "labels").to(scores.device)
-    seen = None if observed is None else as_tensor(observed, "observed").to(scores.device).bool()
-    for name, other in (("labels", truth), ("observed", seen)):
-        if other is not None and other.shape != scores.shape:
-            raise ValueError(
-                f"{name} must have the shape of logits {tuple(scores.shape)}, "
-                f"got {tuple(other.shape)}"
-            )
+    truth = to_tensor(labels, scores.device)
+    seen = None if observed is None else mask_tensor(observed, "observed", scores.device)
     if scores.numel() == 0:
         raise ValueError(f"logits must not be empty, got shape {tuple(scores.shape)}")
     if link is not None and scores.numel() <= CACHED:

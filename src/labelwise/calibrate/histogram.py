@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.entries import Entries, Matrix, limited_log_odds, read_entries
+from labelwise.arrays import Array
+from labelwise.calibrate.entries import Entries, limited_log_odds, read_entries
 from labelwise.calibrate.holdout import choose, folds_of
 from labelwise.links import Link
 
@@ -67,10 +68,10 @@ class Histogram(Link):
 
 
 def histogram(
-    logits: Matrix,
-    labels: Matrix,
+    logits: Array,
+    labels: Array,
     link: Link | None,
-    observed: Matrix | None = None,
+    observed: Array | None = None,
     *,
     bins: int = 20,
     scope: Literal["shared", "label"] = "label",

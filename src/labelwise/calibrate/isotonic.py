@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.entries import Entries, Matrix, limited_log_odds, read_entries
+from labelwise.arrays import Array
+from labelwise.calibrate.entries import Entries, limited_log_odds, read_entries
 from labelwise.calibrate.holdout import choose, folds_of
 from labelwise.links import Link
 
@@ -92,10 +93,10 @@ class Isotonic(Link):
 
 
 def isotonic(
-    logits: Matrix,
-    labels: Matrix,
+    logits: Array,
+    labels: Array,
     link: Link | None,
-    observed: Matrix | None = None,
+    observed: Array | None = None,
     *,
     scope: Literal["shared", "label"] = "label",
     strength: float | None = None,

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.calibrate.entries import Matrix, limited_log_odds, read_entries
+from labelwise.arrays import Array
+from labelwise.calibrate.entries import limited_log_odds, read_entries
 from labelwise.calibrate.features import Features
 from labelwise.calibrate.problem import PerLabel
 from labelwise.calibrate.shrink import fit_labels, fit_shared
@@ -63,10 +64,10 @@ class Platt(Link):
 
 
 def platt(
-    logits: Matrix,
-    labels: Matrix,
+    logits: Array,
+    labels: Array,
     link: Link | None,
-    observed: Matrix | None = None,
+    observed: Array | None = None,
     *,
     scope: Scope = "label",
     strength: float | None = None,

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.calibrate.entries import Entries, Matrix, limited_log_odds, read_entries
+from labelwise.arrays import Array
+from labelwise.calibrate.entries import Entries, limited_log_odds, read_entries
 from labelwise.links import Link, Softmax
 
 __all__ = ["Temperature", "temperature"]
@@ -48,7 +49,7 @@ class Temperature(Link):
 
 
 def temperature(
-    logits: Matrix, labels: Matrix, link: Link | None, observed: Matrix | None = None
+    logits: Array, labels: Array, link: Link | None, observed: Array | None = None
 ) -> Link:
     """Return the link with the temperature of the least log loss; a softmax stays a softmax."""
     if isinstance(link, Softmax):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.entries import Matrix, as_tensor
+from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.links import Link
 
 __all__ = ["ZeroShare", "expect_zero_share"]
@@ -60,7 +60,7 @@ class ZeroShare(Link):
 
 
 def expect_zero_share(
-    link: Link, labels: Matrix, share: float, observed: Matrix | None = None
+    link: Link, labels: Array, share: float, observed: Array | None = None
 ) -> ZeroShare:
     """Return the link for data of which ``share`` has no label.
 
@@ -69,9 +69,10 @@ def expect_zero_share(
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie strictly between 0 and 1, got {share}")
-    present = as_tensor(labels, "labels") > 0.5
+    check_shapes(labels=labels, observed=observed)
+    present = to_tensor(labels) > 0.5
     if observed is not None:
-        seen = as_tensor(observed, "observed").bool()
+        seen = mask_tensor(observed, "observed", present.device)
         present = (present & seen)[seen.any(dim=1)]
     empty, count = int((~present.any(dim=1)).sum()), len(present)
     if not 0 < empty < count:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from labelwise.arrays import Array as Matrix
+from labelwise.arrays import as_mask, check_shapes
+from labelwise.arrays import to_numpy as as_numpy
 
 __all__ = ["Answers", "Matrix", "as_numpy", "read_answers"]
-
-Matrix = NDArray[Any] | Tensor
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,11 @@ class Answers:
             yield Answers(self.probs[:, part], self.present[:, part], self.absent[:, part])
 
 
-def as_numpy(values: Matrix) -> NDArray[Any]:
-    """Return an array on the host; half precision becomes float32, which is exact."""
-    if isinstance(values, Tensor):
-        tensor = values.detach().cpu()
-        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return np.asarray(values)
-
-
 def read_answers(probs: Matrix, labels: Matrix, observed: Matrix | None) -> Answers:
     """Check the arrays and return them."""
     answers, truth = as_numpy(probs), as_numpy(labels)
-    seen = None if observed is None else as_numpy(observed).astype(bool)
-    if answers.ndim != 2:
-        raise ValueError(f"probs must be (images, labels), got shape {answers.shape}")
-    for name, other in (("labels", truth), ("observed", seen)):
-        if other is not None and other.shape != answers.shape:
-            raise ValueError(
-                f"{name} must have the shape of probs {answers.shape}, got {other.shape}"
-            )
+    seen = None if observed is None else as_mask(as_numpy(observed), "observed")
+    check_shapes(probs=answers, labels=truth, observed=seen)
     present, absent = truth == 1, truth == 0
     known = present | absent
     if seen is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.evaluate.calibration import calibration_part, label_errors, worst_labels
-from labelwise.evaluate.evaluation import DataFacts, Evaluation, Ranking, RetrievalPoint
+from labelwise.evaluate.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
 from labelwise.evaluate.headline import (
     calibration_figures,
     ranking_figures,
@@ -148,9 +148,9 @@ def _words(calibrated: Link | Tensor | None, words: str | None) -> str | None:
     return describe_link(calibrated) if isinstance(calibrated, Link) else "log-odds as given"
 
 
-def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> Ranking:
+def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> RankingFigures:
     undefined = tuple(by_label.undefined_names(names))
-    return Ranking(
+    return RankingFigures(
         map_class=defined(by_label.value),
         map_sample=defined(by_image.value),
         undefined_labels=undefined,

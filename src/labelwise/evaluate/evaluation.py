@@ -22,7 +22,7 @@ __all__ = [
     "Figure",
     "LabelRow",
     "Quietness",
-    "Ranking",
+    "RankingFigures",
     "RetrievalPoint",
     "Sets",
     "ShotGroup",
@@ -61,7 +61,7 @@ class DataFacts:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class RankingFigures:
     """Average precisions of the scores; labels and rows without a positive are left out."""
 
     map_class: float | None
@@ -212,7 +212,7 @@ class Evaluation:
 
     data: DataFacts
     headline: tuple[Figure, ...]
-    ranking: Ranking
+    ranking: RankingFigures
     rows: tuple[LabelRow, ...]
     link: str | None = None
     calibrator: str | None = None

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.evaluate.evaluation import Calibration, Figure, Ranking, Sets, ZeroLabel
+from labelwise.evaluate.evaluation import Calibration, Figure, RankingFigures, Sets, ZeroLabel
 from labelwise.evaluate.intervals import (
     macro_f1_influence,
     mean_ap_influence,
@@ -26,7 +26,7 @@ BOOTSTRAP = f"Interval: {DRAWS} bootstrap draws of images."
 
 
 def ranking_figures(
-    ranking: Ranking, scores: Tensor, known: Known, by_image: Averaged
+    ranking: RankingFigures, scores: Tensor, known: Known, by_image: Averaged
 ) -> list[Figure]:
     """Return mAP over labels and over images."""
     return [

@@ -14,7 +14,7 @@ from labelwise.experiments.measures import probability_figures
 from labelwise.experiments.outcome import Outcome
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
-    AverageK,
+    AverageKAccuracy,
     average_k_accuracy,
     average_precision,
     by_shot,
@@ -165,7 +165,7 @@ def voc_precision(run: Outcome) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _average_five(run: Outcome, link: Link) -> AverageK:
+def _average_five(run: Outcome, link: Link) -> AverageKAccuracy:
     rule = average_k(link(run.held_out.logits.double()), 5)
     return average_k_accuracy(rule(link(run.test.logits.double())), run.test.labels)
 

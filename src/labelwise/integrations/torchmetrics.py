@@ -23,7 +23,7 @@ from labelwise.metrics import (
     width_edges,
     zero_label_rows,
 )
-from labelwise.metrics.inputs import By
+from labelwise.metrics.lines import By
 from labelwise.metrics.sets import Undefined
 
 try:

@@ -4,34 +4,48 @@ Numpy or torch, any device, any float type. Unobserved entries are masked, undef
 images are left out of means and named.
 """
 
-from labelwise.metrics.average_k import AverageK, average_k_accuracy, by_shot, shot_groups
-from labelwise.metrics.average_precision import (
-    average_precision,
-    label_ranking_average_precision,
+from labelwise.metrics.bins import mass_edges, width_edges
+from labelwise.metrics.calibration import (
+    CalibrationSums,
+    Reliability,
+    label_reliability,
+    reliability,
 )
-from labelwise.metrics.averages import Averaged
-from labelwise.metrics.binning import mass_edges, width_edges
-from labelwise.metrics.calibration import CalibrationSums, label_reliability, reliability
-from labelwise.metrics.curves import (
+from labelwise.metrics.intervals import (
+    BootstrapInterval,
+    CalibrationTest,
+    bootstrap,
+    calibration_interval,
+    calibration_test,
+)
+from labelwise.metrics.lines import Averaged
+from labelwise.metrics.ranking import (
     PrecisionRecall,
+    auroc,
+    average_precision,
+    coverage_error,
+    label_ranking_average_precision,
     micro_auroc,
     micro_average_precision,
+    one_error,
     precision_recall_curve,
 )
-from labelwise.metrics.intervals import Interval, bootstrap, calibration_interval
-from labelwise.metrics.ranking import auroc, coverage_error, one_error
-from labelwise.metrics.reliability import Reliability
 from labelwise.metrics.scoring import ProperScore, brier_score, log_loss, log_loss_from_logs
 from labelwise.metrics.sets import (
+    AverageKAccuracy,
     Confusion,
     SetSizes,
+    TopKScores,
+    average_k_accuracy,
+    by_shot,
     confusion,
     hamming_loss,
     set_sizes,
+    shot_groups,
     subset_accuracy,
+    top_k_scores,
+    top_k_sets,
 )
-from labelwise.metrics.significance import CalibrationTest, calibration_test
-from labelwise.metrics.top_k import TopKScores, top_k_scores, top_k_sets
 from labelwise.metrics.zero_label import (
     false_alarm_rate,
     false_positive_rate_at,
@@ -43,12 +57,12 @@ from labelwise.metrics.zero_label import (
 )
 
 __all__ = [
-    "AverageK",
+    "AverageKAccuracy",
     "Averaged",
+    "BootstrapInterval",
     "CalibrationSums",
     "CalibrationTest",
     "Confusion",
-    "Interval",
     "PrecisionRecall",
     "ProperScore",
     "Reliability",

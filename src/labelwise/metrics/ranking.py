@@ -1,4 +1,20 @@
-"""How well scores order labels: AUROC, coverage and one-error.
+"""Average precision over images of a label (mAP@class) or over labels of an image (mAP@sample).
+
+    precision(s) = positives scoring >= s / entries scoring >= s
+    AP           = mean over positives of precision(their score)
+
+This is ``variant="tied"``: equal scores count as one threshold, as in scikit-learn. Two others are
+in use, and their figures must not be compared with it:
+
+    "untied"  equal scores are ranked one by one, lower index first (ASL, two-way loss)
+    "voc"     precision(s) becomes its largest value at s or any lower score (Pascal VOC
+              interpolation; Query2Label, RML); never below "tied"
+
+A label or image without observed positives has no AP: it is left out, not counted as 0. Per image
+the default equals label-ranking average precision, except that images without labels are left out
+where others count them as 1.
+
+How well scores order labels: AUROC, coverage and one-error.
 
     AUROC      = P(a positive outscores a negative), ties count one half
     coverage   = how far down an image's labels one must go to meet all present ones
@@ -6,16 +22,89 @@
 
 Each is left out, and counted, where it is undefined: AUROC without a positive or a negative,
 the other two for images without a present label.
+
+Precision and recall of all entries pooled, at every threshold where recall changes.
+
+    precision(t) = positives scoring >= t / entries scoring >= t
+    recall(t)    = positives scoring >= t / positives
+
+Between two scores of positives recall stands still and precision can only fall, so these points
+hold the whole curve. Micro average precision and micro AUROC come from the same counts. Entries
+are sorted a block at a time, so memory grows with the number of positives only.
 """
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.averages import Averaged
-from labelwise.metrics.counts import lines_of
-from labelwise.metrics.inputs import Array, By
+from labelwise.arrays import Array
+from labelwise.metrics.lines import Averaged, By, Counts, Lines, Positives, lines_of
 
-__all__ = ["auroc", "coverage_error", "one_error"]
+__all__ = [
+    "PrecisionRecall",
+    "Variant",
+    "auroc",
+    "average_precision",
+    "coverage_error",
+    "label_ranking_average_precision",
+    "micro_auroc",
+    "micro_average_precision",
+    "one_error",
+    "precision_recall_curve",
+]
+
+Variant: TypeAlias = Literal["tied", "untied", "voc"]
+
+
+def average_precision(
+    scores: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    by: By = "label",
+    variant: Variant = "tied",
+) -> Averaged:
+    """Return the average precision of every label or image, and the mean over the defined."""
+    parts = []
+    for lines in lines_of(scores, labels, observed, by):
+        positives = lines.positives()
+        precision = _precision(lines, positives, variant)
+        with np.errstate(invalid="ignore"):
+            parts.append(positives.total(precision) / positives.per_line)
+    return Averaged.over(np.concatenate([np.empty(0), *parts]), by)
+
+
+def label_ranking_average_precision(
+    scores: Array, labels: Array, observed: Array | None = None
+) -> Averaged:
+    """Return label-ranking average precision: tie-aware average precision of each image."""
+    return average_precision(scores, labels, observed, by="image")
+
+
+def _precision(lines: Lines, positives: Positives, variant: Variant) -> NDArray[np.float64]:
+    """Return the precision at each positive, (P,)."""
+    if variant == "untied":
+        return _index_ranks(lines, positives)
+    precision = positives.at_least() / lines.at_least(positives)
+    if variant == "voc":
+        for start, count in zip(positives.start, positives.per_line, strict=True):
+            own = slice(start, start + count)
+            precision[own] = np.maximum.accumulate(precision[own][::-1])[::-1]
+        return precision
+    if variant == "tied":
+        return precision
+    raise ValueError(f"variant must be 'tied', 'untied' or 'voc', got {variant!r}")
+
+
+def _index_ranks(lines: Lines, positives: Positives) -> NDArray[np.float64]:
+    """Return the precision at each positive when ties are ranked by index."""
+    order = np.argsort(-lines.scores, axis=1, kind="stable")  # NaN, unobserved, comes last
+    present = np.take_along_axis(lines.present, order, axis=1)
+    _, rank = np.nonzero(present)
+    place = np.arange(len(positives.line)) - positives.start[positives.line]
+    return (place + 1) / (rank + 1)
 
 
 def auroc(
@@ -60,3 +149,80 @@ def one_error(scores: Array, labels: Array, observed: Array | None = None) -> Av
             error = 1 - right / np.count_nonzero(top, axis=1)
         parts.append(np.where(lines.present.any(axis=1), error, np.nan))
     return Averaged.over(np.concatenate([np.empty(0), *parts]), "image")
+
+
+SORTED_ENTRIES = 2**21
+
+
+@dataclass(frozen=True)
+class PrecisionRecall:
+    """Points of a curve, thresholds falling: predict where the score is at least the threshold."""
+
+    thresholds: NDArray[Any]
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+
+    def f_score(self, beta: float = 1.0) -> NDArray[np.float64]:
+        """Return F-beta at every threshold."""
+        weight = beta**2
+        return (1 + weight) * self.precision * self.recall / (weight * self.precision + self.recall)
+
+    def best(self, beta: float = 1.0) -> tuple[float, float]:
+        """Return the threshold of the largest F-beta, and that value."""
+        if not len(self.thresholds):
+            raise ValueError("the best threshold needs at least one positive, got none")
+        scores = self.f_score(beta)
+        index = int(scores.argmax())
+        return float(self.thresholds[index]), float(scores[index])
+
+
+def precision_recall_curve(
+    scores: Array, labels: Array, observed: Array | None = None
+) -> PrecisionRecall:
+    """Return the curve over all entries of (N, K); for one label, pass its column as (N, 1)."""
+    levels, at_least, _, _ = _pooled(scores, labels, observed)
+    last = np.ones(len(levels), dtype=np.bool_)
+    last[:-1] = levels[1:] != levels[:-1]
+    ends = np.flatnonzero(last)
+    found = ends + 1
+    return PrecisionRecall(levels[ends], found / at_least[ends], found / len(levels))
+
+
+def micro_average_precision(scores: Array, labels: Array, observed: Array | None = None) -> float:
+    """Return tie-aware average precision over all entries pooled; NaN without positives."""
+    curve = precision_recall_curve(scores, labels, observed)
+    if not len(curve.recall):
+        return float("nan")
+    return float(np.diff(curve.recall, prepend=0.0) @ curve.precision)
+
+
+def micro_auroc(scores: Array, labels: Array, observed: Array | None = None) -> float:
+    """Return AUROC over all entries pooled; NaN without a positive or a negative."""
+    levels, at_least, above, known = _pooled(scores, labels, observed)
+    positives = len(levels)
+    negatives = known - positives
+    if positives == 0 or negatives == 0:
+        return float("nan")
+    rising = levels[::-1]
+    own_at_least = positives - np.searchsorted(rising, levels, side="left")
+    own_above = positives - np.searchsorted(rising, levels, side="right")
+    ahead = (at_least - own_at_least + above - own_above).sum(dtype=np.float64) / 2
+    return float(1 - ahead / (positives * negatives))
+
+
+def _pooled(
+    scores: Array, labels: Array, observed: Array | None
+) -> tuple[NDArray[Any], Counts, Counts, int]:
+    """Return positives' scores, falling; entries at least and above each; number of entries."""
+    found = [block.scores[block.present] for block in lines_of(scores, labels, observed, "image")]
+    rising = np.sort(np.concatenate(found)) if found else np.empty(0)
+    at_least = np.zeros(len(rising), dtype=np.intp)
+    above = np.zeros(len(rising), dtype=np.intp)
+    known = 0
+    for block in lines_of(scores, labels, observed, "image", SORTED_ENTRIES):
+        entries = int(block.known.sum())
+        ordered = np.sort(block.scores, axis=None)  # NaN, unobserved, comes last
+        at_least += entries - np.searchsorted(ordered, rising, side="left")
+        above += entries - np.searchsorted(ordered, rising, side="right")
+        known += entries
+    return rising[::-1], at_least[::-1], above[::-1], known

@@ -21,10 +21,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.averages import Averaged
-from labelwise.metrics.binning import round_edges, width_edges
-from labelwise.metrics.cells import cell_sums
-from labelwise.metrics.inputs import Array, blocks, check_shapes, chosen, read
+from labelwise.arrays import Array, check_shapes
+from labelwise.metrics.bins import cell_sums, round_edges, width_edges
+from labelwise.metrics.lines import Averaged, blocks, chosen, read
 
 __all__ = ["ProperScore", "brier_score", "log_loss", "log_loss_from_logs"]
 

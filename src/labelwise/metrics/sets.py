@@ -7,6 +7,20 @@ of every label (macro), of every image (sample), or over all entries (micro). CF
 multi-label literature: CF1 is the harmonic mean of the labels' mean precision and mean recall, OF1
 the micro F1. What is 0 / 0 is left out by default; ``undefined`` says to count it as "zero" (as
 scikit-learn does and as the papers' macro-F1 at top 4) or as "one".
+
+Sets of the k most confident labels of each image, and the papers' figures for them.
+
+Ties go to the lower index. Macro-F1 at top 4 counts a label that is never present and never
+predicted as 0, as the quasibinary paper's figures do; ``confusion(top_k_sets(...))`` gives the
+other conventions.
+
+Average-K accuracy: sets may differ in size, K labels on average.
+
+    accuracy = mean over images of the share of its present labels that are in the set
+
+which for images with one label is 1{label in set}. Long-tailed problems show it by how often a
+class occurs in training: few < 20 <= medium <= 100 < many, each the mean over its classes; classes
+absent from the test images are left out.
 """
 
 from collections.abc import Iterator
@@ -16,27 +30,24 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.averages import Averaged
-from labelwise.metrics.inputs import (
-    Array,
-    By,
-    Mask,
-    as_mask,
-    blocks,
-    check_by,
-    check_shapes,
-    present_labels,
-    read,
-)
+from labelwise.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
+from labelwise.metrics.lines import Averaged, By, blocks, check_by, read
 
 __all__ = [
+    "AverageKAccuracy",
     "Confusion",
     "SetSizes",
+    "TopKScores",
     "Undefined",
+    "average_k_accuracy",
+    "by_shot",
     "confusion",
     "hamming_loss",
     "set_sizes",
+    "shot_groups",
     "subset_accuracy",
+    "top_k_scores",
+    "top_k_sets",
 ]
 
 Undefined: TypeAlias = Literal["skip", "zero", "one"]
@@ -166,3 +177,84 @@ def _blocks(
         mask = None if observed is None else as_mask(read(observed, part, "image"), "observed")
         present = present_labels(read(labels, part, "image"), mask)
         yield part, chosen_set, present, np.ones_like(present) if mask is None else mask
+
+
+@dataclass(frozen=True)
+class TopKScores:
+    """Macro, micro and CF1 of the top-k sets, and the F1 of every label (0 if undefined)."""
+
+    macro_f1: float
+    micro_f1: float
+    cf1: float
+    per_label: NDArray[np.float64]
+
+
+def top_k_sets(scores: Array, k: int) -> NDArray[np.bool_]:
+    """Return (N, K) sets of exactly k labels each."""
+    rows, columns = check_shapes(scores=scores)
+    if not 1 <= k <= columns:
+        raise ValueError(f"k must be between 1 and {columns}, got {k}")
+    sets = np.empty((rows, columns), dtype=np.bool_)
+    for part in blocks(rows, columns):
+        score = read(scores, part, "image")
+        if np.isnan(score).any():
+            raise ValueError("scores must not be NaN, got NaN")
+        level = np.partition(score, columns - k, axis=1)[:, columns - k, None]
+        above, tied = score > level, score == level
+        room = k - np.count_nonzero(above, axis=1, keepdims=True)
+        sets[part] = above | (tied & (np.cumsum(tied, axis=1) <= room))
+    return sets
+
+
+def top_k_scores(
+    scores: Array, labels: Array, observed: Array | None = None, *, k: int = 4
+) -> TopKScores:
+    """Return the F1 figures of the k most confident labels of each image."""
+    counts = confusion(top_k_sets(scores, k), labels, observed)
+    macro = counts.f_score(undefined="zero")
+    micro = counts.micro().f_score(undefined="zero")
+    return TopKScores(macro.value, micro.value, counts.cf1(undefined="zero"), macro.items)
+
+
+SHOTS = ("few", "medium", "many")
+
+
+@dataclass(frozen=True)
+class AverageKAccuracy:
+    """Accuracy over images and over labels, and the mean set size it was reached with."""
+
+    per_image: Averaged
+    per_label: Averaged
+    mean_size: float
+
+
+def average_k_accuracy(
+    sets: Array, labels: Array, observed: Array | None = None
+) -> AverageKAccuracy:
+    """Return the accuracy of sets (N, K) bool, over images and over labels."""
+    return AverageKAccuracy(
+        confusion(sets, labels, observed, by="image").recall(),
+        confusion(sets, labels, observed, by="label").recall(),
+        set_sizes(sets).mean,
+    )
+
+
+def shot_groups(train_counts: Array, *, few: int = 20, many: int = 100) -> NDArray[np.str_]:
+    """Return "few", "medium" or "many" for every label's number of training images."""
+    counts = to_numpy(train_counts)
+    if counts.ndim != 1 or few > many + 1:
+        raise ValueError(
+            f"train_counts must be (K,) and few at most many + 1, "
+            f"got shape {counts.shape}, few={few}, many={many}"
+        )
+    return np.array(SHOTS)[(counts >= few).astype(np.intp) + (counts > many)]
+
+
+def by_shot(
+    per_label: NDArray[np.float64], train_counts: Array, *, few: int = 20, many: int = 100
+) -> dict[str, Averaged]:
+    """Return the mean of a per-label metric over each group; NaN entries are left out."""
+    groups = shot_groups(train_counts, few=few, many=many)
+    if len(per_label) != len(groups):
+        raise ValueError(f"per_label must have {len(groups)} values, got {len(per_label)}")
+    return {shot: Averaged.over(per_label[groups == shot], "label") for shot in SHOTS}

@@ -16,19 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.averages import Averaged
-from labelwise.metrics.counts import lines_of
-from labelwise.metrics.curves import micro_auroc
-from labelwise.metrics.inputs import (
+from labelwise.arrays import (
     Array,
     as_mask,
-    blocks,
+    check_probabilities,
     check_shapes,
-    host,
     present_labels,
-    probabilities,
-    read,
+    to_numpy,
 )
+from labelwise.metrics.lines import Averaged, blocks, lines_of, read
+from labelwise.metrics.ranking import micro_auroc
 
 __all__ = [
     "false_alarm_rate",
@@ -58,7 +55,7 @@ def max_confidence(probs: Array) -> NDArray[np.float64]:
     top = np.empty(rows)
     for part in blocks(rows, columns):
         prob = read(probs, part, "image")
-        probabilities(prob, "probs")
+        check_probabilities(prob, "probs")
         top[part] = prob.max(axis=1)
     return top
 
@@ -118,7 +115,7 @@ def nothing_here(log_q: Array) -> NDArray[np.float64]:
 
 
 def _vector(scores: Array, name: str) -> NDArray[Any]:
-    vector = host(scores)
+    vector = to_numpy(scores)
     if vector.ndim != 1 or np.isnan(vector).any():
         raise ValueError(f"{name} must be (n,) without NaN, got shape {vector.shape}")
     return vector

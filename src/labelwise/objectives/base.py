@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from labelwise.arrays import Array, mask_tensor, to_tensor
 from labelwise.distributed import gather_rows, world_size
 from labelwise.errors import SettingsError
 from labelwise.links import Link, require_link
@@ -48,14 +49,19 @@ class Objective(nn.Module, ABC):
     def forward(
         self,
         outputs: Outputs | Tensor,
-        targets: Targets | Tensor,
-        observed: Tensor | None = None,
+        targets: Targets | Array,
+        observed: Array | None = None,
     ) -> Tensor:
-        """Return the scalar loss of a batch given as Outputs and Targets or as bare tensors."""
+        """Return the scalar loss of a batch given as Outputs and Targets or as bare arrays.
+
+        Logits are a tensor; labels and ``observed`` may be what :mod:`labelwise.arrays` allows.
+        """
         if isinstance(outputs, Tensor):
             outputs = Outputs(outputs)
-        if isinstance(targets, Tensor):
-            targets = Targets(targets, observed)
+        if not isinstance(targets, Targets):
+            device = outputs.logits.device
+            mask = None if observed is None else to_tensor(observed, device)
+            targets = Targets(to_tensor(targets, device), mask)
             _check_shapes(outputs, targets)
             if not torch.compiler.is_compiling():
                 _check_values(targets)
@@ -144,6 +150,10 @@ class Sum(Objective):
     def step(self, lr: float) -> None:
         self.main.step(lr)
 
+    def start_from(self, state: Mapping[str, Tensor]) -> bool:
+        own = {key.removeprefix("main."): value for key, value in state.items()}
+        return self.main.start_from(own)
+
     def start_logits(self, priors: Tensor) -> Tensor | None:
         return self.main.start_logits(priors)
 
@@ -179,11 +189,9 @@ def _check_shapes(outputs: Outputs, targets: Targets) -> None:
 
 
 def _check_values(targets: Targets) -> None:
-    if targets.observed is not None and targets.observed.dtype != torch.bool:
-        raise TypeError(f"observed must be a boolean mask, got {targets.observed.dtype}")
     labels = targets.labels
     if targets.observed is not None:
-        labels = labels[targets.observed]
+        labels = labels[mask_tensor(targets.observed, "observed")]
     bad = ~((labels >= 0) & (labels <= 1))
     if bad.any():
         raise ValueError(f"labels must lie in [0, 1], got {labels[bad].flatten()[0].item()}")
@@ -195,10 +203,12 @@ def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Target
         outputs.logits.to(dtype), {name: value.to(dtype) for name, value in outputs.aux.items()}
     )
     labels = targets.labels.to(dtype)
-    if targets.observed is not None:
+    observed = targets.observed
+    if observed is not None:
+        observed = observed.bool()
         # What stands at an unobserved entry, NaN included, must not reach a gradient.
-        labels = torch.where(targets.observed, labels, 0.0)
-    return full, Targets(labels, targets.observed, targets.index)
+        labels = torch.where(observed, labels, 0.0)
+    return full, Targets(labels, observed, targets.index)
 
 
 def _joined(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:

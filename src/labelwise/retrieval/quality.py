@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.arrays import Array, as_mask, check_shapes, to_numpy
 from labelwise.retrieval.average_precision import (
     CostTable,
     average_precision_of,
@@ -27,7 +28,6 @@ from labelwise.retrieval.enumeration import all_queries, count_queries, sample_q
 
 __all__ = ["LengthResult", "retrieval_map"]
 
-Matrix = np.ndarray | Tensor
 CHUNK = 1 << 26
 
 
@@ -48,10 +48,10 @@ class LengthResult:
 
 
 def retrieval_map(
-    log_p: Matrix,
-    log_q: Matrix,
-    labels: Matrix,
-    observed: Matrix | None = None,
+    log_p: Array,
+    log_q: Array,
+    labels: Array,
+    observed: Array | None = None,
     *,
     longest: int = 3,
     exhaustive: int = 1_000_000,
@@ -115,18 +115,12 @@ def _answers(
     return precisions[~np.isnan(precisions)]
 
 
-def _table(log_p: Matrix, log_q: Matrix, labels: Matrix, observed: Matrix | None) -> CostTable:
+def _table(log_p: Array, log_q: Array, labels: Array, observed: Array | None) -> CostTable:
     """Check the arrays and return them as a table of 2K rows, wanted then unwanted."""
-    sides = [_host(log_p), _host(log_q)]
-    truth = _host(labels)
-    seen = None if observed is None else _host(observed).astype(bool)
-    shape = sides[0].shape
-    if len(shape) != 2:
-        raise ValueError(f"log_p must be (images, labels), got shape {shape}")
-    named = (("log_q", sides[1]), ("labels", truth), ("observed", seen))
-    for name, array in named:
-        if array is not None and array.shape != shape:
-            raise ValueError(f"{name} must have the shape of log_p {shape}, got {array.shape}")
+    sides = [to_numpy(log_p), to_numpy(log_q)]
+    truth = to_numpy(labels)
+    seen = None if observed is None else as_mask(to_numpy(observed), "observed")
+    check_shapes(log_p=sides[0], log_q=sides[1], labels=truth, observed=seen)
     costs = _rows([-side.T for side in sides])
     if np.isnan(costs).any() or (costs < 0).any():
         raise ValueError("log_p and log_q must be logarithms of probabilities, at most 0")
@@ -143,12 +137,3 @@ def _table(log_p: Matrix, log_q: Matrix, labels: Matrix, observed: Matrix | None
 def _rows(parts: list[np.ndarray]) -> np.ndarray:
     """Return the parts below each other, every row contiguous."""
     return np.ascontiguousarray(np.concatenate(parts))
-
-
-def _host(values: Matrix) -> np.ndarray:
-    if isinstance(values, Tensor):
-        tensor = values.detach().cpu()
-        return (
-            tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-        ).numpy()
-    return np.asarray(values)

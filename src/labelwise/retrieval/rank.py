@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from labelwise.arrays import Array, to_numpy
 from labelwise.retrieval.query import Query
 from labelwise.types import LabelSpace
 
 __all__ = ["RankedImages", "query_log_scores", "rank"]
-
-Matrix = np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class RankedImages:
 
 
 def query_log_scores(
-    log_p: Matrix, log_q: Matrix, wanted: Sequence[int], unwanted: Sequence[int]
+    log_p: Array, log_q: Array, wanted: Sequence[int], unwanted: Sequence[int]
 ) -> np.ndarray:
     """Return the (N,) float64 log joint probability of wanted and unwanted columns."""
     if log_p.shape != log_q.shape:
@@ -45,12 +42,12 @@ def query_log_scores(
     scores = np.zeros(log_p.shape[0])
     for table, columns in ((log_p, wanted), (log_q, unwanted)):
         for column in columns:
-            scores += _float64(table[:, column])
+            scores += to_numpy(table[:, column])
     return scores
 
 
 def rank(
-    log_p: Matrix, log_q: Matrix, query: Query, space: LabelSpace, *, top: int | None = None
+    log_p: Array, log_q: Array, query: Query, space: LabelSpace, *, top: int | None = None
 ) -> RankedImages:
     """Return the images (all, or the ``top`` first) in order of the query's joint probability."""
     scores = query_log_scores(log_p, log_q, *query.columns(space))
@@ -65,9 +62,3 @@ def rank(
         rows = np.flatnonzero(scores >= cut)
     order = rows[np.argsort(-scores[rows], kind="stable")][:count]
     return RankedImages(order, scores[order], np.exp(scores[order]))
-
-
-def _float64(values: Matrix) -> np.ndarray:
-    if isinstance(values, Tensor):
-        return values.detach().to("cpu", torch.float64).numpy()
-    return np.asarray(values, dtype=np.float64)

@@ -1,4 +1,14 @@
-"""For each positive entry of a line: how many entries, and how many positives, score as much.
+"""Reading (N, K) matrices a block of lines at a time, whatever they are made of.
+
+A line is one image (a row) or one label (a column). Only blocks are copied, so extra memory does
+not grow with N x K. What the matrices may be is said in :mod:`labelwise.arrays`.
+
+Averaged: one number over labels or images, and what it was taken over.
+
+A label without positives has no average precision; an image without labels has none either. Such
+items are NaN, are left out of the mean, and are counted and named. Undefined is not zero.
+
+For each positive entry of a line: how many entries, and how many positives, score as much.
 
 Average precision, AUROC, coverage and precision-recall curves are all sums over positives of such
 counts. Ties are grouped: entries with equal scores are at each other's level.
@@ -7,27 +17,104 @@ A line with few positives is compared with each of them directly; a line with ma
 the positives are looked up. Both are exact. Unobserved entries become NaN, which is at no level.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.metrics.inputs import (
-    BLOCK_ENTRIES,
-    Array,
-    By,
-    Mask,
-    as_mask,
-    blocks,
-    check_by,
-    check_shapes,
-    present_labels,
-    read,
-)
+from labelwise.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
 
-__all__ = ["Lines", "Positives", "lines_of"]
+__all__ = [
+    "Averaged",
+    "By",
+    "Lines",
+    "Positives",
+    "blocks",
+    "check_by",
+    "chosen",
+    "lines_of",
+    "read",
+]
+
+By: TypeAlias = Literal["label", "image"]
+
+BLOCK_ENTRIES = 2**19  # float32: 2 MiB, near the size of a core's second cache
+TILE_ROWS = 512  # a transpose in such tiles stays in the first cache: four times faster
+
+
+def check_by(by: By) -> None:
+    """Raise unless lines are labels or images."""
+    if by not in ("label", "image"):
+        raise ValueError(f"by must be 'label' or 'image', got {by!r}")
+
+
+def blocks(lines: int, length: int, entries: int = BLOCK_ENTRIES) -> Iterator[slice]:
+    """Yield slices of lines that hold about ``entries`` entries each, at least one line."""
+    step = max(1, entries // max(length, 1))
+    for start in range(0, lines, step):
+        yield slice(start, min(start + step, lines))
+
+
+def read(matrix: Array, lines: slice, by: By) -> NDArray[Any]:
+    """Return a block of lines, one line a contiguous row."""
+    if by == "image":
+        return np.ascontiguousarray(to_numpy(matrix[lines]))
+    columns = to_numpy(matrix[:, lines])
+    block = np.empty(columns.shape[::-1], columns.dtype)
+    for start in range(0, len(columns), TILE_ROWS):
+        tile = slice(start, start + TILE_ROWS)
+        block[:, tile] = columns[tile].T
+    return block
+
+
+def chosen(rows: slice, **masks: Array | None) -> Mask | None:
+    """Return the entries of some rows that every given (N, K) mask chooses; None means all."""
+    keep: Mask | None = None
+    for name, mask in masks.items():
+        if mask is not None:
+            block = as_mask(read(mask, rows, "image"), name)
+            keep = block if keep is None else keep & block
+    return keep
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """The mean over the defined ``items`` of a metric; NaN if there are none.
+
+    Attributes:
+        value: Mean over the defined items.
+        items: One value a label or image, NaN where undefined.
+        by: What an item is.
+    """
+
+    value: float
+    items: NDArray[np.float64]
+    by: By
+
+    @classmethod
+    def over(cls, items: NDArray[np.float64], by: By) -> "Averaged":
+        """Return the average over the items that are not NaN."""
+        defined = items[~np.isnan(items)]
+        return cls(float(defined.mean()) if defined.size else float("nan"), items, by)
+
+    @property
+    def undefined(self) -> NDArray[np.intp]:
+        """The indices of the items that were left out."""
+        return np.flatnonzero(np.isnan(self.items))
+
+    @property
+    def num_defined(self) -> int:
+        """How many items the mean is over."""
+        return len(self.items) - len(self.undefined)
+
+    def undefined_names(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the items that were left out."""
+        if len(names) != len(self.items):
+            raise ValueError(f"names must be {len(self.items)}, got {len(names)}")
+        return [names[index] for index in self.undefined]
+
 
 Counts: TypeAlias = NDArray[np.intp]
 

@@ -5,6 +5,8 @@ Edges are rounded to the type of the probabilities: 0.3 lies in (0.2, 0.3] in ev
 
     width  edges k / M
     mass   edges at the k / M quantiles, so bins hold equal counts up to ties
+
+Sums of probabilities and labels over cells: the bins of each label, or of each image.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -14,9 +16,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.metrics.inputs import Array, Mask, as_mask, blocks, check_shapes, host, read
+from labelwise.arrays import Array, Mask, as_mask, check_probabilities, check_shapes, to_numpy
+from labelwise.metrics.lines import By, blocks, chosen, read
 
-__all__ = ["Binning", "bin_of", "edges_of", "mass_edges", "round_edges", "width_edges"]
+__all__ = [
+    "Binning",
+    "CellSums",
+    "bin_of",
+    "cell_sums",
+    "edges_of",
+    "image_cells",
+    "mass_edges",
+    "round_edges",
+    "width_edges",
+]
 
 Binning: TypeAlias = Literal["width", "mass"]
 
@@ -45,7 +58,7 @@ def mass_edges(
     """
     rows, columns = check_shapes(probs=probs, observed=observed, where=where)
     if not per_label:
-        chosen = host(probs)[_choice(observed, where, slice(None), (rows, columns))]
+        chosen = to_numpy(probs)[_choice(observed, where, slice(None), (rows, columns))]
         return _quantiles(np.sort(chosen, axis=None), bins)
     edges = np.empty((columns, bins + 1))
     for part in blocks(columns, rows):
@@ -79,7 +92,7 @@ def _choice(
     keep = np.ones((shape[0], len(range(*columns.indices(shape[1])))), dtype=np.bool_)
     for name, mask in (("observed", observed), ("where", where)):
         if mask is not None:
-            keep &= as_mask(host(mask[:, columns]), name)
+            keep &= as_mask(to_numpy(mask[:, columns]), name)
     return keep
 
 
@@ -94,7 +107,11 @@ def _quantiles(ordered: NDArray[Any], bins: int) -> NDArray[np.float64]:
 def round_edges(edges: NDArray[np.float64], probs: Array) -> NDArray[Any]:
     """Return the edges as the probabilities' own precision would hold them."""
     if isinstance(probs, Tensor):
-        return host(torch.from_numpy(edges).to(probs.dtype)) if probs.is_floating_point() else edges
+        return (
+            to_numpy(torch.from_numpy(edges).to(probs.dtype))
+            if probs.is_floating_point()
+            else edges
+        )
     if not np.issubdtype(probs.dtype, np.floating):
         return edges
     return edges.astype(probs.dtype).astype(
@@ -115,3 +132,64 @@ def bin_of(
         np.greater(probs, inner[k] if inner.ndim == 1 else inner[line, k], out=above)
         index += above.view(np.uint8)
     return index
+
+
+CellSums: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def cell_sums(
+    probs: NDArray[Any], labels: NDArray[Any], keep: Mask | None, edges: NDArray[Any], by: By
+) -> CellSums:
+    """Return counts, probability sums and label sums of the kept entries of (n, K).
+
+    Each is (K, M), or (n, M) by image. Most entries of a multi-label problem lie in the first bin,
+    so that one is summed along the lines and only the others are looked up one by one.
+    """
+    axis, columns = (0 if by == "label" else 1), probs.shape[1]
+    known: Any = probs.shape[axis]
+    if keep is not None:
+        known = np.count_nonzero(keep, axis=axis)
+        probs = np.where(keep, probs, probs.dtype.type(0))
+        labels = np.where(keep, labels, labels.dtype.type(0))
+    check_probabilities(probs, "probs")
+    check_probabilities(labels, "labels")
+    shape = (probs.shape[1 - axis], edges.shape[-1] - 1)
+
+    def cells(flat: NDArray[np.intp]) -> NDArray[np.intp]:
+        line = flat % columns if by == "label" else flat // columns
+        cell: NDArray[np.intp] = shape[1] * line + bin_of(probs.ravel()[flat], edges, line)
+        return cell
+
+    def sums(cell: NDArray[np.intp], weights: NDArray[Any]) -> NDArray[np.float64]:
+        added = np.bincount(cell, weights, shape[0] * shape[1])
+        return added.astype(np.float64, copy=False).reshape(shape)  # no entries: numpy gives ints
+
+    low = probs <= edges[..., 1]
+    high = np.flatnonzero(~low)
+    cell = cells(high)
+    counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    counts[:, 0] = known - counts.sum(axis=1)
+    confidence = sums(cell, probs.ravel()[high])
+    confidence[:, 0] = (probs * low).sum(axis=axis, dtype=np.float64)
+    some = np.flatnonzero(labels != 0)  # much faster than on the numbers themselves
+    return counts, confidence, sums(cells(some), labels.ravel()[some])
+
+
+def image_cells(
+    probs: Array,
+    labels: Array,
+    observed: Array | None,
+    where: Array | None,
+    edges: NDArray[np.float64],
+) -> CellSums:
+    """Return the sums of each image's chosen entries by bin, each (N, M)."""
+    rows, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
+    rounded = round_edges(edges, probs)
+    shape = (rows, edges.shape[-1] - 1)
+    counts, confidence, present = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
+    for part in blocks(rows, columns):
+        keep = chosen(part, observed=observed, where=where)
+        prob, label = read(probs, part, "image"), read(labels, part, "image")
+        added = cell_sums(prob, label, keep, rounded, "image")
+        counts[part], confidence[part], present[part] = added
+    return counts, confidence, present

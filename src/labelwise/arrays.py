@@ -1,0 +1,138 @@
+"""The one contract of arrays: numpy or torch, any device, any float type.
+
+    scores, logits, probs   (N, K) numbers
+    labels                  (N, K) present 1, absent 0, in between where soft labels are allowed
+    observed                (N, K) which labels are known: boolean, or integers or floats 0 and 1
+
+Metrics, calibrators, rules, queries and objectives all read their arrays through this module, so
+that what one accepts all accept, and every error has the same words. Half precision is read as
+float32, which is exact. Where a label is not observed it may hold anything.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = [
+    "Array",
+    "Mask",
+    "as_mask",
+    "check_probabilities",
+    "check_shapes",
+    "mask_tensor",
+    "numpy_or_torch",
+    "present_labels",
+    "to_numpy",
+    "to_tensor",
+]
+
+Array: TypeAlias = NDArray[Any] | Tensor
+Mask: TypeAlias = NDArray[np.bool_]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def to_numpy(array: Array) -> NDArray[Any]:
+    """Return the array as numpy on the host; half precision as float32."""
+    if isinstance(array, Tensor):
+        array = array.detach()
+        if array.dtype in (torch.bfloat16, torch.float16):
+            array = array.float()
+        return array.cpu().numpy()
+    array = np.asarray(array)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def to_tensor(array: Array, device: torch.device | str | None = None) -> Tensor:
+    """Return the array as a tensor, sharing memory where it can; half precision as float32."""
+    if isinstance(array, Tensor):
+        tensor = array.detach()
+    else:
+        values = np.asarray(array)
+        # torch shares only what is writable and has strides it knows.
+        if not values.flags.writeable or any(step < 0 for step in values.strides):
+            values = values.copy()
+        tensor = torch.from_numpy(values)
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    return tensor if device is None else tensor.to(device)
+
+
+def check_shapes(**arrays: Array | None) -> tuple[int, int]:
+    """Return (N, K), which every given array must have; the first must be given."""
+    given = {name: array for name, array in arrays.items() if array is not None}
+    first, matrix = next(iter(given.items()))
+    for name, array in given.items():
+        if array.ndim != 2:
+            raise ValueError(f"{name} must be (N, K), got shape {tuple(array.shape)}")
+        if array.shape != matrix.shape:
+            shape, wrong = tuple(matrix.shape), tuple(array.shape)
+            raise ValueError(f"{name} must have the shape of {first}, {shape}, got {wrong}")
+    return matrix.shape[0], matrix.shape[1]
+
+
+def as_mask(values: NDArray[Any], name: str) -> Mask:
+    """Return booleans; of numbers only 0 and 1 are taken.
+
+    >>> as_mask(np.array([1.0, 0.0]), "observed")
+    array([ True, False])
+    """
+    if values.dtype == np.bool_:
+        return values
+    chosen: Mask = values == 1
+    odd = ~chosen & (values != 0)
+    if odd.any():
+        raise ValueError(f"{name} must be boolean, or 0 and 1, got {values[odd][0]}")
+    return chosen
+
+
+def mask_tensor(values: Array, name: str, device: torch.device | str | None = None) -> Tensor:
+    """Return booleans as a tensor; of numbers only 0 and 1 are taken."""
+    tensor = to_tensor(values, device)
+    if tensor.dtype == torch.bool:
+        return tensor
+    chosen = tensor == 1
+    odd = ~chosen & (tensor != 0)
+    if odd.any():
+        raise ValueError(f"{name} must be boolean, or 0 and 1, got {tensor[odd][0].item()}")
+    return chosen
+
+
+def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
+    """Return where a label is observed and present; observed labels must be 0 or 1."""
+    present = labels if labels.dtype == np.bool_ else labels == 1
+    if labels.dtype != np.bool_:
+        odd = ~present & (labels != 0)
+        if observed is not None:
+            odd &= observed
+        if odd.any():
+            value = labels[odd][0]
+            raise ValueError(f"labels must be 0 or 1 where they are observed, got {value}")
+    return present if observed is None else present & observed
+
+
+def check_probabilities(values: NDArray[Any], name: str) -> None:
+    """Raise unless all values lie in [0, 1]; NaN does not."""
+    if values.size and values.dtype != np.bool_:
+        low, high = values.min(), values.max()
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"{name} must lie in [0, 1], got values from {low} to {high}")
+
+
+def numpy_or_torch(method: Method) -> Method:
+    """Return a method of one tensor that also takes numpy, and then answers in numpy."""
+
+    @wraps(method)
+    def either(self: Any, array: Array) -> Any:
+        if isinstance(array, Tensor):
+            return method(self, array)
+        with torch.no_grad():
+            found = method(self, to_tensor(array))
+        return tuple(map(to_numpy, found)) if isinstance(found, tuple) else to_numpy(found)
+
+    return cast(Method, either)

@@ -1,0 +1,142 @@
+"""One contract of arrays; the oracle is the same call with a boolean numpy mask."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from labelwise import calibrate, decide, metrics, retrieval
+from labelwise.calibrate import ZeroShare
+from labelwise.decide import ExpectedF, Threshold, TopK
+from labelwise.links import Sigmoid, Softmax
+from labelwise.objectives import BCE, LabelPairs, PhiLink, QuasibinaryLink, SPALink, TwoWay
+from labelwise.objectives.base import Sum
+
+RANDOM = np.random.default_rng(5)
+LOGITS = RANDOM.normal(size=(60, 4))
+LABELS = (RANDOM.random((60, 4)) < 1 / (1 + np.exp(-LOGITS))).astype(np.float64)
+OBSERVED = RANDOM.random((60, 4)) < 0.8
+PROBS = 1 / (1 + np.exp(-LOGITS))
+LOG_P, LOG_Q = np.log(PROBS), np.log1p(-PROBS)
+
+FUNCTIONS = {
+    "average precision": lambda y, o: metrics.average_precision(LOGITS, y, o).items,
+    "reliability": lambda y, o: metrics.reliability(PROBS, y, o).accuracy,
+    "log loss": lambda y, o: metrics.log_loss(PROBS, y, o).value,
+    "confusion": lambda y, o: metrics.confusion(PROBS > 0.5, y, o).tp,
+    "zero-label rows": lambda y, o: metrics.zero_label_rows(y, o),
+    "platt": lambda y, o: calibrate.platt(LOGITS, y, Sigmoid(), o)(LOGITS),
+    "isotonic": lambda y, o: calibrate.isotonic(LOGITS, y, None, o)(LOGITS),
+    "auto": lambda y, o: calibrate.auto(LOGITS, y, None, o).link(LOGITS),
+    "zero share": lambda y, o: calibrate.expect_zero_share(Sigmoid(), y, 0.5, o).ratio,
+    "best f": lambda y, o: decide.best_f(PROBS, y, o, scope="label").value,
+    "control recall": lambda y, o: decide.control_recall(PROBS, y, o, miss_rate=0.2).value,
+    "retrieval map": lambda y, o: retrieval.retrieval_map(LOG_P, LOG_Q, y, o)[1].value,
+    "bce": lambda y, o: BCE()(torch.from_numpy(LOGITS), y, o).item(),
+    "two-way": lambda y, o: TwoWay()(torch.from_numpy(LOGITS), y, o).item(),
+}
+KINDS = {
+    "int8": lambda mask: mask.astype(np.int8),
+    "float64": lambda mask: mask.astype(np.float64),
+    "float16": lambda mask: mask.astype(np.float16),
+    "torch bool": torch.from_numpy,
+    "torch int64": lambda mask: torch.from_numpy(mask).long(),
+    "torch bfloat16": lambda mask: torch.from_numpy(mask).bfloat16(),
+    "not contiguous": lambda mask: np.asfortranarray(mask)[::-1][::-1],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_observed_may_be_boolean_or_0_and_1_of_any_kind(name):
+    expected = FUNCTIONS[name](LABELS, OBSERVED)
+    assert np.any(np.asarray(expected) != np.asarray(FUNCTIONS[name](LABELS, None)))
+    for kind, convert in KINDS.items():
+        assert_allclose(FUNCTIONS[name](LABELS, convert(OBSERVED)), expected, err_msg=kind)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_labels_may_be_of_any_kind(name):
+    expected = FUNCTIONS[name](LABELS, None)
+    for kind, convert in KINDS.items():
+        assert_allclose(FUNCTIONS[name](convert(LABELS == 1), None), expected, err_msg=kind)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_other_numbers_and_shapes_are_refused_in_the_same_words(name, convert):
+    with pytest.raises(ValueError, match=r"^observed must be boolean, or 0 and 1, got 2"):
+        FUNCTIONS[name](LABELS, convert(OBSERVED + 1.0))
+    with pytest.raises(ValueError, match=r"^observed must have the shape of "):
+        FUNCTIONS[name](LABELS, convert(OBSERVED[:3]))
+
+
+LINKS = [
+    Sigmoid(),
+    Softmax(2.0),
+    SPALink(),
+    PhiLink(),
+    ZeroShare(Sigmoid(), 3.0),
+    calibrate.platt(LOGITS, LABELS, Sigmoid()),
+    calibrate.isotonic(LOGITS, LABELS, Sigmoid()),
+]
+
+
+@pytest.mark.parametrize("link", LINKS, ids=lambda link: link.kind)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_link_answers_in_the_kind_it_was_asked(link, dtype):
+    logits = LOGITS.astype(dtype)
+    tensor = torch.from_numpy(logits)
+    for name in ("__call__", "log_odds", "log_none"):
+        found = getattr(link, name)(logits)
+        assert isinstance(found, np.ndarray)
+        assert_allclose(found, getattr(link, name)(tensor).numpy())
+    for found, expected in zip(link.log_probs(logits), link.log_probs(tensor), strict=True):
+        assert isinstance(found, np.ndarray)
+        assert_allclose(found, expected.numpy())
+
+
+def test_a_link_reads_numpy_that_torch_cannot_share():
+    frozen = LOGITS.copy()
+    frozen.flags.writeable = False
+    assert_allclose(Sigmoid()(frozen), PROBS)
+    assert_allclose(Sigmoid()(LOGITS[::-1]), PROBS[::-1])
+
+
+def test_a_link_of_numpy_inverts_in_numpy():
+    assert_allclose(SPALink()(SPALink().logits_at(PROBS)), PROBS)
+
+
+@pytest.mark.parametrize(
+    "rule", [TopK(2), Threshold(0.4), Threshold((0.1, 0.2, 0.3, 0.4)), ExpectedF()]
+)
+def test_a_rule_answers_in_the_kind_it_was_asked(rule):
+    sets = rule(PROBS)
+    assert isinstance(sets, np.ndarray)
+    assert sets.dtype == bool
+    tensor = rule(torch.from_numpy(PROBS))
+    assert tensor.dtype == torch.bool
+    assert (tensor.numpy() == sets).all()
+
+
+def test_a_tensor_keeps_its_gradient_through_a_link():
+    logits = torch.zeros(2, 3, requires_grad=True)
+    Sigmoid()(logits).sum().backward()
+    assert_allclose(logits.grad.numpy(), 0.25)
+
+
+def test_quasibinary_before_training_refuses_numpy_as_it_refuses_tensors():
+    with pytest.raises(Exception, match="train"):
+        QuasibinaryLink()(LOGITS)
+
+
+def test_a_sum_starts_from_what_its_main_objective_knew():
+    class Remembering(BCE):  # stands in for ROLE, which has its own test of what it takes over
+        def start_from(self, state):
+            self.seen = dict(state)
+            return True
+
+    main = Remembering()
+    assert Sum(main, LabelPairs()).start_from(
+        {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
+    )
+    assert main.seen["estimates"] == 1
