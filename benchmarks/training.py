@@ -38,9 +38,9 @@ from labelwise.data.table import LabelTable
 from labelwise.heads import LinearHead
 from labelwise.objectives import BCE
 from labelwise.predictor import Model
+from labelwise.training.execution import make_loss
 from labelwise.training.loader import Batch, Loader
-from labelwise.training.pixels import Job, Stream
-from labelwise.training.step import make_loss
+from labelwise.training.pixels import DecodingStore, RowRequest
 from labelwise.types import Outputs, Targets
 
 LABELS = 100
@@ -211,10 +211,10 @@ def make_photos(folder: Path, count: int, size: tuple[int, int]) -> list[str]:
 def our_photos(
     folder: Path, names: list[str], transform: Transform, device: torch.device
 ) -> Iterator[Tensor]:
-    stream = Stream(FileImages(folder, names), transform, device)
+    stream = DecodingStore(FileImages(folder, names), transform, device)
     mean, std = transform.statistics(device)
     rows = np.arange(len(names))
-    jobs = (Job(rows[start : start + 64]) for start in range(0, len(rows), 64))
+    jobs = (RowRequest(rows[start : start + 64]) for start in range(0, len(rows), 64))
     for pixels in stream.batches(jobs):
         yield (pixels - mean).div_(std)
 

@@ -2,21 +2,22 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from torchvision.transforms import functional as tv
 from torchvision.transforms.autoaugment import RandAugment as PeerRand
 from torchvision.transforms.autoaugment import TrivialAugmentWide, _apply_op
 from torchvision.transforms.functional import InterpolationMode
 
+from labelwise.draws import uniforms
 from labelwise.errors import SettingsError
-from labelwise.training.augment import Dice, make_augment, mix
-from labelwise.training.augment.geometry import cut_out, shift
+from labelwise.training.augment import AUGMENTATIONS, ImageDraws, make_augment, mix
+from labelwise.training.augment.geometry import cut_out, draw_windows, shift, zoom
 from labelwise.training.augment.policies import OPERATIONS, Ranges, apply
-from labelwise.training.augment.recipes import RECIPES
-from labelwise.training.augment.windows import draw_windows, zoom
 
 PEER_NAMES = {
     "identity": "Identity",
@@ -54,8 +55,8 @@ def pixels(rows: int = 2, height: int = 20, width: int = 28, seed: int = 0) -> t
     return (255 * (0.9 * smooth + noise)).to(torch.uint8)
 
 
-def dice(key: int, rows: int) -> Dice:
-    return Dice(key, torch.arange(rows))
+def draws(key: int, rows: int) -> ImageDraws:
+    return ImageDraws(key, torch.arange(rows))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -144,7 +145,7 @@ def test_zoom_is_a_resized_crop(box):
 
 
 def test_windows_have_the_stated_area_shape_and_place():
-    windows = draw_windows(dice(3, 4000))
+    windows = draw_windows(draws(3, 4000))
     left, top, right, bottom = windows.boxes(aspect=1.5).unbind(1)
     wide, high = right - left, bottom - top
     assert ((left >= 0) & (top >= 0) & (right <= 1.0001) & (bottom <= 1.0001)).all()
@@ -157,7 +158,7 @@ def test_windows_have_the_stated_area_shape_and_place():
 
 
 def test_a_window_of_one_image_is_its_box_in_pixels():
-    windows = draw_windows(dice(3, 5))
+    windows = draw_windows(draws(3, 5))
     shares = windows.boxes(aspect=300 / 200)[2]
     expected = (shares * torch.tensor([300.0, 200.0, 300.0, 200.0])).tolist()
     assert windows.box(2, 300, 200) == pytest.approx(expected)
@@ -166,7 +167,7 @@ def test_a_window_of_one_image_is_its_box_in_pixels():
 @given(aspect=st.floats(0.4, 2.5), seed=st.integers(0, 20))
 @settings(max_examples=20, deadline=None)
 def test_a_scaled_decode_still_fills_the_window(aspect, seed):
-    windows = draw_windows(dice(seed, 1))
+    windows = draw_windows(draws(seed, 1))
     side = windows.at_least(0, 224)
     width, height = (side * aspect, side) if aspect >= 1 else (side, side / aspect)
     left, top, right, bottom = windows.boxes(width / height)[0].tolist()
@@ -183,29 +184,29 @@ def test_cutout_covers_the_square_around_its_centre():
     assert holes[1].sum() == 2 * 3
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, "crop-flip+trivial+cutout"])
+@pytest.mark.parametrize("recipe", [*AUGMENTATIONS, "crop-flip+trivial+cutout"])
 def test_recipes_keep_shape_and_repeat_with_the_seed(recipe):
     images = pixels(rows=6, height=24, width=24)
     augment = make_augment(recipe)
-    once = augment(images, dice(mix(1, 2, 3), 6))
+    once = augment(images, draws(mix(1, 2, 3), 6))
     assert once.shape == images.shape
     assert once.dtype == torch.uint8
-    assert torch.equal(once, augment(images, dice(mix(1, 2, 3), 6)))
+    assert torch.equal(once, augment(images, draws(mix(1, 2, 3), 6)))
     if recipe != "none":
-        assert not torch.equal(once, augment(images, dice(mix(1, 2, 4), 6)))
+        assert not torch.equal(once, augment(images, draws(mix(1, 2, 4), 6)))
 
 
 @pytest.mark.parametrize("recipe", ["crop-flip+cutout", "resized-crop", "trivial", "rand"])
 def test_a_process_sees_its_rows_of_the_joined_batch(recipe):
     images = pixels(rows=6, height=24, width=24)
-    joined = make_augment(recipe)(images, dice(5, 6))
-    share = make_augment(recipe)(images[2:4], Dice(5, torch.arange(2, 4)))
+    joined = make_augment(recipe)(images, draws(5, 6))
+    share = make_augment(recipe)(images[2:4], ImageDraws(5, torch.arange(2, 4)))
     assert torch.equal(share, joined[2:4])
 
 
 def test_flip_mirrors_half_of_the_images():
     images = pixels(rows=1, height=8, width=8).expand(400, -1, -1, -1)
-    flipped = make_augment("flip")(images, dice(0, 400))
+    flipped = make_augment("flip")(images, draws(0, 400))
     mirrored = (flipped == images.flip(3)).flatten(1).all(1)
     same = (flipped == images).flatten(1).all(1)
     assert (mirrored ^ same).all()
@@ -215,3 +216,27 @@ def test_flip_mirrors_half_of_the_images():
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(SettingsError, match="'crop-flp'; did you mean 'crop-flip'"):
         make_augment("none+crop-flp")
+
+
+def test_draws_are_those_of_key_draw_and_place():
+    draws, places = ImageDraws(7, torch.tensor([5, 2, 2])), torch.tensor([5, 2, 2])
+    assert torch.equal(draws.uniform(-1, 3), uniforms(places, mix(7, 1)) * 4 - 1)
+    assert torch.equal(draws.integers(-3, 8), (uniforms(places, mix(7, 2)) * 11).long() - 3)
+    assert torch.equal(draws.coin(), uniforms(places, mix(7, 3)) < 0.5)
+
+
+def test_an_images_numbers_do_not_depend_on_its_batch():
+    whole, part = ImageDraws(3, torch.arange(100)), ImageDraws(3, torch.arange(40, 60))
+    for _ in range(3):
+        assert torch.equal(whole.uniform()[40:60], part.uniform())
+
+
+def test_draws_are_even_and_unrelated():
+    draws = ImageDraws(11, torch.arange(20_000))
+    first, second = draws.uniform().numpy(), draws.uniform().numpy()
+    faces = np.bincount(draws.integers(0, 9).numpy(), minlength=9)
+    other = ImageDraws(12, torch.arange(20_000)).uniform().numpy()
+    assert stats.chisquare(faces).pvalue > 1e-4
+    assert len(faces) == 9
+    for one, two in ((first, second), (first, other), (second, other)):
+        assert abs(np.corrcoef(one, two)[0, 1]) < 4 / np.sqrt(20_000)

@@ -11,9 +11,9 @@ from labelwise.backbones import Transform
 from labelwise.data import ArrayImages, FeatureRows, FileImages, LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.training import pixels
-from labelwise.training.augment import Dice, draw_windows
+from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import Batch, Loader
-from labelwise.training.pixels import HostArray, Job, Resident, Stream, make_store
+from labelwise.training.pixels import DecodingStore, DeviceStore, HostStore, RowRequest, make_store
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 CPU = torch.device("cpu")
@@ -157,9 +157,9 @@ def test_windows_of_kept_pictures_are_those_of_streamed_ones(tmp_path, monkeypat
     kept, here = epoch()
     monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
     streaming, there = epoch()
-    assert isinstance(kept._store, Resident)
+    assert isinstance(kept._store, DeviceStore)
     assert kept._store.values.shape == (4, 36, 36, 3)
-    assert isinstance(streaming._store, Stream)
+    assert isinstance(streaming._store, DecodingStore)
     assert here.shape == there.shape == (4, 3, 24, 24)
     assert (here - there).abs()[:, :, 2:-2, 2:-2].max() < 4  # of 255; the border pixels blend less
     assert (here - there.roll(1, 0)).abs().max() > 50
@@ -168,11 +168,11 @@ def test_windows_of_kept_pictures_are_those_of_streamed_ones(tmp_path, monkeypat
 def test_what_follows_a_window_does_not_depend_on_where_it_was_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
     loader = Loader(photos(tmp_path), TRANSFORM, batch_size=4, augment="resized-crop", workers=2)
-    dice = Dice(9, torch.arange(6))
-    draw_windows(dice)
-    mirrored = dice.coin()
+    draws = ImageDraws(9, torch.arange(6))
+    draw_windows(draws)
+    mirrored = draws.coin()
     values = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
-    images = loader._images(values, torch.arange(6), Dice(9, torch.arange(6)))
+    images = loader._images(values, torch.arange(6), ImageDraws(9, torch.arange(6)))
     mean, std = TRANSFORM.statistics(torch.device("cpu"))
     seen = (images * std + mean).round()
     for row in range(6):
@@ -219,7 +219,7 @@ def test_decoded_once_or_streamed_files_give_the_same_pixels(tmp_path, monkeypat
     kept = list(Loader(data, TRANSFORM, batch_size=4, workers=2).epoch(0))
     monkeypatch.setattr(pixels, "CPU_LIMIT", 0)
     streaming = Loader(data, TRANSFORM, batch_size=4, workers=2)
-    assert isinstance(streaming._store, Stream)
+    assert isinstance(streaming._store, DecodingStore)
     for before, batch in zip(kept, streaming.epoch(0), strict=True):
         assert torch.equal(before.images, batch.images)
     for row, image in enumerate(kept[0].images):
@@ -233,7 +233,7 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
     loader = Loader(
         data, TRANSFORM, batch_size=4, seed=2, augment="resized-crop", shuffle=True, workers=2
     )
-    job = Job(np.array([3, 1]), None, loader._windows(5, np.array([0, 1])))
+    job = RowRequest(np.array([3, 1]), None, loader._windows(5, np.array([0, 1])))
     values = next(loader._store.batches([job]))
     for at, row in enumerate((3, 1)):
         picture = data.images.read(row, job.windows.at_least(at, 16))
@@ -263,10 +263,10 @@ def test_feature_rows_pass_unchanged():
 def test_an_array_too_large_for_the_device_is_gathered_on_the_host():
     data = table()
     rows = np.array([4, 2, 9])
-    job = Job(rows, torch.from_numpy(rows))
+    job = RowRequest(rows, torch.from_numpy(rows))
     resident = make_store(data.images, TRANSFORM, CPU)
-    assert isinstance(resident, Resident)
-    host = HostArray(data.images.pixels, CPU)
+    assert isinstance(resident, DeviceStore)
+    host = HostStore(data.images.pixels, CPU)
     assert torch.equal(next(resident.batches([job])), next(host.batches([job])))
 
 

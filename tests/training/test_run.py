@@ -19,10 +19,10 @@ from labelwise.errors import (
 from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
-from labelwise.training import launch
+from labelwise.training import execution
+from labelwise.training.checkpoint import TrainingState
 from labelwise.training.progress import Silent
 from labelwise.training.run import train
-from labelwise.training.state import TrainingState
 
 
 def weights(folder):
@@ -258,7 +258,7 @@ def test_training_in_a_thread_leaves_signals_alone(tmp_path):
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
-    monkeypatch.setattr(launch, "_cpu_computes_bfloat16", lambda: knows)
+    monkeypatch.setattr(execution, "_cpu_computes_bfloat16", lambda: knows)
     seen = set()
     forward = torch.nn.Linear.forward
 

@@ -13,7 +13,6 @@ from tiny_run import tiny_settings, tiny_table
 from labelwise.errors import SettingsError
 from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
-from labelwise.training import run as run_module
 from labelwise.training.run import train
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
@@ -61,9 +60,9 @@ def test_torchrun_starts_the_same_run(tmp_path):
     assert_same_run(tmp_path / "two" / "run", tmp_path / "one")
 
 
-def test_the_batch_must_divide_among_the_processes():
+def test_the_batch_must_divide_among_the_processes(tmp_path):
     class Two:
-        world_size = 2
+        world_size, is_global_zero = 2, True
 
     with pytest.raises(SettingsError, match="batch_size must be a multiple of 2 devices, got 15"):
-        run_module._loader(Two(), tiny_settings(batch_size=15), tiny_table(), None)
+        train(tiny_settings(batch_size=15), tmp_path, table=tiny_table(), fabric=Two())

@@ -12,10 +12,10 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.experiments.runs import Job
+from labelwise.training.execution import compiles
 from labelwise.training.progress import OfMany, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
-from labelwise.training.step import compiles
 
 __all__ = ["Pace", "measure_pace", "seconds_of"]
 

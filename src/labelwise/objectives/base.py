@@ -95,6 +95,15 @@ class Objective(nn.Module, ABC):
         """
         return None if self.link is None else self.link.logits_at(priors)
 
+    def final_link(
+        self, logits: Tensor, labels: Tensor, observed: Tensor | None = None
+    ) -> Link | None:
+        """Return the link to deploy, on the CPU, given the trained model's logits of its rows.
+
+        A hook for links that are better known at the end of training than during it.
+        """
+        return None if self.link is None else self.link.cpu()
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probabilities of ``logits``, or say how to get them where there is no link."""
         probs: Tensor = require_link(self.link, type(self).__name__)(logits)
@@ -156,6 +165,11 @@ class Sum(Objective):
 
     def start_logits(self, priors: Tensor) -> Tensor | None:
         return self.main.start_logits(priors)
+
+    def final_link(
+        self, logits: Tensor, labels: Tensor, observed: Tensor | None = None
+    ) -> Link | None:
+        return self.main.final_link(logits, labels, observed)
 
 
 def refuse_accumulation(objective: Objective, name: str, steps: int) -> None:

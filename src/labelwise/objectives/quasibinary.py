@@ -173,6 +173,9 @@ class Quasibinary(Objective):
         # There is no normaliser yet, but a common shift of all logits changes nothing.
         return priors.double().log()
 
+    def final_link(self, logits: Tensor, labels: Tensor, observed: Tensor | None = None) -> Link:
+        return precise_normalizer(logits, labels, observed)
+
     def _without_labels(self, logits: Tensor) -> Tensor:
         """Return the log C of a batch that has no label: the average, or one without penalty."""
         known = self.link.log_normalizer.to(logits)

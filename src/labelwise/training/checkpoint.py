@@ -1,25 +1,188 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, each whole or not there at all.
+"""Everything that a resumed run needs to go on as if nothing had happened, and its files.
 
     checkpoint/00000003/state.safetensors    model, average, objective, optimiser, random state
     checkpoint/00000003/state.json           position, figures so far, optimiser groups
     checkpoint/best-00000100.safetensors     the weights to deploy, as chosen so far
 
-Checkpoints are numbered. Each is a folder written under a temporary name and renamed; the one
-before it goes only after that. The best weights are written before the checkpoint that names them.
+Checkpoints are numbered, with tensors in safetensors and the rest in JSON. Each is a folder written
+under a temporary name and renamed; the one before it goes only after that. The best weights are
+written before the checkpoint that names them. Schedules and data order are functions of the
+position alone, so they need no state.
 """
 
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from labelwise.distributed import gather_rows
 from labelwise.errors import CheckpointError
-from labelwise.files import load_tensors, replacing, save_tensors
+from labelwise.files import load_tensors, part_of, replacing, save_tensors
+from labelwise.objectives import Objective
+from labelwise.predictor import Model
+from labelwise.training.optimizer import WeightAverage, restore_state
 
-__all__ = ["is_there", "load_best", "load_latest", "save", "save_best"]
+__all__ = [
+    "Position",
+    "TrainingState",
+    "is_there",
+    "load_best",
+    "load_latest",
+    "save",
+    "save_best",
+]
+
+
+@dataclass
+class Position:
+    """Where a run is: epochs done, batches done in this epoch, steps done, the best so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    best: float | None = None
+    best_epoch: int | None = None
+    best_step: int | None = None
+    journal_bytes: int = 0
+    done: bool = False
+
+
+@dataclass
+class TrainingState:
+    """The objects that change while training."""
+
+    model: Model
+    objective: Objective
+    optimizer: Optimizer
+    average: WeightAverage | None
+    position: Position
+    fingerprint: str = ""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is trained."""
+        return next(self.model.parameters()).device
+
+    @property
+    def deployed(self) -> Model:
+        """The model that would be deployed now: the averaged one, if there is one."""
+        if self.average is None:
+            return self.model
+        model: Model = self.average.model  # type: ignore[assignment]
+        return model
+
+    def save(self, folder: Path, *, write: bool) -> None:
+        """Write a checkpoint. Every process must call this; one of them writes."""
+        random = _random_state(self.device)
+        if not write:
+            return
+        moments, groups = _optimizer_parts(self.optimizer)
+        tensors = {
+            **_named("model", self.model.state_dict()),
+            **_named("objective", self.objective.state_dict()),
+            **_named("optimizer", moments),
+            **_named("random", random),
+        }
+        facts: dict[str, Any] = asdict(self.position) | {
+            "groups": groups,
+            "data": self.fingerprint,
+        }
+        if self.average is not None:
+            tensors |= _named("average", self.average.model.state_dict())
+            facts["average_updates"] = self.average.updates
+        save(folder, tensors, facts)
+
+    def restore(self, folder: Path, rank: int) -> bool:
+        """Go back to the newest checkpoint; return False if there is none."""
+        found = load_latest(folder)
+        if found is None:
+            return False
+        tensors, facts = found
+        if facts.get("data") != self.fingerprint:
+            raise CheckpointError(
+                f"the data changed since the run in {folder.parent} began; "
+                "bring the old data back, or start over with --fresh"
+            )
+        try:
+            self.position = Position(**{key: facts[key] for key in asdict(Position())})
+            self.model.load_state_dict(part_of(tensors, "model"))
+            self.objective.load_state_dict(part_of(tensors, "objective"))
+            if self.average is not None:
+                self.average.model.load_state_dict(part_of(tensors, "average"))
+                self.average.updates = facts["average_updates"]
+            moments = part_of(tensors, "optimizer")
+            restore_state(self.optimizer, _optimizer_state(moments, facts["groups"]))
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"the checkpoint in {folder} does not fit these settings ({error}); "
+                "start over with --fresh"
+            ) from error
+        _set_random_state(part_of(tensors, "random"), rank, self.device)
+        return True
+
+    def save_best(self, folder: Path) -> None:
+        """Write the deployable weights, and the link they were trained with."""
+        save_best(folder, self.position.step, _best_tensors(self))
+
+    def restore_best(self, folder: Path) -> None:
+        """Load the best weights into the deployed model, and their link."""
+        if self.position.best_step is not None:
+            tensors = load_best(folder, self.position.best_step)
+            self.deployed.load_state_dict(part_of(tensors, "model"))
+            if self.objective.link is not None:
+                self.objective.link.load_state_dict(part_of(tensors, "link"))
+
+
+def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
+    link: nn.Module = state.objective.link or nn.Identity()
+    return _named("model", state.deployed.state_dict()) | _named("link", link.state_dict())
+
+
+def _named(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _optimizer_parts(optimizer: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    state = optimizer.state_dict()
+    moments = {
+        f"{number}.{key}": value
+        for number, entry in state["state"].items()
+        for key, value in entry.items()
+        if value is not None
+    }
+    return moments, state["param_groups"]
+
+
+def _optimizer_state(moments: dict[str, Tensor], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    entries: dict[int, dict[str, Tensor]] = {}
+    for name, value in moments.items():
+        number, _, key = name.partition(".")
+        entries.setdefault(int(number), {})[key] = value
+    return {"state": entries, "param_groups": groups}
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the generators' states, one row a process."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return {name: gather_rows(state[None].to(device)) for name, state in states.items()}
+
+
+def _set_random_state(states: dict[str, Tensor], rank: int, device: torch.device) -> None:
+    if rank >= len(states["cpu"]):
+        return  # more processes than before: the new ones keep their own seeds
+    torch.set_rng_state(states["cpu"][rank])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"][rank], device)
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:

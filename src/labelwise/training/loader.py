@@ -21,7 +21,7 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.training.augment import (
     Chain,
-    Dice,
+    ImageDraws,
     ResizedCrop,
     Windows,
     draw_windows,
@@ -29,17 +29,25 @@ from labelwise.training.augment import (
     mix,
     zoom,
 )
-from labelwise.training.pixels import InputStore, Job, Resident, Stream, make_store, to_device
+from labelwise.training.pixels import (
+    DecodingStore,
+    DeviceStore,
+    InputStore,
+    RowRequest,
+    make_store,
+    to_device,
+)
 from labelwise.types import Targets
 
 __all__ = ["Batch", "Loader"]
 
 DENSE_LIMIT = 1 << 30  # entries of the label matrix kept on the device
+CHANNELS_LAST = torch.channels_last
 ORDER, AUGMENT = 0, 1  # keep the two kinds of random numbers apart
 
 
 @dataclass(frozen=True)
-class Group:
+class BatchGroup:
     """Batches made at once: their rows among those of the epoch, and how many each batch has."""
 
     rows: slice
@@ -97,11 +105,6 @@ class Loader:
     def __len__(self) -> int:
         return len(self._spans)
 
-    @property
-    def global_batch_size(self) -> int:
-        """The rows of a full batch of all processes together."""
-        return self.batch_size * self.world
-
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """Return the batches of an epoch from batch ``start`` on."""
         if start < 0:
@@ -114,23 +117,23 @@ class Loader:
         rows = order[places]
         index, here = (torch.from_numpy(part).to(self.device) for part in (rows, places))
         groups = list(self._groups(spans))
-        jobs = (
-            Job(rows[group.rows], index[group.rows], self._windows(key, places[group.rows]))
+        requests = (
+            RowRequest(rows[group.rows], index[group.rows], self._windows(key, places[group.rows]))
             for group in groups
         )
-        for group, values in zip(groups, self._store.batches(jobs), strict=True):
-            images = self._images(values, index[group.rows], Dice(key, here[group.rows]))
+        for group, values in zip(groups, self._store.batches(requests), strict=True):
+            images = self._images(values, index[group.rows], ImageDraws(key, here[group.rows]))
             targets = self._targets(rows[group.rows], index[group.rows])
             yield from _divided(images, targets, group.sizes)
 
-    def _groups(self, spans: list[tuple[int, int]]) -> Iterator[Group]:
+    def _groups(self, spans: list[tuple[int, int]]) -> Iterator[BatchGroup]:
         """Yield the batches that are made at once: small ones together, which costs fewer calls."""
         rows = self._store.rows_at_once(len(self.table.space))
         at_once = max(1, rows // self.batch_size)
         first = 0
         for begin in range(0, len(spans), at_once):
             sizes = [stop - start for start, stop in spans[begin : begin + at_once]]
-            yield Group(slice(first, first + sum(sizes)), sizes)
+            yield BatchGroup(slice(first, first + sum(sizes)), sizes)
             first += sum(sizes)
 
     @cached_property
@@ -169,16 +172,16 @@ class Loader:
 
     def _windows(self, key: int, places: NDArray[np.int64]) -> Windows | None:
         """Return the windows that a stream cuts while it decodes."""
-        if not (self._cuts_windows and isinstance(self._store, Stream)):
+        if not (self._cuts_windows and isinstance(self._store, DecodingStore)):
             return None
-        return draw_windows(Dice(key, torch.from_numpy(places)))
+        return draw_windows(ImageDraws(key, torch.from_numpy(places)))
 
-    def _cut(self, values: Tensor, index: Tensor, dice: Dice) -> Tensor:
+    def _cut(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
         """Return windows of whole pictures; a stream has cut the same ones already."""
-        windows, store = draw_windows(dice), self._store
-        if isinstance(store, Stream):
+        windows, store = draw_windows(draws), self._store
+        if isinstance(store, DecodingStore):
             return values
-        aspects = store.aspects if isinstance(store, Resident) else None
+        aspects = store.aspects if isinstance(store, DeviceStore) else None
         boxes = windows.boxes(1.0 if aspects is None else aspects[index])
         return zoom(values, boxes, self.transform.size)
 
@@ -186,15 +189,15 @@ class Loader:
     def _statistics(self) -> tuple[Tensor, Tensor]:
         return self.transform.statistics(self.device)
 
-    def _images(self, values: Tensor, index: Tensor, dice: Dice) -> Tensor:
+    def _images(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
         if values.dtype != torch.uint8:
-            return values
+            return values if values.ndim < 4 else values.contiguous(memory_format=CHANNELS_LAST)
         steps = self.augment.steps
         if self._cuts_windows:
-            values, steps = self._cut(values, index, dice), steps[1:]
-        values = Chain(steps)(values, dice)
+            values, steps = self._cut(values, index, draws), steps[1:]
+        values = Chain(steps)(values, draws)
         mean, std = self._statistics
-        return (values - mean).div_(std).contiguous(memory_format=torch.channels_last)
+        return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
 
     @cached_property
     def _dense(self) -> tuple[Tensor, Tensor | None] | None:

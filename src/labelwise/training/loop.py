@@ -7,85 +7,112 @@ them all would take more than a tenth of the time. A run goes on from its newest
 batches of an epoch, and with them everything else, depend on the settings and the position alone.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from math import isfinite
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labelwise.errors import TrainingError
 from labelwise.predictor import Model
-from labelwise.training.interrupt import StopRequest, stop_requests
+from labelwise.training.checkpoint import Position, TrainingState
+from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
+from labelwise.training.inference import infer
 from labelwise.training.journal import Journal
 from labelwise.training.loader import Batch, Loader
-from labelwise.training.losses import Losses
-from labelwise.training.optimizer import set_rate
-from labelwise.training.progress import Watch
-from labelwise.training.recipe import Recipe
-from labelwise.training.schedule import rate
-from labelwise.training.state import TrainingState
-from labelwise.training.step import LossFunction
+from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
+from labelwise.training.prepare import Training
+from labelwise.training.validation import VALIDATION_METRICS, validation_figures
 
-__all__ = ["Loop", "Validation"]
+__all__ = ["fit"]
 
 SAVING_SHARE = 0.1  # of the time, at most, is spent on the checkpoints of short epochs
 
 
-@dataclass(frozen=True)
-class Validation:
-    """How an epoch is judged: figures of a model, which of them counts, and which way."""
-
-    measure: Callable[[Model], Mapping[str, float | None]]
-    metric: str
-    higher_is_better: bool
+def fit(training: Training) -> Model:
+    """Train from the newest checkpoint to the end; return the model to deploy, on its device."""
+    return _Loop(training).run()
 
 
-class Loop:
-    """One run: trains ``state`` on ``loader`` until the recipe or a stop request ends it.
+class _Loop:
+    """Trains the model of a run until the recipe or a stop request ends it."""
 
-    ``model`` is the state's model as ``loss`` calls it: itself, or wrapped for data parallelism.
-    """
-
-    def __init__(
-        self,
-        fabric: Any,
-        model: nn.Module,
-        loss: LossFunction,
-        state: TrainingState,
-        loader: Loader,
-        recipe: Recipe,
-        *,
-        folder: Path,
-        watch: Watch,
-        validation: Validation | None = None,
-    ) -> None:
-        self.fabric, self.model, self.loss, self.state = fabric, model, loss, state
-        self.loader, self.recipe, self.watch, self.validation = loader, recipe, watch, validation
-        self.folder = folder / "checkpoint"
-        self.journal = Journal(folder / "metrics.jsonl")
-        self.joined = min(loader.batch_size * fabric.world_size, len(loader.table))
-        self.steps_per_epoch = -(-len(loader) // recipe.accumulate)
-        self.steps = recipe.epochs * self.steps_per_epoch
-        self.losses = Losses(recipe.log_steps * recipe.accumulate, fabric.device)
+    def __init__(self, training: Training) -> None:
+        self.training, self.fabric, self.watch = training, training.fabric, training.watch
+        self.recipe, self.folder = training.settings.recipe, training.checkpoints
+        self.device, self.world = self.fabric.device, self.fabric.world_size
+        self.loader = training.train_loader()
+        self.journal = Journal(training.folder / "metrics.jsonl")
+        self.joined = min(self.loader.batch_size * self.world, len(self.loader.table))
+        self.steps_per_epoch = -(-len(self.loader) // self.recipe.accumulate)
+        self.steps = self.recipe.epochs * self.steps_per_epoch
+        self.losses = LossBuffer(self.recipe.log_steps * self.recipe.accumulate, self.device)
         self.stop = StopRequest()
         self.saved_at = time.monotonic()
         self.saving_seconds = 0.0
+        self.state = self._new_state()
+        # The model as ``loss`` calls it: itself, or wrapped for data parallelism.
+        self.model: nn.Module = self.state.model
+        if self.world > 1:
+            self.model = self.fabric.strategy.setup_module(self.state.model)
+        self.loss = self._compiled_loss()
+        self._restore()
+        self.validation: tuple[Loader, Tensor, Tensor | None] | None = None
+        if "val" in training.splits:
+            self.validation = (training.loader("val"), *training.targets("val"))
+
+    def _new_state(self) -> TrainingState:
+        model, objective = self.training.model, self.training.objective
+        model.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        objective.to(self.device)
+        if self.world > 1 and self.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return TrainingState(
+            model,
+            objective,
+            make_optimizer(model, objective, self.recipe.optimizer),
+            WeightAverage(model, self.recipe.ema) if self.recipe.ema else None,
+            Position(),
+            self.training.fingerprint(),
+        )
+
+    def _compiled_loss(self) -> LossFunction:
+        settings = self.training.settings
+        batches = self.recipe.epochs * max(
+            1, len(self.training.splits["train"]) // settings.batch_size
+        )
+        compiled = compiles(settings.hardware, self.device, self.world, batches)
+        if compiled:
+            torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
+        precision = autocast_type(settings.precision, self.device.type)
+        return make_loss(
+            self.model, self.training.objective, precision=precision, compiled=compiled
+        )
+
+    def _restore(self) -> None:
+        rank, state = self.fabric.global_rank, self.state
+        torch.manual_seed(self.training.settings.seed + 1 + rank)  # dropout differs by process
+        if state.restore(self.folder, rank) and not state.position.done:
+            epoch, batch = state.position.epoch, state.position.batch
+            self.watch.say(f"going on from epoch {epoch + 1}, batch {batch + 1}")
+        if self.fabric.is_global_zero:
+            self.journal.cut(state.position.journal_bytes)
 
     def run(self) -> Model:
-        """Train from the newest checkpoint to the end; return the model to deploy."""
-        if self.fabric.is_global_zero:
-            self.journal.cut(self.state.position.journal_bytes)
+        """Train to the end; return the model to deploy."""
         with stop_requests() as self.stop:
             try:
                 while not self.state.position.done:
                     self._epoch()
-                if self.stop.asked:  # while the last epoch was being judged
+                if any(self._agreed(self.stop.asked)):  # while the last epoch was being judged
                     raise KeyboardInterrupt
             finally:
                 self.watch.finish()
@@ -116,41 +143,45 @@ class Loop:
         self._end_epoch(images / max(time.monotonic() - begun, 1e-9))
 
     def _batch(self, batch: Batch, ends_step: bool) -> None:
-        state, accumulate = self.state, self.recipe.accumulate
-        begun = (state.position.batch - 1) // accumulate * accumulate
-        parts = min(accumulate, len(self.loader) - begun)
-        images = batch.images
-        if images.ndim == 4:
-            images = images.contiguous(memory_format=torch.channels_last)
-        with self._apart(not ends_step):
-            loss = self.loss(images, batch.targets)
-            torch.autograd.backward(loss / parts if parts > 1 else loss)
+        """Add the gradient of a batch; take a step of the optimiser if the batch ends one."""
+        state, recipe = self.state, self.recipe
+        with self._gradients_kept_apart(not ends_step):
+            loss = self.loss(batch.images, batch.targets)  # objective(model(images), targets)
+            torch.autograd.backward(loss / self._batches_in_step())
         self.losses.add(loss)
         if not ends_step:
             return
-        factor = rate(self.recipe.schedule, state.position.step, self.steps, self.steps_per_epoch)
+        factor = rate(recipe.schedule, state.position.step, self.steps, self.steps_per_epoch)
         set_rate(state.optimizer, factor)
-        if self.recipe.optimizer.clip is not None:
-            nn.utils.clip_grad_norm_(state.model.parameters(), self.recipe.optimizer.clip)
+        if recipe.optimizer.clip is not None:
+            nn.utils.clip_grad_norm_(state.model.parameters(), recipe.optimizer.clip)
         state.optimizer.step()
         state.optimizer.zero_grad()
-        state.objective.step(self.recipe.optimizer.lr * factor)
+        state.objective.step(recipe.optimizer.lr * factor)
         if state.average is not None:
             state.average.update(state.model)
 
-    def _apart(self, apart: bool) -> AbstractContextManager[None]:
+    def _batches_in_step(self) -> int:
+        """Return how many batches the step of this batch has: the last step may have fewer."""
+        accumulate = self.recipe.accumulate
+        first = (self.state.position.batch - 1) // accumulate * accumulate
+        return min(accumulate, len(self.loader) - first)
+
+    def _gradients_kept_apart(self, apart: bool) -> AbstractContextManager[None]:
         """Return a block in which gradients are not exchanged with other processes yet."""
         if apart and isinstance(self.model, DistributedDataParallel):
             return self.model.no_sync()
         return nullcontext()
 
     def _between_steps(self) -> None:
-        alone = self.fabric.world_size == 1
-        if not (self.losses.full or (alone and self.stop.asked)):
-            return
-        self._look()
-        late = time.monotonic() - self.saved_at > self.recipe.save_seconds
-        stop, save = self._agreed(self.stop.asked, late)
+        if self.losses.full or (self.world == 1 and self.stop.asked):
+            self._look()
+            late = time.monotonic() - self.saved_at > self.recipe.save_seconds
+            self._save_or_stop(late)
+
+    def _save_or_stop(self, save: bool) -> None:
+        """Write a checkpoint if any process wishes to, and stop if any was asked to."""
+        stop, save = self._agreed(self.stop.asked, save)
         if stop or save:
             self._save()
         if stop:
@@ -158,9 +189,9 @@ class Loop:
 
     def _agreed(self, *wishes: bool) -> list[bool]:
         """Return which of these any process wishes, so that all processes do the same."""
-        if self.fabric.world_size == 1:
+        if self.world == 1:
             return list(wishes)
-        votes = torch.tensor(wishes, dtype=torch.int32, device=self.fabric.device)
+        votes = torch.tensor(wishes, dtype=torch.int32, device=self.device)
         torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MAX)
         return [bool(vote) for vote in votes.tolist()]
 
@@ -202,9 +233,9 @@ class Loop:
         position.loss_sum = 0.0
         self.watch.finish()
         if self.validation is not None:
-            figures = self.validation.measure(self.state.deployed)
+            figures = self._figures(*self.validation)
             record |= {f"val_{name}": value for name, value in figures.items()}
-            record["best"] = self._judge(figures)
+            record["best"] = self._is_best(figures[self.recipe.metric])
         waited = position.epoch - (position.best_epoch or 0)
         position.done = position.epoch >= self.recipe.epochs or (
             self.recipe.patience is not None
@@ -214,16 +245,22 @@ class Loop:
         self._write(record)
         self.watch.epoch(record, self.recipe.epochs)
         since = time.monotonic() - self.saved_at
-        if any(self._agreed(position.done, self.saving_seconds <= SAVING_SHARE * since)):
-            self._save()
+        self._save_or_stop(position.done or self.saving_seconds <= SAVING_SHARE * since)
 
-    def _judge(self, figures: Mapping[str, float | None]) -> bool:
+    def _figures(
+        self, loader: Loader, labels: Tensor, observed: Tensor | None
+    ) -> dict[str, float | None]:
+        """Return the validation figures of the model that would be deployed now."""
+        logits = infer(self.fabric, self.state.deployed, loader, len(loader.table))
+        link = deepcopy(self.training.objective.link)
+        return validation_figures(logits, labels, observed, link)
+
+    def _is_best(self, value: float | None) -> bool:
         """Note whether this is the best epoch so far; keep its weights if they may be deployed."""
-        position, validation = self.state.position, self.validation
-        value = None if validation is None else figures[validation.metric]
-        if validation is None or value is None:
+        position = self.state.position
+        if value is None:
             return False
-        sign = 1 if validation.higher_is_better else -1
+        sign = 1 if VALIDATION_METRICS[self.recipe.metric] else -1
         if position.best is not None and sign * value <= sign * position.best:
             return False
         position.best, position.best_epoch = value, position.epoch
@@ -257,3 +294,59 @@ class Loop:
     def _write(self, record: Mapping[str, Any]) -> None:
         if self.fabric.is_global_zero:
             self.journal.write(record)
+
+
+class LossBuffer:
+    """Up to ``capacity`` losses since the last look."""
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self._values = torch.zeros(capacity, device=device)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def full(self) -> bool:
+        """Whether no further loss fits."""
+        return self._count == len(self._values)
+
+    def add(self, loss: Tensor) -> None:
+        """Keep the loss of a batch."""
+        self._values[self._count] = loss.detach()
+        self._count += 1
+
+    def take(self) -> list[float]:
+        """Return the losses in order and forget them; this waits for the device."""
+        values: list[float] = self._values[: self._count].tolist()
+        self._count = 0
+        return values
+
+
+class StopRequest:
+    """Whether someone asked the run to stop; a second request does not wait any longer."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self, signum: int, frame: FrameType | None) -> None:
+        """Note the request (a signal handler)."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a request while the block runs, in the main thread."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, request.ask) for number in signals}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -17,7 +17,15 @@ from labelwise.data.ahead import started_ahead
 from labelwise.data.images import ArrayImages, FeatureRows, ImageSource
 from labelwise.training.augment import Windows
 
-__all__ = ["HostArray", "InputStore", "Job", "Resident", "Stream", "make_store", "to_device"]
+__all__ = [
+    "DecodingStore",
+    "DeviceStore",
+    "HostStore",
+    "InputStore",
+    "RowRequest",
+    "make_store",
+    "to_device",
+]
 
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
@@ -27,7 +35,7 @@ ROOMY = 1.5  # times the side of the input is kept of pictures that windows are 
 
 
 @dataclass(frozen=True)
-class Job:
+class RowRequest:
     """Rows to fetch: their numbers on the host and on the device, and windows to cut."""
 
     rows: NDArray[np.int64]
@@ -39,15 +47,15 @@ class InputStore(ABC):
     """Inputs by row: uint8 pixels (B, 3, H, W) in channels-last memory, or float32 features."""
 
     @abstractmethod
-    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
-        """Return the inputs of each job, on the device, in the order of the jobs."""
+    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+        """Return the inputs of each request, on the device, in the order of the requests."""
 
     def rows_at_once(self, labels: int) -> int:
-        """Return how many rows a job may hold; 0 where fetching a batch takes time."""
+        """Return how many rows a request may hold; 0 where fetching a batch takes time."""
         return 0
 
 
-class Resident(InputStore):
+class DeviceStore(InputStore):
     """All inputs on the device; a batch is one gather.
 
     ``aspects`` (N,), width / height, are given where whole pictures were squashed into squares.
@@ -56,27 +64,27 @@ class Resident(InputStore):
     def __init__(self, values: Tensor, aspects: Tensor | None = None) -> None:
         self.values, self.aspects = values, aspects
 
-    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
-        for job in jobs:
-            yield _channels_first(self.values[job.index])
+    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+        for request in requests:
+            yield _channels_first(self.values[request.index])
 
     def rows_at_once(self, labels: int) -> int:
         return AT_ONCE // (4 * (self.values[0].numel() + labels))
 
 
-class HostArray(InputStore):
+class HostStore(InputStore):
     """All inputs in host memory; a batch is gathered there and copied without waiting."""
 
     def __init__(self, values: NDArray[np.generic], device: torch.device) -> None:
         self.values, self.device = values, device
 
-    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
-        for job in jobs:
-            part = torch.from_numpy(self.values[job.rows])
+    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+        for request in requests:
+            part = torch.from_numpy(self.values[request.rows])
             yield _channels_first(to_device(part, self.device))
 
 
-class Stream(InputStore):
+class DecodingStore(InputStore):
     """Images read, scaled and cut by threads, some batches ahead, then copied without waiting."""
 
     def __init__(
@@ -86,41 +94,41 @@ class Stream(InputStore):
         self.workers = workers or os.cpu_count() or 1
         self.aspects = np.ones(len(images), np.float32)  # width / height, once read
 
-    def batches(self, jobs: Iterable[Job]) -> Iterator[Tensor]:
+    def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
         try:
-            for started in started_ahead(jobs, lambda job: self._start(job, pool), AHEAD):
-                yield self._finish(*started)
+            started = started_ahead(requests, lambda request: self._start(request, pool), AHEAD)
+            for buffer, waiting in started:
+                for future in waiting:
+                    future.result()
+                yield _channels_first(to_device(buffer, self.device))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _start(self, job: Job, pool: ThreadPoolExecutor) -> tuple[Tensor, list[Future[None]]]:
+    def _start(
+        self, request: RowRequest, pool: ThreadPoolExecutor
+    ) -> tuple[Tensor, list[Future[None]]]:
         side = self.transform.size
         buffer = torch.empty(
-            (len(job.rows), side, side, 3),
+            (len(request.rows), side, side, 3),
             dtype=torch.uint8,
             pin_memory=self.device.type == "cuda",
         )
         array = buffer.numpy()
-        waiting = [pool.submit(self._fill, array, job, at) for at in range(len(job.rows))]
+        waiting = [pool.submit(self._fill, array, request, at) for at in range(len(request.rows))]
         return buffer, waiting
 
-    def _fill(self, array: NDArray[np.uint8], job: Job, at: int) -> None:
-        row = int(job.rows[at])
-        if job.windows is None:
+    def _fill(self, array: NDArray[np.uint8], request: RowRequest, at: int) -> None:
+        row = int(request.rows[at])
+        if request.windows is None:
             image = self.images.read(row, self.transform.at_least)
             self.aspects[row] = image.width / image.height
             array[at] = np.asarray(self.transform.resize(image))
             return
         side = self.transform.size
-        image = self.images.read(row, job.windows.at_least(at, side))
-        box = job.windows.box(at, *image.size)
+        image = self.images.read(row, request.windows.at_least(at, side))
+        box = request.windows.box(at, *image.size)
         array[at] = np.asarray(image.resize((side, side), self.transform.resampling, box))
-
-    def _finish(self, buffer: Tensor, waiting: list[Future[None]]) -> Tensor:
-        for future in waiting:
-            future.result()
-        return _channels_first(to_device(buffer, self.device))
 
 
 def make_store(
@@ -140,24 +148,24 @@ def make_store(
             return _array_store(images.pixels, device)
     kept = replace(transform, size=ceil(ROOMY * side), crop=None) if windows else transform
     if len(images) * kept.size**2 * 3 > _limit(device):
-        return Stream(images, transform, device, workers)
-    stream = Stream(images, kept, device, workers)
+        return DecodingStore(images, transform, device, workers)
+    stream = DecodingStore(images, kept, device, workers)
     values = _decode_all(stream, len(images))
-    return Resident(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
+    return DeviceStore(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
 
 
 def _array_store(values: NDArray[np.generic], device: torch.device) -> InputStore:
     if device.type == "cpu" or values.nbytes <= _limit(device):
-        return Resident(torch.from_numpy(values).to(device))
-    return HostArray(values, device)
+        return DeviceStore(torch.from_numpy(values).to(device))
+    return HostStore(values, device)
 
 
-def _decode_all(stream: Stream, count: int, chunk: int = 256) -> Tensor:
+def _decode_all(stream: DecodingStore, count: int, chunk: int = 256) -> Tensor:
     side = stream.transform.size
     values = torch.empty((count, side, side, 3), dtype=torch.uint8, device=stream.device)
     starts = range(0, count, chunk)
-    jobs = (Job(np.arange(start, min(start + chunk, count))) for start in starts)
-    for start, pixels in zip(starts, stream.batches(jobs), strict=True):
+    requests = (RowRequest(np.arange(start, min(start + chunk, count))) for start in starts)
+    for start, pixels in zip(starts, stream.batches(requests), strict=True):
         values[start : start + len(pixels)] = pixels.permute(0, 2, 3, 1)
     return values
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from labelwise.training.augment import colour
-from labelwise.training.augment.affine import affine, rotation, shear_x, shear_y, translation
-from labelwise.training.augment.base import Augment
-from labelwise.training.augment.dice import Dice
+from labelwise.training.augment.base import Augment, ImageDraws
+from labelwise.training.augment.geometry import affine, rotation, shear_x, shear_y, translation
 
 __all__ = ["OPERATIONS", "RandAugment", "TrivialAugment", "apply"]
 
@@ -109,11 +108,11 @@ class Ranges:
 class TrivialAugment(Augment):
     """One operation an image, at any strength."""
 
-    def __call__(self, pixels: Tensor, dice: Dice) -> Tensor:
+    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
         ranges = Ranges(0.99, 32.0, 32.0, 135.0, 0.99, 6)
-        operation = dice.integers(0, len(OPERATIONS))
-        level = dice.integers(0, BINS).float()
-        return apply(pixels, operation, ranges.amounts(operation, level, _sign(dice)))
+        operation = draws.integers(0, len(OPERATIONS))
+        level = draws.integers(0, BINS).float()
+        return apply(pixels, operation, ranges.amounts(operation, level, _sign(draws)))
 
 
 @dataclass(frozen=True)
@@ -123,18 +122,18 @@ class RandAugment(Augment):
     count: int = 2
     level: int = 9
 
-    def __call__(self, pixels: Tensor, dice: Dice) -> Tensor:
+    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
         height, width = pixels.shape[2:]
         ranges = Ranges(0.3, 150 / 331 * width, 150 / 331 * height, 30.0, 0.9, 4)
         for _ in range(self.count):
-            operation = dice.integers(0, len(OPERATIONS))
+            operation = draws.integers(0, len(OPERATIONS))
             level = torch.full_like(operation, self.level, dtype=torch.float32)
-            pixels = apply(pixels, operation, ranges.amounts(operation, level, _sign(dice)))
+            pixels = apply(pixels, operation, ranges.amounts(operation, level, _sign(draws)))
         return pixels
 
 
-def _sign(dice: Dice) -> Tensor:
-    return 1.0 - 2.0 * dice.coin()
+def _sign(draws: ImageDraws) -> Tensor:
+    return 1.0 - 2.0 * draws.coin()
 
 
 def _is(operation: Tensor, name: str) -> Tensor:

@@ -1,0 +1,335 @@
+"""Prepare: from settings to what is trained, checked before anything is written.
+
+The method ``auto`` is what the comparisons in docs/reproduction.md recommend for a training set.
+The first line that applies decides:
+
+    no label is known to be absent        wan
+    some labels are unknown               bce
+    an image has several labels           bce
+    every image has exactly one label     softmax
+    otherwise                             softmax-or-none
+
+A run may begin where an earlier one ended (the setting ``start``), with another recipe or method:
+the head alone first, then everything (linear initialisation, Cole et al.). A label keeps its place
+in the head, so both must have the same labels; for others ``weights`` takes the backbone alone.
+Where a method keeps estimates of the training labels, these go on too, if the images are the same.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.backbones import (
+    SMALL_BACKBONES,
+    Backbone,
+    create_backbone,
+    freeze,
+    freeze_batch_norm,
+)
+from labelwise.data import FeatureRows, ImageSource, LabelTable, load
+from labelwise.decide import find_rule
+from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.methods import find_method, make_objective
+from labelwise.objectives import Objective
+from labelwise.objectives.base import refuse_accumulation
+from labelwise.predictor import HeadSpec, Model, Predictor, find_head
+from labelwise.training import checkpoint
+from labelwise.training.augment import make_augment
+from labelwise.training.execution import autocast_type
+from labelwise.training.fitting import find_calibrator
+from labelwise.training.inference import infer
+from labelwise.training.loader import Loader
+from labelwise.training.progress import Watch
+from labelwise.training.settings import AUTO, Settings
+from labelwise.training.validation import VALIDATION_METRICS
+from labelwise.types import DatasetFacts, nearest
+
+__all__ = [
+    "Training",
+    "advice_for_photos",
+    "build_model",
+    "build_objective",
+    "check_names",
+    "choose_method",
+    "fingerprint",
+    "prepare",
+    "set_biases_to_priors",
+]
+
+EVALUATION_BATCH = 256
+TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
+PHOTO = 3  # times the side of the input: pictures that lose most of what they show
+LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """One run, prepared: the rows, what is trained on them, how, where, and who is told."""
+
+    settings: Settings
+    folder: Path
+    fabric: Any
+    watch: Watch
+    table: LabelTable
+    splits: Mapping[str, LabelTable]
+    model: Model
+    head: HeadSpec
+    objective: Objective
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.folder / "checkpoint"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and speaks."""
+        return bool(self.fabric.is_global_zero)
+
+    def train_loader(self) -> Loader:
+        """Return the shuffled, augmented batches of the training split."""
+        size, world = self.settings.batch_size, self.fabric.world_size
+        table = self.splits["train"]
+        return Loader(
+            table,
+            self.model.backbone.transform,
+            batch_size=size // world,
+            device=self.fabric.device,
+            seed=self.settings.seed,
+            augment=self.settings.augment,
+            shuffle=True,
+            drop_last=len(table) >= size,
+            workers=self.settings.hardware.workers,
+            rank=self.fabric.global_rank,
+            world=world,
+        )
+
+    def loader(self, split: str) -> Loader:
+        """Return the batches of a split in its own order, each row once."""
+        return Loader(
+            self.splits[split],
+            self.model.backbone.transform,
+            batch_size=EVALUATION_BATCH,
+            device=self.fabric.device,
+            workers=self.settings.hardware.workers,
+            rank=self.fabric.global_rank,
+            world=self.fabric.world_size,
+        )
+
+    def targets(self, split: str) -> tuple[Tensor, Tensor | None]:
+        """Return the labels (N, K) of a split and which of them are known."""
+        labels, observed = self.splits[split].targets()
+        return torch.from_numpy(labels), None if observed is None else torch.from_numpy(observed)
+
+    def logits(self, split: str, model: Model) -> Tensor:
+        """Return the logits (N, K) of a split in full precision, in every process."""
+        return infer(
+            self.fabric,
+            model,
+            self.loader(split),
+            len(self.splits[split]),
+            full_precision=True,
+            watch=self.watch,
+            task=f"predicting {split}",
+        )
+
+    def fingerprint(self) -> str:
+        """Return a hash of the names, images and labels of every split."""
+        return fingerprint(self.splits)
+
+
+def prepare(
+    settings: Settings,
+    folder: Path,
+    fabric: Any,
+    watch: Watch,
+    *,
+    table: LabelTable | None = None,
+    fresh: bool = False,
+) -> Training:
+    """Return the run with new weights, or those it starts from; nothing is written yet."""
+    _check_batch(settings.batch_size, fabric.world_size)
+    if settings.precision == "bf16" and not autocast_type("bf16", fabric.device.type):
+        watch.say("this processor does not compute bf16: training in 32 bits")
+    table = table or load(settings.data, **settings.data_options)
+    splits = table.splits()
+    if "train" not in splits:
+        raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
+    if settings.method == AUTO:
+        name, reason = choose_method(splits["train"])
+        settings = settings.model_copy(update={"method": name})
+        watch.say(f"method {name}: {reason}")
+    torch.manual_seed(settings.seed)
+    model, head = build_model(settings, table)
+    advice = advice_for_photos(model.backbone, splits["train"].images)
+    if advice:
+        watch.say(advice)
+    facts = splits["train"].facts()
+    objective = build_objective(settings, facts, model, fabric.device)
+    training = Training(settings, folder, fabric, watch, table, splits, model, head, objective)
+    if settings.start is None:
+        if settings.recipe.prior_bias:
+            set_biases_to_priors(model, objective, facts)
+    elif fresh or not checkpoint.is_there(training.checkpoints):
+        watch.say(_go_on_from(Path(settings.start), training))
+    return training
+
+
+def check_names(settings: Settings) -> None:
+    """Raise, before anything is loaded or written, if a name in the settings means nothing."""
+    head = settings.head
+    if settings.method != AUTO:
+        head = head or find_method(settings.method).head
+    if head is not None:
+        find_head(head)
+    find_calibrator(settings.calibrate)
+    find_rule(settings.rule)
+    make_augment(settings.augment)
+    if settings.recipe.metric not in VALIDATION_METRICS:
+        metric = settings.recipe.metric
+        raise SettingsError(f"unknown metric {metric!r}{nearest(metric, VALIDATION_METRICS)}")
+
+
+def _check_batch(size: int, devices: int) -> None:
+    if size % devices:
+        raise SettingsError(f"batch_size must be a multiple of {devices} devices, got {size}")
+
+
+def choose_method(table: LabelTable) -> tuple[str, str]:
+    """Return the name of a method for a training split, and why."""
+    present, unknown = table.present.sizes(), table.unknown.sizes()
+    if not (present + unknown < len(table.space)).any():
+        return "wan", "no label is known to be absent"
+    if unknown.any() or present.max() > 1:
+        return "bce", "images may have several labels"
+    if present.min() == 1:
+        return "softmax", "every image has exactly one label"
+    return "softmax-or-none", "no image has more than one label"
+
+
+def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
+    """Return the model with new weights (the backbone's may be given), and its head's spec."""
+    features = table.images.features if isinstance(table.images, FeatureRows) else None
+    if features is not None and settings.backbone != "identity":
+        raise SettingsError(
+            f"{table.name} holds features, so backbone must be 'identity', "
+            f"got {settings.backbone!r}"
+        )
+    backbone = create_backbone(
+        settings.backbone,
+        weights=settings.weights if settings.start is None else None,
+        image_size=settings.image_size,
+        squash=settings.squash,
+        channels=None if features is None else features.shape[1],
+    )
+    if settings.freeze:
+        freeze(backbone, settings.freeze)
+    if settings.freeze_batch_norm:
+        freeze_batch_norm(backbone)
+    head = HeadSpec(settings.head or find_method(settings.method).head, settings.head_options)
+    made = head.make(backbone.channels, len(table.space))
+    return Model(backbone, made, mirrored=settings.mirror), head
+
+
+def advice_for_photos(backbone: Backbone, images: ImageSource) -> str:
+    """Return advice for photos that go through a network for small pictures, else nothing."""
+    size = backbone.transform.size
+    if backbone.name not in SMALL_BACKBONES or not len(images):
+        return ""
+    try:
+        side = min(images.read(0).size)
+    except ImageError:  # whoever reads it next says so
+        return ""
+    if side < PHOTO * size:
+        return ""
+    return (
+        f"{backbone.name} sees pictures at {size} pixels, these have {side}; "
+        "for photos take --backbone resnet18 --weights pretrained"
+    )
+
+
+def build_objective(
+    settings: Settings,
+    facts: DatasetFacts,
+    model: Model,
+    device: torch.device | str = "cpu",
+) -> Objective:
+    """Return the objective of the method, checked against the head.
+
+    A table that the method keeps for the training set lives on a GPU if it fits and nothing else
+    was asked for.
+    """
+    options = dict(settings.options)
+    keeps_table = "table" in find_method(settings.method).options
+    fits = facts.num_images * facts.num_labels <= TABLE_ENTRIES
+    if keeps_table and fits and torch.device(device).type == "cuda":
+        options = {"table": "device", **options}
+    try:
+        objective = make_objective(settings.method, facts, **options)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"method {settings.method!r}: {error}") from None
+    missing = [name for name in objective.aux if name not in model.head.aux]
+    if missing:
+        raise SettingsError(
+            f"method {settings.method!r} needs the head output {missing[0]!r}, "
+            f"got head {settings.head!r} with {sorted(model.head.aux) or 'none'}"
+        )
+    if settings.recipe.metric == "log_loss" and objective.link is None:
+        raise SettingsError(
+            f"metric 'log_loss' needs probabilities, and method {settings.method!r} only ranks"
+        )
+    refuse_accumulation(objective, settings.method, settings.recipe.accumulate)
+    return objective
+
+
+def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
+    """Start each label where the objective comes to rest at its share in the training set.
+
+    Where unknown labels take part in the loss, the share among the known ones says nothing.
+    """
+    if facts.priors is None or objective.reads_unknown:
+        return
+    least = 0.5 / max(facts.num_images, 1)
+    priors = torch.tensor(facts.priors, dtype=torch.float64).clamp(least, 1 - least)
+    logits = objective.start_logits(priors)
+    if logits is not None:
+        model.head.start_at(logits.clamp(-LARGEST_BIAS, LARGEST_BIAS).float())
+
+
+def _go_on_from(folder: Path, training: Training) -> str:
+    """Load the model of a finished run and what its objective knew; return the words for it."""
+    earlier = Predictor.load(folder)
+    if earlier.space != training.table.space:
+        raise SettingsError(
+            f"the run in {folder} has other labels; take its backbone alone with weights={folder}"
+        )
+    try:
+        training.model.load_state_dict(earlier.model.state_dict())
+    except RuntimeError:
+        raise SettingsError(
+            f"the run in {folder} has another model ({earlier.model.backbone.name}, head "
+            f"{earlier.head.name!r}); start needs the same backbone and head"
+        ) from None
+    found = checkpoint.load_latest(folder / "checkpoint", "objective")
+    same_images = found is not None and found[1].get("data") == training.fingerprint()
+    knew = found is not None and same_images and training.objective.start_from(found[0])
+    return f"starting from {folder}" + (", with its estimates of the labels" if knew else "")
+
+
+def fingerprint(splits: Mapping[str, LabelTable]) -> str:
+    """Return a hash of the names, images and labels of every split."""
+    digest = hashlib.sha256()
+    for name, table in splits.items():
+        digest.update(repr((name, table.space.names, len(table))).encode())
+        for text in table.ids:
+            digest.update(text.encode() + b"\0")
+        for sets in (table.present, table.unknown):
+            arrays: tuple[Any, ...] = (sets.offsets, sets.columns, sets.inverted)
+            for array in arrays:
+                digest.update(array.tobytes())
+    return digest.hexdigest()

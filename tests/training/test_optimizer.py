@@ -1,0 +1,178 @@
+"""Groups and rates by hand, schedules against torch's own, averages by their formula."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
+
+from labelwise.backbones import create_backbone
+from labelwise.errors import SettingsError
+from labelwise.methods import make_objective
+from labelwise.objectives import BCE
+from labelwise.predictor import HeadSpec, Model
+from labelwise.training.optimizer import (
+    WeightAverage,
+    make_optimizer,
+    parameter_groups,
+    rate,
+    restore_state,
+    set_rate,
+)
+from labelwise.training.settings import OptimizerSettings, ScheduleSettings
+from labelwise.types import DatasetFacts
+
+
+def small_model():
+    backbone = create_backbone("small-cnn", image_size=32)
+    return Model(backbone, HeadSpec("linear", {}).make(backbone.channels, 3))
+
+
+def test_biases_and_norms_are_not_decayed_and_nothing_is_left_out():
+    model = small_model()
+    groups = parameter_groups(model, BCE(), OptimizerSettings(lr=0.1, weight_decay=0.2))
+    decayed = {id(p) for g in groups if g["weight_decay"] == 0.2 for p in g["params"]}
+    plain = {id(p) for g in groups if g["weight_decay"] == 0 for p in g["params"]}
+    for parameter in model.parameters():
+        assert (id(parameter) in decayed) == (parameter.ndim > 1)
+        assert (id(parameter) in plain) == (parameter.ndim <= 1)
+
+
+def test_rates_fall_from_head_to_input():
+    model = small_model()
+    knobs = OptimizerSettings(lr=1.0, backbone_lr=0.1, stage_decay=0.5)
+    rates = {
+        id(parameter): group["lr"]
+        for group in parameter_groups(model, BCE(), knobs)
+        for parameter in group["params"]
+    }
+    stages = model.backbone.stages()
+    named = dict(model.backbone.named_parameters())
+    for depth, stage in enumerate(reversed(stages)):
+        for name in stage:
+            assert rates[id(named[name])] == pytest.approx(0.1 * 0.5**depth)
+    assert rates[id(model.head.classifier.weight)] == 1.0
+
+
+def test_the_objectives_parameters_have_their_own_rate_and_no_decay():
+    facts = DatasetFacts(num_images=5, num_labels=3, mean_labels=1.5)
+    objective = make_objective("role", facts, table="dense")
+    groups = parameter_groups(small_model(), objective, OptimizerSettings(lr=0.1, weight_decay=0.2))
+    theta = next(iter(objective.parameters()))
+    (group,) = [g for g in groups if any(p is theta for p in g["params"])]
+    assert group["lr"] == pytest.approx(1.0)
+    assert group["weight_decay"] == 0
+
+
+def test_frozen_parameters_are_left_out():
+    model = small_model()
+    model.backbone.requires_grad_(False)
+    groups = parameter_groups(model, BCE(), OptimizerSettings())
+    assert sum(len(group["params"]) for group in groups) == 2
+    model.requires_grad_(False)
+    with pytest.raises(SettingsError, match="nothing to train"):
+        make_optimizer(model, BCE(), OptimizerSettings())
+
+
+def test_rates_are_multiples_of_their_base():
+    optimizer = make_optimizer(small_model(), BCE(), OptimizerSettings(lr=0.1, backbone_lr=0.5))
+    set_rate(optimizer, 0.3)
+    set_rate(optimizer, 0.2)
+    assert {round(group["lr"], 12) for group in optimizer.param_groups} == {0.02, 0.01}
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_restored_moments_have_the_layout_of_their_parameters(name):
+    model = small_model().to(memory_format=torch.channels_last)
+    optimizer = make_optimizer(model, BCE(), OptimizerSettings(name))
+    model(torch.randn(2, 3, 32, 32)).logits.sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    for entry in state["state"].values():
+        for key, value in entry.items():
+            if isinstance(value, torch.Tensor):
+                entry[key] = value.clone(memory_format=torch.contiguous_format)
+    restore_state(optimizer, state)
+    for parameter, entry in optimizer.state.items():
+        for value in entry.values():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                assert value.stride() == parameter.stride()
+
+
+def test_bad_optimizer_settings_are_refused():
+    with pytest.raises(SettingsError, match="lr must not be negative, got -1"):
+        OptimizerSettings(lr=-1)
+    with pytest.raises(SettingsError, match="clip must be positive, got 0"):
+        OptimizerSettings(clip=0)
+
+
+def rates_of_torch(make, steps):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = make(optimizer)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def ours(knobs, steps, per_epoch=10):
+    return [rate(knobs, step, steps, per_epoch) for step in range(steps)]
+
+
+@pytest.mark.parametrize("steps", [10, 37, 200])
+def test_schedules_are_torchs(steps):
+    cosine = rates_of_torch(lambda o: CosineAnnealingLR(o, steps), steps)
+    assert ours(ScheduleSettings("cosine"), steps) == pytest.approx(cosine)
+    milestones = [-(-steps // 2), -(-3 * steps // 4)]
+    step = rates_of_torch(lambda o: MultiStepLR(o, milestones), steps)
+    assert ours(ScheduleSettings("step"), steps) == pytest.approx(step)
+    cycle = rates_of_torch(
+        lambda o: OneCycleLR(o, 1.0, total_steps=steps + 1, pct_start=0.3, cycle_momentum=False),
+        steps + 1,
+    )
+    assert ours(ScheduleSettings("one-cycle", rise=0.3), steps + 1) == pytest.approx(cycle)
+
+
+def test_warmup_rises_over_the_first_epochs():
+    knobs = ScheduleSettings("constant", warmup=0.5)
+    assert ours(knobs, 20)[:7] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 1, 1])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("name", ["constant", "cosine", "step", "one-cycle"])
+def test_the_shortest_runs_have_finite_rates(name, steps):
+    assert all(0 <= value <= 1 for value in ours(ScheduleSettings(name), steps))
+
+
+def test_bad_schedules_are_refused():
+    with pytest.raises(SettingsError, match="rise must lie strictly between 0 and 1, got 1"):
+        ScheduleSettings(rise=1)
+    with pytest.raises(SettingsError, match="milestones must be shares of the run"):
+        ScheduleSettings(milestones=(30, 60))
+
+
+def test_average_is_the_recurrence_written_out():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    average = WeightAverage(model, 0.3)
+    expected = {name: value.clone().double() for name, value in model.state_dict().items()}
+    for update in range(1, 6):
+        model(torch.randn(2, 3, 4, 4)).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        decay = min(0.3, (1 + update) / (10 + update))
+        for name, value in model.state_dict().items():
+            expected[name] = decay * expected[name] + (1 - decay) * value.double()
+        average.update(model)
+    for name, value in average.model.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value.double(), expected[name], atol=1e-6, rtol=1e-5)
+    assert average.model[1].num_batches_tracked == 5
+    assert not average.model.training
+
+
+def test_decay_must_be_a_share():
+    with pytest.raises(ValueError, match="strictly between 0 and 1, got 1"):
+        WeightAverage(nn.Linear(1, 1), 1)

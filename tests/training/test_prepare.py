@@ -1,0 +1,291 @@
+"""What is built from settings and a table, which method ``auto`` takes, and where runs start."""
+
+import shutil
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_run import Hearing, tiny_settings, tiny_table
+
+from labelwise.backbones import create_backbone
+from labelwise.data import ArrayImages, BytesImages, FeatureRows, LabelTable
+from labelwise.data.observe import single_positive
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.files import load_tensors
+from labelwise.methods import METHODS
+from labelwise.objectives import ROLE
+from labelwise.predictor import Predictor
+from labelwise.training import checkpoint
+from labelwise.training.prepare import (
+    advice_for_photos,
+    build_model,
+    build_objective,
+    choose_method,
+    fingerprint,
+    set_biases_to_priors,
+)
+from labelwise.training.progress import Silent
+from labelwise.training.run import train
+from labelwise.types import Outputs
+
+
+def built(method, table, **flags):
+    settings = tiny_settings(method=method, **flags)
+    torch.manual_seed(0)
+    model, _ = build_model(settings, table)
+    facts = table.splits()["train"].facts()
+    return model, build_objective(settings, facts, model), facts
+
+
+def test_pictures_are_squashed_only_if_the_settings_say_so():
+    pixels = np.zeros((2, 8, 8, 3), np.uint8)
+    table = LabelTable.from_arrays("ab", ArrayImages(pixels), np.eye(2, dtype=bool))
+    crops = []
+    for squash in (False, True):
+        settings = tiny_settings(method="bce", backbone="resnet10t", image_size=32, squash=squash)
+        crops.append(build_model(settings, table)[0].backbone.transform.crop)
+    assert crops[0] < 1
+    assert crops[1] is None
+
+
+def test_photos_through_a_network_for_small_pictures_are_remarked_on():
+    def said(backbone, side, content=None):
+        photo = Image.new("RGB", (2 * side, side))
+        buffer = BytesIO()
+        photo.save(buffer, "PNG")
+        images = BytesImages([content or buffer.getvalue()], ["a.png"])
+        return advice_for_photos(create_backbone(backbone), images)
+
+    assert "small-cnn sees pictures at 48 pixels, these have 144" in said("small-cnn", 144)
+    assert said("small-cnn", 143) == ""
+    assert said("resnet10t", 1000) == ""
+    assert said("small-cnn", 144, b"no picture") == ""  # whoever reads it next says so
+
+
+@pytest.mark.parametrize("method", ["bce", "spa", "asl+phi", "focal+phi", "softmax"])
+def test_training_starts_at_the_label_shares(method):
+    model, objective, facts = built(method, tiny_table())
+    set_biases_to_priors(model, objective, facts)
+    outputs: Outputs = model(torch.zeros(1, 6))
+    probs = objective.link(outputs.logits.double())[0]
+    shares = torch.tensor(facts.priors)
+    expected = shares / shares.sum() if method == "softmax" else shares
+    torch.testing.assert_close(probs, expected.double(), atol=1e-5, rtol=1e-4)
+
+
+def test_quasibinary_starts_at_the_shares_up_to_a_shift():
+    model, objective, facts = built("quasibinary", tiny_table())
+    set_biases_to_priors(model, objective, facts)
+    logits = model(torch.zeros(1, 6)).logits[0].double()
+    difference = logits - torch.tensor(facts.priors).double().log()
+    torch.testing.assert_close(difference, difference.mean().expand(4), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["two-way", "role"])
+def test_methods_without_shares_keep_the_heads_start(method):
+    model, objective, facts = built(method, tiny_table())
+    before = model.head.classifier.bias.clone()
+    set_biases_to_priors(model, objective, facts)
+    assert torch.equal(model.head.classifier.bias, before)
+
+
+def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
+    table = tiny_table()
+    facts = table.splits()["train"].facts()
+    model, _ = build_model(tiny_settings(method="role"), table)
+
+    def kind(device, rows=facts.num_images, **options):
+        settings = tiny_settings(method="role", options={"k": 2.0, **options})
+        built = build_objective(settings, replace(facts, num_images=rows), model, device)
+        return type(built.table).__name__
+
+    assert kind("cuda") == "DeviceEstimates"
+    assert kind("cuda", table="memory") == "RowEstimates"
+    assert kind("cpu") == "RowEstimates"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelwise.training.prepare.TABLE_ENTRIES", 7)
+        assert kind("cuda") == "RowEstimates"
+    build_objective(tiny_settings(method="bce"), facts, model, "cuda")
+
+
+def test_a_label_that_never_occurs_starts_low_but_finite():
+    table = tiny_table()
+    labels, _ = table.targets()
+    labels[:, 0] = 0
+    rare = LabelTable.from_arrays(table.space, table.images, labels, split=table.split)
+    model, objective, facts = built("bce", rare)
+    set_biases_to_priors(model, objective, facts)
+    assert -8 <= model.head.classifier.bias[0] < -4
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_can_be_built_from_its_name(method):
+    model, objective, _ = built(method, tiny_table())
+    assert set(objective.aux) <= set(model.head.aux)
+
+
+def test_misfits_are_named():
+    with pytest.raises(SettingsError, match="'average-k' needs the head output 'proposal'"):
+        built("average-k", tiny_table(), head="linear")
+    with pytest.raises(SettingsError, match="holds features, so backbone must be 'identity'"):
+        built("bce", tiny_table(), backbone="small-cnn")
+    with pytest.raises(SettingsError, match=r"'log_loss' needs probabilities.*only ranks"):
+        built("two-way", tiny_table(), recipe__metric="log_loss")
+
+
+def test_the_fingerprint_sees_labels_ids_and_splits():
+    table = tiny_table()
+    labels, _ = table.targets()
+    same = fingerprint(table.splits())
+    assert fingerprint(tiny_table().splits()) == same
+    labels[3, 1] ^= 1
+    other = LabelTable.from_arrays(
+        table.space, table.images, labels, split=table.split, name=table.name
+    )
+    assert fingerprint(other.splits()) != same
+    assert fingerprint(table.subset(np.arange(95)).splits()) != same
+
+
+def table(labels, observed=None) -> LabelTable:
+    labels = np.array(labels)
+    features = np.zeros((len(labels), 2), np.float32)
+    return LabelTable.from_arrays(list("abc"), FeatureRows(features), labels, observed)
+
+
+@pytest.mark.parametrize(
+    ("labels", "observed", "method"),
+    [
+        ([[1, 0, 0], [0, 0, 1]], None, "softmax"),
+        ([[1, 0, 0], [0, 0, 0]], None, "softmax-or-none"),
+        ([[1, 1, 0], [0, 0, 0]], None, "bce"),
+        ([[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 1, 0]], "wan"),
+        ([[1, 0, 0], [0, 1, 0]], [[1, 0, 0], [0, 1, 1]], "bce"),
+    ],
+)
+def test_the_labels_choose_the_method(labels, observed, method):
+    known = None if observed is None else np.array(observed, bool)
+    name, reason = choose_method(table(labels, known))
+    assert name == method
+    assert reason
+
+
+def test_a_run_records_what_was_chosen_and_goes_on_with_it(tmp_path):
+    settings = tiny_settings(recipe__epochs=1)
+    assert settings.method == "auto"
+    train(settings, tmp_path / "full", table=tiny_table())
+    assert Predictor.load(tmp_path / "full").method == "bce"
+    assert train(settings, tmp_path / "full", table=tiny_table()).was_finished
+    train(settings, tmp_path / "single", table=single_positive(tiny_table()))
+    assert Predictor.load(tmp_path / "single").method == "wan"
+
+
+def test_a_run_answers_for_the_share_of_empty_images_it_was_told(tmp_path):
+    plain = tiny_settings(recipe__epochs=1, method="bce")
+    train(plain, tmp_path / "plain", table=tiny_table())
+    run = train(
+        tiny_settings(recipe__epochs=1, method="bce", zero_share=0.9),
+        tmp_path / "shifted",
+        table=tiny_table(),
+    )
+    one, other = (Predictor.load(tmp_path / name) for name in ("plain", "shifted"))
+    features = torch.from_numpy(tiny_table().images.features)
+    before, after = (p.answers(p.logits(features)).probs for p in (one, other))
+    assert (after < before).all()
+    assert "shifted to 90% images without labels" in str(run.evaluation)
+
+
+def test_a_share_needs_images_without_labels(tmp_path):
+    always = tiny_table()
+    labels, _ = always.targets()
+    full = LabelTable.from_arrays(
+        list("abcd"), always.images, np.maximum(labels, np.eye(4)[0]), split=always.split
+    )
+    with pytest.raises(SettingsError, match="zero_share cannot be used with val: images with"):
+        train(tiny_settings(recipe__epochs=1, method="bce", zero_share=0.5), tmp_path, table=full)
+
+
+STILL = {"recipe__optimizer__lr": 0.0, "recipe__epochs": 1, "recipe__keep": "last"}
+
+
+class Stopping(Silent):
+    """Stops the run after its second epoch."""
+
+    def epoch(self, record, epochs):
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    train(tiny_settings(), tmp_path / "earlier", table=tiny_table())
+    return tmp_path / "earlier"
+
+
+def assert_same_model(one, other):
+    first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name])
+
+
+def estimates(folder):
+    tensors, _ = checkpoint.load_latest(folder / "checkpoint", "objective")
+    objective = ROLE(64, 4, 1.5)
+    objective.load_state_dict(tensors)
+    return objective.estimates(torch.arange(64))
+
+
+def test_backbone_and_head_go_on_under_another_method(earlier, tmp_path):
+    watch = Hearing()
+    later = tiny_settings(start=str(earlier), method="asl", **STILL)
+    train(later, tmp_path / "later", table=tiny_table(), watch=watch)
+    assert_same_model(earlier, tmp_path / "later")
+    assert f"starting from {earlier}" in watch.said
+
+
+def test_a_stopped_run_goes_on_from_its_own_checkpoint(earlier, tmp_path):
+    settings = tiny_settings(start=str(earlier), recipe__save_seconds=0)
+    train(settings, tmp_path / "straight", table=tiny_table())
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "stopped", table=tiny_table(), watch=Stopping())
+    shutil.move(earlier, tmp_path / "gone")
+    train(settings, tmp_path / "stopped", table=tiny_table())
+    assert_same_model(tmp_path / "straight", tmp_path / "stopped")
+    with pytest.raises(LabelwiseError, match=r"earlier/model\.json"):
+        train(settings, tmp_path / "stopped", table=tiny_table(), fresh=True)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_estimates_go_on_with_the_images_they_are_of(tmp_path, same):
+    role = {"method": "role", "options": {"k": 1.5}}
+    train(tiny_settings(**role), tmp_path / "earlier", table=tiny_table())
+    watch, table = Hearing(), tiny_table() if same else tiny_table(seed=1)
+    settings = tiny_settings(**role, start=str(tmp_path / "earlier"), **STILL)
+    train(settings, tmp_path / "later", table=table, watch=watch)
+    assert any("with its estimates of the labels" in text for text in watch.said) == same
+    first, second = (estimates(tmp_path / name) for name in ("earlier", "later"))
+    assert torch.allclose(first, second, atol=1e-5) == same
+    assert first.std() > 0.1
+
+
+def test_other_labels_and_other_heads_are_refused_before_anything_is_written(earlier, tmp_path):
+    place, table = tmp_path / "later", tiny_table()
+    settings = tiny_settings(start=str(earlier))
+    labels, _ = table.targets()
+    renamed = LabelTable.from_arrays(
+        ("a", "b", "c", "z"), table.images, labels, split=np.asarray(table.split)
+    )
+    with pytest.raises(SettingsError, match="has other labels; take its backbone alone with"):
+        train(settings, place, table=renamed)
+    with pytest.raises(SettingsError, match=r"has another model \(identity, head 'linear'\)"):
+        train(
+            tiny_settings(start=str(earlier), method="average-k", options={"k": 2}),
+            place,
+            table=table,
+        )
+    with pytest.raises(LabelwiseError, match="nowhere"):
+        train(tiny_settings(start="nowhere"), place, table=table)
+    assert not place.exists()
