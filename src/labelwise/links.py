@@ -34,6 +34,15 @@ class Link(nn.Module, ABC):
 
     kind: ClassVar[str]
 
+    @property
+    def couples_labels(self) -> bool:
+        """Whether a label's probability depends on the logits of other labels too."""
+        return False
+
+    def of_label(self, column: int) -> "Link":
+        """Return the link of one label's logits (..., 1); for links that couple no labels."""
+        return self
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let a link written for tensors take numpy arrays too, and then answer in numpy."""
         super().__init_subclass__(**kwargs)
@@ -110,6 +119,10 @@ class Softmax(Link):
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
         self.temperature = temperature
+
+    @property
+    def couples_labels(self) -> bool:
+        return True
 
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         return log_softmax_and_rest(logits / self.temperature)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from labelwise.arrays import Array
-from labelwise.calibrate.entries import limited_log_odds, read_entries
+from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, own_number, read_entries
 from labelwise.calibrate.shrink import fit_labels, fit_shared
 from labelwise.links import Link
 
@@ -24,7 +24,7 @@ Scope = Literal["shared", "label"]
 Numbers = float | Sequence[float]
 
 
-class Beta(Link):
+class Beta(OnLogOdds):
     """``p = sigma(a log p0 - b log(1 - p0) + c)``, with one triple, or one for each label."""
 
     kind = "beta"
@@ -45,6 +45,12 @@ class Beta(Link):
         rise, fall = logsigmoid(u), logsigmoid(-u)
         z = self.a.to(u.dtype) * rise - self.b.to(u.dtype) * fall + self.c.to(u.dtype)
         return logsigmoid(z), logsigmoid(-z)
+
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        return {
+            name: own_number(value, column)
+            for name, value in (("a", self.a), ("b", self.b), ("c", self.c))
+        }
 
     def spec(self) -> dict[str, Any]:
         numbers = {"a": self.a.tolist(), "b": self.b.tolist(), "c": self.c.tolist()}

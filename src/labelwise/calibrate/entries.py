@@ -8,9 +8,11 @@ does so on the data, such an answer is believed to one in a million. Otherwise t
 beyond anything seen and only keeps later numbers finite.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +25,9 @@ __all__ = [
     "ROWS",
     "Block",
     "Entries",
+    "OnLogOdds",
     "limited_log_odds",
+    "own_number",
     "read_entries",
 ]
 
@@ -35,6 +39,30 @@ BLOCK = 1 << 16  # entries: a block and its temporaries stay in the cache
 ROWS = 1000  # rows of a block at most: 2^ROWS is still a float64
 CACHED = 1 << 23  # log-odds up to this many are kept rather than computed again
 COLUMNS = 1 << 21  # entries of whole columns held at once
+
+
+class OnLogOdds(Link):
+    """A link that maps the log-odds of another link, or raw logits where that is None."""
+
+    link: Link | None
+    limit: float
+
+    @property
+    def couples_labels(self) -> bool:
+        return self.link is not None and self.link.couples_labels
+
+    def of_label(self, column: int) -> Link:
+        inner = None if self.link is None else self.link.of_label(column)
+        return type(self)(link=inner, limit=self.limit, **self.numbers_of(column))
+
+    @abstractmethod
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        """Return the constructor's other arguments, those of one label alone."""
+
+
+def own_number(values: Tensor, column: int) -> float:
+    """Return a label's number among one per label, or the one that all labels share."""
+    return float(values.reshape(-1)[column if values.numel() > 1 else 0])
 
 
 def limited_log_odds(link: Link | None, logits: Tensor, limit: float) -> Tensor:

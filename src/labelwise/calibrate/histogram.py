@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labelwise.arrays import Array
-from labelwise.calibrate.entries import Entries, limited_log_odds, read_entries
+from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries
 from labelwise.calibrate.holdout import choose, folds_of
 from labelwise.links import Link
 
@@ -26,7 +26,7 @@ FOLDS = 3
 SAMPLE = 1 << 20
 
 
-class Histogram(Link):
+class Histogram(OnLogOdds):
     """``p = level`` of the bin of the log-odds; one row of levels, or one for each label."""
 
     kind = "histogram"
@@ -61,6 +61,10 @@ class Histogram(Link):
             p = self.levels[torch.arange(len(self.levels), device=u.device), bins]
         p = p.to(u.dtype)
         return p.log(), torch.log1p(-p)
+
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        row = column if len(self.levels) > 1 else 0
+        return {"edges": self.edges.tolist(), "levels": self.levels[row : row + 1].tolist()}
 
     def spec(self) -> dict[str, Any]:
         numbers = {"edges": self.edges.tolist(), "levels": self.levels.tolist()}

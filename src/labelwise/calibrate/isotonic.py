@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labelwise.arrays import Array
-from labelwise.calibrate.entries import Entries, limited_log_odds, read_entries
+from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries
 from labelwise.calibrate.holdout import choose, folds_of
 from labelwise.links import Link
 
@@ -29,7 +29,7 @@ SAMPLE = 1 << 20
 Curve = tuple[list[float], list[float]]  # knots and levels
 
 
-class Isotonic(Link):
+class Isotonic(OnLogOdds):
     """A rising piecewise linear map of the log-odds for each label, mixed with a shared one.
 
     ``curves`` holds (knots, levels) of the shared map, then of each label if they have their own;
@@ -79,14 +79,21 @@ class Isotonic(Link):
         p = own + share * (shared - own)
         return p.log(), torch.log1p(-p)
 
-    def spec(self) -> dict[str, Any]:
-        curves = [
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        curves, shares = self._curves(), self.shares.tolist()
+        own = [curves[0], curves[1 + column]] if shares else curves
+        return {"curves": own, "shares": shares[column : column + 1]}
+
+    def _curves(self) -> list[Curve]:
+        return [
             (knots[:length].tolist(), levels[:length].tolist())
             for knots, levels, length in zip(self.knots, self.levels, self.lengths, strict=True)
         ]
+
+    def spec(self) -> dict[str, Any]:
         return {
             "link": self.link,
-            "curves": curves,
+            "curves": self._curves(),
             "shares": self.shares.tolist(),
             "limit": self.limit,
         }

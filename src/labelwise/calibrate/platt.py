@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from labelwise.arrays import Array
-from labelwise.calibrate.entries import limited_log_odds, read_entries
+from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, own_number, read_entries
 from labelwise.calibrate.features import Features
 from labelwise.calibrate.problem import PerLabel
 from labelwise.calibrate.shrink import fit_labels, fit_shared
@@ -28,7 +28,7 @@ Scope = Literal["shared", "offset", "label"]
 LEAST_SLOPE = 1e-6
 
 
-class Platt(Link):
+class Platt(OnLogOdds):
     """``p = sigma(slope u + offset)`` with one slope and offset, or one for each label."""
 
     kind = "platt"
@@ -53,6 +53,12 @@ class Platt(Link):
         u = limited_log_odds(self.link, logits, self.limit)
         z = self.slope.to(u.dtype) * u + self.offset.to(u.dtype)
         return logsigmoid(z), logsigmoid(-z)
+
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        return {
+            "slope": own_number(self.slope, column),
+            "offset": own_number(self.offset, column),
+        }
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from labelwise.arrays import Array
-from labelwise.calibrate.entries import Entries, limited_log_odds, read_entries
+from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries
 from labelwise.links import Link, Softmax
 
 __all__ = ["Temperature", "temperature"]
@@ -29,7 +29,7 @@ MANY, COARSE = 8192, 8
 Derivatives = Callable[[Entries, float], tuple[float, float]]
 
 
-class Temperature(Link):
+class Temperature(OnLogOdds):
     """``p = sigma(u / temperature)``."""
 
     kind = "temperature"
@@ -43,6 +43,9 @@ class Temperature(Link):
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         z = limited_log_odds(self.link, logits, self.limit) / self.temperature
         return logsigmoid(z), logsigmoid(-z)
+
+    def numbers_of(self, column: int) -> dict[str, Any]:
+        return {"temperature": self.temperature}
 
     def spec(self) -> dict[str, Any]:
         return {"link": self.link, "temperature": self.temperature, "limit": self.limit}

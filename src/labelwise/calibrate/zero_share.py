@@ -34,6 +34,10 @@ class ZeroShare(Link):
             raise ValueError(f"ratio must be positive and finite, got {ratio}")
         self.link, self.ratio = link, ratio
 
+    @property
+    def couples_labels(self) -> bool:
+        return True
+
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         log_p, log_q = self.link.log_probs(logits)
         log_q0 = torch.minimum(self.link.log_none(logits).unsqueeze(-1), log_q)

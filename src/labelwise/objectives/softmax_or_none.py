@@ -43,6 +43,10 @@ class SoftmaxOrNoneLink(Link):
 
     kind = "softmax-or-none"
 
+    @property
+    def couples_labels(self) -> bool:
+        return True
+
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         log_p, log_rest = log_softmax_and_rest(_with_none(logits))
         return log_p[..., :-1], log_rest[..., :-1]

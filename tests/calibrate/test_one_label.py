@@ -1,0 +1,57 @@
+"""Oracle: the column that the link of all labels gives."""
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise import calibrate
+from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import LINKS
+from labelwise.objectives import PhiLink, QuasibinaryLink, SoftmaxOrNoneLink, SPALink
+
+RANDOM = np.random.default_rng(0)
+LOGITS = torch.from_numpy(RANDOM.normal(-1, 2, (300, 4)))
+LABELS = (RANDOM.random((300, 4)) < Sigmoid()(LOGITS - 0.5).numpy()).astype(float)
+
+
+def trained_quasibinary():
+    link = QuasibinaryLink()
+    link.track(torch.tensor(1.5))
+    return link
+
+
+LIST = [
+    Sigmoid(),
+    Softmax(),
+    SoftmaxOrNoneLink(),
+    SPALink(),
+    PhiLink(),
+    trained_quasibinary(),
+    calibrate.temperature(LOGITS, LABELS, Sigmoid()),
+    *(calibrate.platt(LOGITS, LABELS, SPALink(), scope=s) for s in ("shared", "offset", "label")),
+    *(calibrate.beta(LOGITS, LABELS, None, scope=s) for s in ("shared", "label")),
+    *(calibrate.histogram(LOGITS, LABELS, Sigmoid(), scope=s) for s in ("shared", "label")),
+    *(calibrate.isotonic(LOGITS, LABELS, Sigmoid(), scope=s) for s in ("shared", "label")),
+    calibrate.platt(LOGITS, LABELS, Softmax()),
+    calibrate.expect_zero_share(Sigmoid(), LABELS, 0.5),
+]
+
+
+def test_every_kind_of_link_is_tried():
+    assert {link.kind for link in LIST} == set(LINKS)
+
+
+@pytest.mark.parametrize("link", LIST, ids=lambda link: link.kind)
+@torch.no_grad()
+def test_one_label_alone_has_the_probability_it_has_among_all(link):
+    whole = link.log_probs(LOGITS)
+    changed = LOGITS.clone()
+    changed[:, 0] += 3
+    others = link.log_probs(changed)[0][:, 1:]
+    assert torch.equal(others, whole[0][:, 1:]) != link.couples_labels
+    if link.couples_labels:
+        return
+    for column in range(4):
+        alone = link.of_label(column).log_probs(LOGITS[:, [column]])
+        for found, expected in zip(alone, whole, strict=True):
+            torch.testing.assert_close(found, expected[:, [column]], rtol=1e-12, atol=1e-12)
