@@ -157,7 +157,7 @@ def test_the_command_line_end_to_end(folder):
 
 
 def test_the_command_line_says_what_is_wrong(folder):
-    folder.pictures("cat/1.jpg")
+    folder.pictures("cat/1.jpg", "dog/2.jpg")
     result = run("observe", folder.path, "-o", folder.path / "x.csv")
     assert isinstance(result.exception, SettingsError)
     strict = run("describe", f"plantnet:{folder.path}", "--strict")

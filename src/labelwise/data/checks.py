@@ -1,38 +1,78 @@
-"""Checks every table passes when it is loaded, and the slower one by content.
+"""Checks every table passes when it is loaded, and the slower ones by content.
 
-No image twice, no image in two splits, every file there (or left out on request, and counted).
+No image twice, no image in two splits, every file there (or left out on request, and counted);
+every pixel readable, no equal images in two splits; and a fingerprint of what a table holds.
 """
 
+import json
 import os
 import posixpath
-from collections import Counter
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from labelwise.data.images import BytesImages, CropImages, FileImages
+from labelwise.data.images import (
+    ArrayImages,
+    BytesImages,
+    CropImages,
+    FeatureRows,
+    FileImages,
+    ImageSource,
+    JoinedImages,
+    SpanImages,
+)
 from labelwise.data.names import Names
+from labelwise.data.rows import regular_files
 from labelwise.data.table import LabelTable
-from labelwise.errors import DataError
+from labelwise.errors import DataError, ImageError, SettingsError
 
-__all__ = ["checked", "content_codes", "reject_shared_content"]
+__all__ = [
+    "DUPLICATES",
+    "Duplicates",
+    "UnreadableImage",
+    "check_table",
+    "content_codes",
+    "find_unreadable",
+    "fingerprint",
+    "reject_shared_content",
+    "without_unreadable",
+]
 
 SHOWN = 10
+MOST_SEARCHED = 1_000_000  # files below a folder that are looked at for images by name
+DUPLICATES = ("stop", "drop", "keep")
+
+Duplicates = Literal["stop", "drop", "keep"]
 
 
-def checked(
-    table: LabelTable, *, skip_missing: bool = False, check_files: bool = True
+def check_table(
+    table: LabelTable,
+    *,
+    skip_missing: bool = False,
+    check_files: bool = True,
+    duplicates: Duplicates = "stop",
 ) -> LabelTable:
-    """Return the table, without missing files if ``skip_missing``, or raise a DataError."""
+    """Return the table, without what may be left out, or raise a DataError.
+
+    ``skip_missing`` leaves out images whose files are missing; ``duplicates`` says whether rows
+    that are there twice, labels and all, stop the reading, are dropped or are kept.
+    """
+    if duplicates not in DUPLICATES:
+        raise SettingsError(f"duplicates must be stop, drop or keep, got {duplicates!r}")
     if not len(table):
         raise DataError(f"{table.name}: the table is empty")
     if not len(table.space):
         raise DataError(f"{table.name}: the table has no labels at all; give their names")
-    table = _numbered(table)
-    _reject_repeats(table)
+    table = _without_repeats(_numbered(table), duplicates)
     return _without_missing(table, skip_missing) if check_files else table
 
 
@@ -55,21 +95,43 @@ def _numbered(table: LabelTable) -> LabelTable:
     )
 
 
-def _reject_repeats(table: LabelTable) -> None:
+def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     names = _normal(Names(table.ids))
-    repeat = names.first_repeat()
-    if repeat is None:
-        return
-    first, second = repeat
+    if names.first_repeat() is None:
+        return table
+    codes = names.codes()
+    first = np.unique(codes, return_index=True)[1][codes]
+    again = np.flatnonzero(first != np.arange(len(codes)))
+    for row in again.tolist():
+        _reject_conflict(table, names[row], int(first[row]), row)
+    count = f"{len(again):,} row{'s' * (len(again) > 1)}"
+    if duplicates == "keep":
+        return replace(table, notes=(*table.notes, f"{count} are there twice and were kept"))
+    if duplicates == "drop":
+        kept = table.subset(first == np.arange(len(codes)))
+        return replace(kept, notes=(*kept.notes, f"{count} that were there twice were dropped"))
+    row = int(again[0])
+    raise DataError(
+        f"{table.name}: every image must be named once, got {names[row]!r} in rows "
+        f"{first[row] + 1} and {row + 1}, with the same labels; drop such rows with "
+        "`--duplicates drop` or keep them with `--duplicates keep`"
+    )
+
+
+def _reject_conflict(table: LabelTable, name: str, first: int, second: int) -> None:
+    """Raise a DataError unless two rows of one image say the same."""
     where = f"rows {first + 1} and {second + 1}"
     if table.split is not None and table.split[first] != table.split[second]:
         raise DataError(
-            f"{table.name}: splits must not share images, got {names[second]!r} in "
+            f"{table.name}: splits must not share images, got {name!r} in "
             f"{table.split[first]} and in {table.split[second]} ({where})"
         )
-    raise DataError(
-        f"{table.name}: every image must be named once, got {names[second]!r} in {where}"
-    )
+    for sets in (table.present, table.unknown):
+        if not np.array_equal(sets.row(first), sets.row(second)):
+            raise DataError(
+                f"{table.name}: every image must be named once, got {name!r} in {where}, "
+                "with different labels"
+            )
 
 
 def _normal(names: Names) -> Names:
@@ -84,25 +146,114 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     images = table.images.source if isinstance(table.images, CropImages) else table.images
     if not isinstance(images, FileImages):
         return table
-    root = str(images.root)
-    there = np.fromiter(
-        (os.path.isfile(os.path.join(root, name)) for name in images.ids), np.bool_, len(images)
-    )
+    there = _are_there(images)
     if there.all():
         return table
+    root = images.root
+    if not there.any() and isinstance(table.images, FileImages):
+        found = _searched_below(images)
+        if found is not None:
+            note = f"{len(found):,} images were found by name in folders below {root}"
+            return replace(table, images=FileImages(root, found), notes=(*table.notes, note))
     missing = np.flatnonzero(~there)
     shown = ", ".join(repr(images.ids[int(row)]) for row in missing[:SHOWN])
     more = ", ..." if len(missing) > SHOWN else ""
     sentence = f"{len(missing)} of {len(images)} images are missing under {root}: {shown}{more}"
     if not skip_missing:
+        bare = not any("." in posixpath.basename(images.ids[int(row)]) for row in missing[:SHOWN])
+        suffix = "add a suffix with `--extension .jpg`, " if bare else ""
         raise DataError(
-            f"{table.name}: {sentence}; "
-            "correct the paths, give the root folder, or skip missing ones"
+            f"{table.name}: {sentence}; correct the paths, {suffix}give the root folder, "
+            "or leave them out with `--skip-missing`"
         )
     if not there.any():
         raise DataError(f"{table.name}: {sentence}; nothing is left")
     kept = table.subset(there)
     return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
+
+
+def _are_there(images: FileImages) -> NDArray[np.bool_]:
+    root, real = str(images.root), images.real_names
+    paths = (os.path.join(root, real.get(name, name)) for name in images.ids)
+    return np.fromiter((os.path.isfile(path) for path in paths), np.bool_, len(images))
+
+
+def _searched_below(images: FileImages) -> list[str] | None:
+    """Return where each image is below the root, or None unless every one is there just once.
+
+    Of several files with the name, one whose folders too end as the path says is taken.
+    """
+    wanted = {posixpath.basename(name) for name in images.ids}
+    places: dict[str, list[str]] = defaultdict(list)
+    try:
+        for count, file in enumerate(islice(regular_files(images.root), MOST_SEARCHED + 1)):
+            if count == MOST_SEARCHED:
+                return None
+            name = posixpath.basename(file)
+            if name in wanted:
+                places[name].append(file)
+    except DataError:
+        return None
+    found = []
+    for name in images.ids:
+        files = places.get(posixpath.basename(name), [])
+        files = [file for file in files if f"/{file}".endswith(f"/{name}")] or files
+        if len(files) != 1:
+            return None
+        found.append(files[0])
+    return found if len(set(found)) == len(set(images.ids)) else None
+
+
+@dataclass(frozen=True)
+class UnreadableImage:
+    """One image that cannot be read, and why, in a sentence that names it."""
+
+    row: int
+    id: str
+    reason: str
+
+
+def find_unreadable(
+    table: LabelTable, *, workers: int = 2, progress: Callable[[int], None] | None = None
+) -> list[UnreadableImage]:
+    """Return the images that cannot be read to their last pixel; ``progress`` gets counts."""
+    if isinstance(table.images, FeatureRows | ArrayImages):
+        return []
+
+    def check(row: int) -> UnreadableImage | None:
+        try:
+            table.images.read(row)
+        except ImageError as error:
+            return UnreadableImage(row, table.ids[row], str(error))
+        return None
+
+    found = []
+    with ThreadPoolExecutor(workers) as pool:
+        for done, answer in enumerate(pool.map(check, range(len(table))), 1):
+            if answer is not None:
+                found.append(answer)
+            if progress is not None:
+                progress(done)
+    return found
+
+
+def without_unreadable(
+    table: LabelTable, found: Sequence[UnreadableImage], *, on_error: Literal["stop", "skip"]
+) -> LabelTable:
+    """Return the table without the images found, and a note, or raise a DataError with the list."""
+    if on_error not in ("stop", "skip"):
+        raise SettingsError(f"on_error must be stop or skip, got {on_error!r}")
+    if not found:
+        return table
+    shown = "; ".join(image.reason for image in found[:SHOWN]) + "; ..." * (len(found) > SHOWN)
+    sentence = f"{len(found):,} of {len(table):,} images cannot be read: {shown}"
+    if on_error == "stop":
+        raise DataError(f"{table.name}: {sentence}; leave them out with `--on-error skip`")
+    if len(found) == len(table):
+        raise DataError(f"{table.name}: {sentence}; nothing is left")
+    kept = np.ones(len(table), np.bool_)
+    kept[[image.row for image in found]] = False
+    return replace(table.subset(kept), notes=(*table.notes, f"left out: {sentence}"))
 
 
 def content_codes(table: LabelTable) -> Names:
@@ -125,3 +276,59 @@ def reject_shared_content(table: LabelTable) -> None:
                 f"{table.split[before]} and {table.ids[int(after)]!r} in {table.split[after]} "
                 "are the same image"
             )
+
+
+def fingerprint(table: LabelTable) -> str:
+    """Return a digest of what a table holds: labels, splits, groups, images by name and size.
+
+    It does not depend on where the table and its images lie, nor on the file's format.
+    """
+    digest = blake2b(digest_size=16)
+
+    def add(kind: str, content: bytes) -> None:
+        digest.update(f"{kind} {len(content)}\n".encode())
+        digest.update(content)
+
+    add("labels", json.dumps(table.space.names).encode())
+    for sets in (table.present, table.unknown):
+        for _, block in sets.blocks():
+            add("sets", np.packbits(block).tobytes())
+    texts = [("ids", table.ids)] + ([("group", table.group)] if table.group is not None else [])
+    for kind, column in texts:
+        add(kind, json.dumps(list(column)).encode())
+    if table.split is not None:
+        add("split", json.dumps(table.split.tolist()).encode())
+    for facts in _image_facts(table.images):
+        add("images", facts)
+    return digest.hexdigest()
+
+
+def _image_facts(images: ImageSource) -> list[Any]:
+    """Return bytes that change when images do, without reading files: their sizes."""
+    if isinstance(images, CropImages):
+        return [*_image_facts(images.source), images.boxes.tobytes()]
+    if isinstance(images, JoinedImages):
+        parts = [facts for source in images.sources for facts in _image_facts(source)]
+        return [*parts, images.rows.tobytes()]
+    if isinstance(images, ArrayImages | FeatureRows):
+        pixels = images.pixels if isinstance(images, ArrayImages) else images.features
+        return [np.ascontiguousarray(pixels).data.cast("B")]
+    if isinstance(images, FileImages):
+        return [_sizes([_size(images, row) for row in range(len(images))])]
+    if isinstance(images, SpanImages):
+        return [_sizes(images.size)]
+    if isinstance(images, BytesImages) and isinstance(images.blobs, pa.ChunkedArray):
+        sizes = np.asarray(pc.fill_null(pc.binary_length(images.blobs), 0), np.int64)
+        return [_sizes(sizes[images.rows])]
+    return [_sizes([len(images.content(row)) for row in range(len(images))])]
+
+
+def _sizes(values: Any) -> bytes:
+    return np.asarray(values, np.int64).tobytes()
+
+
+def _size(images: FileImages, row: int) -> int:
+    try:
+        return os.stat(images.path(row)).st_size
+    except OSError:
+        return -1

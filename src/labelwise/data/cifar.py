@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelwise.data.images import ArrayImages
 from labelwise.data.plain_pickle import PickleError, as_array, read_pickle
-from labelwise.data.rows import read_lines
+from labelwise.data.rows import read_lines, require_file
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
@@ -102,10 +102,7 @@ def label_names(path: Path, key: str) -> list[str]:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: the file is missing") from None
+    return require_file(path).read_bytes()
 
 
 def as_text(value: object) -> str:

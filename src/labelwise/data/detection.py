@@ -10,7 +10,9 @@ difficult. ``difficult`` says what such a label is: "unknown" or "absent" (the c
 single-positive training). A label with one plain object is present whatever the others are.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -18,13 +20,20 @@ from xml.etree import ElementTree
 import numpy as np
 
 from labelwise.data.images import FileImages
-from labelwise.data.rows import from_rows, read_json, read_lines
+from labelwise.data.rows import from_rows, read_json, read_lines, require_file
 from labelwise.data.sets import LabelSets
-from labelwise.data.table import LabelTable, join
+from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import LabelSpace
 
-__all__ = ["read_coco", "read_coco2014", "read_voc"]
+__all__ = ["COCO_MARKS", "VOC_MARKS", "read_coco", "read_coco2014", "read_voc"]
+
+COCO_MARKS = ("annotations/*.json", "*/_annotations.coco.json", "_annotations.coco.json")
+VOC_MARKS = tuple(
+    f"{above}{below}"
+    for above in ("", "*/", "VOCdevkit/*/")
+    for below in ("ImageSets/Main/*.txt", "Annotations/*.xml")
+)
 
 VOC_PARTS = {"train": "train", "val": "val", "test": "test", "trainval": "train"}
 Difficult = Literal["unknown", "absent"]
@@ -38,10 +47,15 @@ def read_coco(
     drop_unlabelled: bool = False,
     string_order: bool = False,
 ) -> LabelTable:
-    """Return the table of an instances file; ``root`` is the folder of its images.
+    """Return the table of an instances file, or of a folder with several, each of them a split.
 
+    ``root`` is the folder of the images; if it is not given it is looked for beside the file.
     ``string_order`` sorts the images by their id as text, the order of single-positive labels.
     """
+    if path.is_dir():
+        if root is not None:
+            raise SettingsError("root is for a COCO file; the parts of a folder have their own")
+        return _read_coco_parts(path, drop_unlabelled, string_order)
     where = path.name
     content = read_json(path)
     images = _coco_records(content, "images", {"id": int, "file_name": str}, where)
@@ -65,7 +79,9 @@ def read_coco(
         present[row[image]].add(column[category])
     table = LabelTable(
         space,
-        FileImages(root if root is not None else path.parent, [i["file_name"] for i in images]),
+        FileImages(
+            _coco_root(path, images) if root is None else root, [i["file_name"] for i in images]
+        ),
         LabelSets.from_lists(present, len(space)),
         LabelSets.none(len(images), len(space)),
         name=path.stem,
@@ -73,6 +89,73 @@ def read_coco(
     if string_order:
         table = table.subset(np.argsort([str(image["id"]) for image in images], kind="stable"))
     return table.subset(~table.zero_label()) if drop_unlabelled else table
+
+
+def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
+    files = _coco_files(path)
+    if not files:
+        raise DataError(
+            f"{path}: there must be COCO files such as annotations/instances_train.json"
+        )
+    splits = [_split_in(_coco_part(file)) for file in files]
+    listed = ", ".join(file.relative_to(path).as_posix() for file in files)
+    if len(files) > 1 and (None in splits or len(set(splits)) < len(splits)):
+        raise DataError(
+            f"{path}: several COCO files must each be a split by their names, got {listed}; "
+            "name them as 'train=coco:A.json;test=coco:B.json'"
+        )
+    tables = [
+        read_coco(file, drop_unlabelled=drop_unlabelled, string_order=string_order)
+        for file in files
+    ]
+    count = f"{len(files)} part{'s' * (len(files) > 1)}"
+    table = tables[0]
+    if splits != [None]:
+        table = join(list(zip(splits, tables, strict=True)), name=path.resolve().name)
+    return replace(table, notes=(f"reads as COCO: {count} ({listed})", *table.notes))
+
+
+def _coco_files(path: Path) -> list[Path]:
+    """Return the instances files of a folder; captions and keypoints lie beside them."""
+    found = sorted(path.glob("annotations/*.json")) + sorted(path.glob("_annotations.coco.json"))
+    found += sorted(path.glob("*/_annotations.coco.json"))
+    files = [file for file in found if file.is_file()]
+    instances = [file for file in files if file.stem.startswith("instances")]
+    return instances or files
+
+
+def _coco_part(file: Path) -> str:
+    """Return what a file is a part of: "train2017" of annotations/instances_train2017.json."""
+    if file.name == "_annotations.coco.json":
+        return file.parent.name
+    return file.stem.removeprefix("instances").strip("_-")
+
+
+def _split_in(part: str) -> str | None:
+    return SPLIT_WORDS.get(re.sub(r"[\W\d_]+$", "", part).lower())
+
+
+def _coco_root(file: Path, images: list[dict[str, Any]]) -> Path:
+    """Return the folder that holds the first image, the file's own if none does."""
+    above, part = file.parent.parent, _coco_part(file)
+    for place in (
+        file.parent,
+        above / part,
+        above / "images" / part,
+        above / part / "images",
+        above / "images",
+        above,
+    ):
+        if images and _is_file(place / images[0]["file_name"]):
+            return place
+    return file.parent
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def read_coco2014(
@@ -113,20 +196,27 @@ def read_voc(
     *,
     parts: dict[str, str] | None = None,
     difficult: Difficult = "unknown",
-    annotations: Literal["main", "xml"] = "main",
+    annotations: Literal["main", "xml"] | None = None,
 ) -> LabelTable:
-    """Return a VOC folder (``JPEGImages``, ``Annotations``, ``ImageSets/Main``).
+    """Return a VOC folder (``JPEGImages``, ``Annotations``, ``ImageSets/Main``), or those below.
 
     ``parts`` maps image sets to splits, for example {"train": "train", "val": "test"}; if it is not
-    given, train, val and test are taken as far as they are there.
+    given, train, val and test are taken as far as they are there, and without image sets every
+    annotated image. ``annotations`` are the class files of ``Main`` where they are there.
     """
     if difficult not in ("unknown", "absent"):
         raise SettingsError(f"difficult must be 'unknown' or 'absent', got {difficult!r}")
-    if annotations not in ("main", "xml"):
+    if annotations not in ("main", "xml", None):
         raise SettingsError(f"annotations must be 'main' or 'xml', got {annotations!r}")
+    if not (path / "ImageSets").is_dir() and not (path / "Annotations").is_dir():
+        return _read_voc_below(path, parts, difficult, annotations)
     sets = path / "ImageSets" / "Main"
+    if annotations is None:
+        annotations = "main" if _voc_classes(sets) else "xml"
+    if parts is None and not sets.is_dir():
+        return _read_voc_xml(path, difficult)
     chosen = parts or {part: part for part in VOC_PARTS if (sets / f"{part}.txt").is_file()}
-    if len(chosen) > 1 and parts is None:
+    if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
     if not chosen:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
@@ -144,13 +234,67 @@ def read_voc(
         split.extend([VOC_PARTS.get(target, target)] * len(images))
         names.extend(name for state in states.values() for name in state)
     return from_rows(
-        (path, [f"JPEGImages/{image}.jpg" for image in order]),
+        (path, [_voc_image(path, image) for image in order]),
         labels,
         names=sorted(set(names) | set(_voc_classes(sets))),
         unknown=unknown,
         split=split,
         name=path.name,
     )
+
+
+def _read_voc_below(
+    path: Path,
+    parts: dict[str, str] | None,
+    difficult: Difficult,
+    annotations: Literal["main", "xml"] | None,
+) -> LabelTable:
+    """Return the VOC folders one level down, or in VOCdevkit, as one table."""
+    found = sorted(
+        {
+            folder.parent
+            for level in ("*", "VOCdevkit/*")
+            for name in ("ImageSets", "Annotations")
+            for folder in path.glob(f"{level}/{name}")
+            if folder.is_dir()
+        }
+    )
+    if not found:
+        raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
+    tables = [
+        read_voc(folder, parts=parts, difficult=difficult, annotations=annotations)
+        for folder in found
+    ]
+    listed = ", ".join(folder.relative_to(path).as_posix() for folder in found)
+    count = f"{len(found)} part{'s' * (len(found) > 1)}"
+    table = join([(None, table) for table in tables], name=path.resolve().name)
+    return replace(table, notes=(f"reads as Pascal VOC: {count} ({listed})", *table.notes))
+
+
+def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
+    """Return every annotated image of a folder without image sets, without splits."""
+    notes = (path / "Annotations").glob("*.xml")
+    images = sorted(note.stem for note in notes if note.is_file())
+    if not images:
+        raise DataError(f"{path / 'Annotations'}: there are no XML files")
+    states = _from_xml(path, images)
+    plain = [[n for n, plain in states[image].items() if plain] for image in images]
+    hidden = [[n for n, plain in states[image].items() if not plain] for image in images]
+    return from_rows(
+        (path, [_voc_image(path, image) for image in images]),
+        plain,
+        names=sorted({name for state in states.values() for name in state}),
+        unknown=hidden if difficult == "unknown" else None,
+        name=path.name,
+    )
+
+
+def _voc_image(path: Path, image: str) -> str:
+    """Return where the image is: JPEG as in the official sets, or as other tools export it."""
+    for suffix in (".jpg", ".jpeg", ".png", ".JPG"):
+        if _is_file(path / "JPEGImages" / f"{image}{suffix}"):
+            return f"JPEGImages/{image}{suffix}"
+    return f"JPEGImages/{image}.jpg"
 
 
 def _voc_classes(sets: Path) -> list[str]:
@@ -182,9 +326,10 @@ def _from_xml(path: Path, images: list[str]) -> States:
     for image in images:
         file = path / "Annotations" / f"{image}.xml"
         try:
-            objects = ElementTree.fromstring(file.read_bytes()).findall("object")
-        except FileNotFoundError:
-            raise DataError(f"{file}: the annotation is missing") from None
+            content = require_file(file).read_bytes()
+            if b"<!ENTITY" in content:
+                raise ValueError("entities are not allowed")
+            objects = ElementTree.fromstring(content).findall("object")
         except (ElementTree.ParseError, ValueError, LookupError) as error:
             raise DataError(f"{file}: not XML ({error})") from None
         state = states.setdefault(image, {})

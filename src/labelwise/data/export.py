@@ -38,6 +38,11 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(
             f"{table.name}: its images are not single files; write .parquet, which can hold them"
         )
+    if isinstance(table.images, FileImages) and table.images.real_names:
+        name = next(iter(table.images.real_names))
+        raise DataError(
+            f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
+        )
     if suffix in (".csv", ".tsv"):
         for name in table.space.names:
             if "|" in name or name.strip() != name or name == "*":

@@ -24,9 +24,16 @@ import pyarrow as pa
 
 from labelwise.data.columns import TableColumns, Vocabulary
 from labelwise.data.images import SpanImages
-from labelwise.data.rows import IMAGE_SUFFIXES, from_rows, image_files, label_names
-from labelwise.data.table import LabelTable
-from labelwise.data.tabular import SPLIT_WORDS, TableBuilder, read_tables
+from labelwise.data.names import printable
+from labelwise.data.rows import (
+    IMAGE_SUFFIXES,
+    find_images,
+    from_rows,
+    label_names,
+    require_file,
+)
+from labelwise.data.table import SPLIT_WORDS, LabelTable
+from labelwise.data.tabular import TableBuilder, read_tables
 from labelwise.errors import DataError
 
 __all__ = [
@@ -47,7 +54,7 @@ def read_folder(path: Path) -> LabelTable:
     """Return the table of ``class/image`` or ``split/class/image``; one label per image."""
     parts = split_folders(path)
     labels, split = [], []
-    files = image_files(path)
+    files, notes = find_images(path)
     for file in files:
         places = Path(file).parts[:-1]
         if parts:
@@ -57,10 +64,26 @@ def read_folder(path: Path) -> LabelTable:
             places = places[1:]
         if not places:
             raise DataError(f"{path}: every image must be in the folder of its class, got {file!r}")
-        labels.append([places[0]])
+        labels.append([printable(places[0])])
     if not files:
-        raise DataError(f"{path}: there are no images in folders of classes")
-    return from_rows((path, files), labels, split=split or None, name=path.name)
+        more = f" ({notes[0]})" if notes else ""
+        raise DataError(f"{path}: there are no images in folders of classes{more}")
+    _reject_no_classes(path, sorted({label[0] for label in labels}))
+    table = from_rows((path, files), labels, split=split or None, name=printable(path.name))
+    return replace(table, notes=notes)
+
+
+def _reject_no_classes(path: Path, classes: list[str]) -> None:
+    """Raise a DataError where the folders can hardly be classes."""
+    way_out = (
+        "one folder per class is needed; if the labels are in a file, give that file, and if this "
+        "is a known data set, name its format as FORMAT:path, such as coco:path or voc:path"
+    )
+    if len(classes) == 1:
+        raise DataError(f"{path}: every image would have the one label {classes[0]!r}; {way_out}")
+    if all(re.sub(r"[\d_-]+$", "", name).lower() in SPLIT_WORDS for name in classes):
+        listed = ", ".join(map(repr, classes))
+        raise DataError(f"{path}: the folders {listed} are splits, not classes; {way_out}")
 
 
 def split_folders(path: Path) -> dict[str, str]:
@@ -91,6 +114,7 @@ def read_huggingface(
             (shard, split or _split_of(shard))
             for at, split in folders
             for shard in sorted(at.glob("*.parquet"))
+            if shard.is_file()
         ]
     if not files:
         raise DataError(
@@ -118,7 +142,9 @@ def read_webdataset(
     path: Path, *, names: Sequence[str] | str | Path | None = None, separator: str = "|"
 ) -> LabelTable:
     """Return the table of a .tar file, or of all .tar files in a folder, in order of name."""
-    shards = sorted(path.glob("*.tar")) if path.is_dir() else [path]
+    shards = [path]
+    if path.is_dir():
+        shards = [shard for shard in sorted(path.glob("*.tar")) if shard.is_file()]
     if not shards:
         raise DataError(f"{path}: there are no .tar files")
     spans: list[Span] = []
@@ -150,7 +176,7 @@ def _samples(shard: Path) -> dict[str, dict[str, tuple[int, int]]]:
     samples: dict[str, dict[str, tuple[int, int]]] = {}
     end = shard.stat().st_size
     try:
-        with tarfile.open(shard, "r:") as tar:
+        with tarfile.open(require_file(shard), "r:") as tar:
             for member in tar:
                 folder, slash, base = member.name.rpartition("/")
                 stem, dot, suffix = base.partition(".")
@@ -159,6 +185,11 @@ def _samples(shard: Path) -> dict[str, dict[str, tuple[int, int]]]:
                 if member.offset_data + member.size > end:
                     raise DataError(f"{shard.name}: the shard is cut off in {member.name!r}")
                 files = samples.setdefault(folder + slash + stem, {})
+                if f".{suffix.lower()}" in files:
+                    raise DataError(
+                        f"{shard.name}: the file {member.name!r} is there twice; "
+                        "every sample must have a key of its own"
+                    )
                 files[f".{suffix.lower()}"] = (member.offset_data, member.size)
     except (tarfile.TarError, ValueError, OverflowError) as error:
         raise DataError(f"{shard.name}: not an uncompressed tar file ({error})") from None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.data.decode import decode
-from labelwise.data.names import Names
+from labelwise.data.names import Names, real_names
 from labelwise.errors import ImageError
 
 __all__ = [
@@ -73,10 +73,12 @@ class FileImages(ImageSource):
     def __init__(self, root: str | Path, paths: Sequence[str]) -> None:
         self.root = Path(root)
         self.ids = Names(paths)
+        self.real_names = real_names(paths)  # of the files whose names are not UTF-8
 
     def path(self, row: int) -> Path:
         """Return where one image is."""
-        return self.root / self.ids[row]
+        name = self.ids[row]
+        return self.root / self.real_names.get(name, name)
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         return decode(self.content(row), str(self.path(row)), at_least)
@@ -90,7 +92,9 @@ class FileImages(ImageSource):
             raise ImageError(f"{path}: the image cannot be opened ({reason})") from None
 
     def subset(self, rows: NDArray[np.int64]) -> "FileImages":
-        return FileImages(self.root, _taken(self.ids, rows))
+        part = FileImages(self.root, _taken(self.ids, rows))
+        part.real_names = self.real_names
+        return part
 
 
 class SpanImages(ImageSource):

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from labelwise.data.checks import checked
+from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
-from labelwise.data.detection import read_coco, read_coco2014, read_voc
+from labelwise.data.detection import COCO_MARKS, VOC_MARKS, read_coco, read_coco2014, read_voc
 from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
 from labelwise.data.generated import posterior_table, scenes
 from labelwise.data.official import (
@@ -28,8 +28,8 @@ from labelwise.data.official import (
     read_vispr,
     read_wider,
 )
-from labelwise.data.table import LabelTable, join
-from labelwise.data.tabular import SPLIT_WORDS, TABULAR, read_tables
+from labelwise.data.table import SPLIT_WORDS, LabelTable, join
+from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import nearest
 
@@ -56,7 +56,6 @@ READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
         Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
-        Reader("coco", read_coco, "COCO instances JSON", (".json",)),
         Reader("webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar",)),
         Reader(
             "huggingface",
@@ -72,7 +71,10 @@ READERS: dict[str, Reader] = {
             labels=80,
             counts={"train": 82_081, "test": 40_137},
         ),
-        Reader("voc", read_voc, "Pascal VOC folder", marks=("ImageSets/Main/*.txt",)),
+        Reader(
+            "coco", read_coco, "COCO instances JSON, or a folder of them", (".json",), COCO_MARKS
+        ),
+        Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),
         Reader(
             "voc2007",
             partial(read_voc, parts={"trainval": "train", "test": "test"}),
@@ -198,13 +200,15 @@ def load(
     format: str | None = None,
     skip_missing: bool = False,
     check_files: bool = True,
+    duplicates: Duplicates = "stop",
     **options: Any,
 ) -> LabelTable:
     """Return the table of "scenes", "posterior", a file, a folder, or "FORMAT:path".
 
     Several parts are joined by ";", each may name its split and hold wildcards:
     "train=a-*.parquet;test=b.parquet". ``options`` are those of the format's reader;
-    ``skip_missing`` leaves missing images out, ``check_files=False`` does not look for them.
+    ``skip_missing`` leaves missing images out, ``check_files=False`` does not look for them;
+    ``duplicates`` ("stop", "drop" or "keep") is for rows that are there twice, labels and all.
     """
     text = str(source)
     if format is None and text in GENERATED:
@@ -219,10 +223,18 @@ def load(
     except OSError as error:
         place = error.filename or text
         raise DataError(f"{place}: cannot be read ({error.strerror or error})") from None
-    except (pa.ArrowException, UnicodeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{text}: it holds text that is not Unicode ({reason})") from None
-    return checked(table, skip_missing=skip_missing, check_files=check_files)
+    except UnicodeError as error:
+        raise DataError(f"{text}: it holds text that is not Unicode ({_line(error)})") from None
+    except pa.ArrowException as error:
+        what = "it holds text that is not Unicode" if "UTF8" in str(error) else "it cannot be read"
+        raise DataError(f"{text}: {what} ({_line(error)})") from None
+    return check_table(
+        table, skip_missing=skip_missing, check_files=check_files, duplicates=duplicates
+    )
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _read(parts: list[Part], options: Mapping[str, Any]) -> LabelTable:

@@ -1,4 +1,9 @@
-"""Names: a long sequence of strings held by Arrow, a tenth of the memory of a Python list."""
+"""Names: a long sequence of strings held by Arrow, a tenth of the memory of a Python list.
+
+File names are bytes, and not all of them are UTF-8. Python hands the others over with lone
+surrogates, which no table, terminal or JSON file can hold; :func:`printable` shows them with
+escapes (``caf\\xe9.jpg``), and whoever opens the file keeps the name it really has.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -8,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["Names"]
+__all__ = ["Names", "printable", "real_names"]
 
 HASHED_AT_ONCE = 1 << 18
 PRIME = 0x100000001B3
@@ -23,7 +28,7 @@ class Names(Sequence[str]):
         if isinstance(strings, pa.Array):
             strings = pa.chunked_array([strings])
         if not isinstance(strings, pa.ChunkedArray):
-            strings = pa.chunked_array([pa.array(list(strings), pa.large_string())])
+            strings = pa.chunked_array([_array(list(strings))])
         self.arrow: Any = strings.cast(pa.large_string())
 
     def __len__(self) -> int:
@@ -95,6 +100,42 @@ class Names(Sequence[str]):
         """Return the strings of all parts, in order."""
         chunks = [chunk for part in parts for chunk in part.arrow.chunks]
         return Names(pa.chunked_array(chunks, pa.large_string()))
+
+
+def printable(text: str) -> str:
+    """Return text that can be written anywhere: lone surrogates become escapes.
+
+    >>> print(printable("caf\\udce9.jpg"))
+    caf\\xe9.jpg
+    """
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        octets = text.encode("utf-8", "surrogatepass")
+        for code in range(0x80, 0x100):  # what os.fsdecode made of single bytes
+            octets = octets.replace(
+                chr(0xDC00 + code).encode("utf-8", "surrogatepass"), bytes([code])
+            )
+        return octets.decode("utf-8", "backslashreplace")
+
+
+def real_names(paths: Sequence[str]) -> dict[str, str]:
+    """Return {as shown: as it is} of the paths that cannot be shown as they are."""
+    if isinstance(paths, Names):
+        return {}
+    found = {}
+    for path in paths:
+        if not path.isascii() and (shown := printable(path)) != path:
+            found[shown] = path
+    return found
+
+
+def _array(strings: list[str]) -> Any:
+    try:
+        return pa.array(strings, pa.large_string())
+    except UnicodeEncodeError:
+        return pa.array([printable(text) for text in strings], pa.large_string())
 
 
 def _hash(chunk: Any) -> NDArray[np.uint64]:

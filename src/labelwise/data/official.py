@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.io import loadmat
 
 from labelwise.data.images import CropImages, FileImages
-from labelwise.data.rows import from_rows, image_files, read_json, read_lines
+from labelwise.data.rows import from_rows, image_files, read_json, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
 
@@ -252,7 +252,7 @@ def read_cub(path: Path, *, not_visible: Literal["absent", "unknown"] = "absent"
     labels: dict[str, list[str]] = {image: [] for image in paths}
     unknown: dict[str, list[str]] = {image: [] for image in paths}
     notes = path / "attributes" / "image_attribute_labels.txt"
-    with notes.open(encoding="utf-8", errors="replace") as stream:
+    with require_file(notes).open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream, 1):
             fields = line.split()  # a few official lines have an extra field at the end
             if len(fields) < 4 or fields[0] not in paths or fields[1] not in names:

@@ -1,7 +1,13 @@
-"""from_rows: what most dataset readers end with, lists of label names for a list of files."""
+"""What dataset readers share: files that may be opened, and rows of label names to a table.
+
+Only regular files are opened: a pipe or a device in a folder could be read for ever.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +15,34 @@ import numpy as np
 
 from labelwise.data.columns import Vocabulary
 from labelwise.data.images import FileImages, ImageSource
-from labelwise.data.names import Names
+from labelwise.data.names import Names, printable
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 
-__all__ = ["IMAGE_SUFFIXES", "from_rows", "image_files", "label_names", "read_json", "read_lines"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "find_images",
+    "from_rows",
+    "image_files",
+    "label_names",
+    "read_json",
+    "read_lines",
+    "regular_files",
+    "require_file",
+]
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
     | {".ppm", ".pgm", ".pbm"}
 )
+
+LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
+PHOTOS = "`pip install 'labelwise[photos]'`"
+UNREAD_SUFFIXES = {
+    suffix: PHOTOS
+    for suffix in (".heic", ".heics", ".heif", ".heifs", ".hif", ".jp2", ".j2k", ".jpx")
+}
 
 
 def from_rows(
@@ -71,21 +94,79 @@ def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
 
 def image_files(folder: Path) -> list[str]:
     """Return the image files under a folder, sorted, relative to it, hidden ones left out."""
-    found = []
-    for path in folder.rglob("*"):
-        inside = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if path.suffix.lower() in IMAGE_SUFFIXES and not hidden:
-            found.append(inside.as_posix())
-    return sorted(found)
+    return find_images(folder)[0]
+
+
+def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return the image files under a folder as above, and a note on pictures that are skipped."""
+    found: list[str] = []
+    skipped: Counter[str] = Counter()
+    for inside in regular_files(folder):
+        suffix = os.path.splitext(inside)[1].lower()
+        if suffix in IMAGE_SUFFIXES:
+            found.append(inside)
+        elif suffix in UNREAD_SUFFIXES:
+            skipped[suffix] += 1
+    return sorted(found), _skipped_note(skipped)
+
+
+def regular_files(folder: Path) -> Iterator[str]:
+    """Yield the regular files under a folder, relative to it; hidden ones are left out.
+
+    Links are followed, a folder that holds itself is entered once.
+    """
+    waiting, seen = [""], set()
+    while waiting:
+        below = waiting.pop()
+        try:
+            facts = os.stat(os.path.join(folder, below))
+            entries = list(os.scandir(os.path.join(folder, below)))
+        except OSError as error:
+            raise DataError(
+                f"{printable(str(folder / below))}: cannot be read ({error.strerror})"
+            ) from None
+        if (facts.st_dev, facts.st_ino) in seen:
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        for entry in entries:
+            inside = f"{below}/{entry.name}" if below else entry.name
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                waiting.append(inside)
+            elif entry.is_file():
+                yield inside
+
+
+def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
+    if not skipped:
+        return ()
+    counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
+    ways = [f"{way} for {suffix}" for suffix, way in UNREAD_SUFFIXES.items() if suffix in skipped]
+    return (f"skipped {counts}: convert to JPEG, or {'; '.join(dict.fromkeys(ways))}",)
+
+
+def require_file(path: Path) -> Path:
+    """Return the path of a regular file, or raise a DataError."""
+    if path.is_file():
+        return path
+    if path.exists():
+        raise DataError(f"{path}: must be a regular file, not a folder, pipe or device")
+    raise DataError(f"{path}: the file is missing")
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file, or raise a DataError that says where it breaks."""
     try:
-        return json.loads(path.read_bytes().decode("utf-8-sig"))
+        text = require_file(path).read_bytes().decode("utf-8-sig")
+        value = json.loads(text)
+        if LONE_SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except UnicodeDecodeError:
         raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}: it holds text that is not Unicode ({error.reason})") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
 
@@ -93,9 +174,7 @@ def read_json(path: Path) -> Any:
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file that are not empty, or raise a DataError."""
     try:
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path}: the file is missing") from None
+        text = require_file(path).read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
     return [line for line in text.splitlines() if line.strip()]

@@ -18,9 +18,19 @@ from labelwise.data.sets import LabelSets
 from labelwise.errors import DataError
 from labelwise.types import DatasetFacts, LabelSpace
 
-__all__ = ["SPLITS", "LabelTable", "join"]
+__all__ = ["SPLITS", "SPLIT_WORDS", "LabelTable", "join"]
 
 SPLITS = ("train", "val", "test")
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,8 +195,8 @@ def _joined_images(sources: list[ImageSource]) -> ImageSource:
         return JoinedImages(sources)
     roots = [Path(os.path.abspath(source.root)) for source in files]
     base = Path(os.path.commonpath(roots))
-    paths = []
+    paths: list[str] = []
     for source, root in zip(files, roots, strict=True):
-        inside = root.relative_to(base)
-        paths.append(Names((inside / path).as_posix() for path in source.ids))
-    return FileImages(base, Names.concatenate(paths))
+        inside, real = root.relative_to(base), source.real_names
+        paths.extend((inside / real.get(path, path)).as_posix() for path in source.ids)
+    return FileImages(base, paths)

@@ -31,25 +31,15 @@ from labelwise.data.images import BytesImages, FileImages, ImageSource
 from labelwise.data.names import Names
 from labelwise.data.rows import label_names
 from labelwise.data.sets import LabelSets
-from labelwise.data.table import SPLITS, LabelTable
+from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
 from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import nearest
 
-__all__ = ["SPLIT_WORDS", "TABULAR", "Spool", "TableBuilder", "read_tables"]
+__all__ = ["TABULAR", "Spool", "TableBuilder", "read_tables"]
 
 IN_MEMORY = 1 << 30  # bytes
 PLACE = Path("/var/tmp")  # /tmp may itself be memory
-SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
-}
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
     ".csv": open_delimited,
     ".tsv": open_delimited,

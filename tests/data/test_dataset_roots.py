@@ -1,0 +1,180 @@
+"""What newcomers point at first: roots of COCO and VOC, photo folders of any content.
+
+Each test types the command a person would; the oracle is the tiny data set written here by hand.
+"""
+
+import json
+import os
+
+import pytest
+from pictures import jpeg
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.errors import DataError
+
+RUN = CliRunner()
+
+
+def described(path, *options):
+    result = RUN.invoke(app, ["data", "describe", str(path), "--json", *options])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def coco_json(names, present):
+    return json.dumps(
+        {
+            "images": [{"id": n, "file_name": name} for n, name in enumerate(names)],
+            "categories": [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}],
+            "annotations": [{"image_id": n, "category_id": c} for n, c in present],
+        }
+    )
+
+
+@pytest.mark.parametrize("images", ["{}", "images/{}", "{}/images"])
+def test_a_coco_root_is_recognised_and_its_parts_are_splits(folder, images):
+    for part, count in (("train2017", 3), ("val2017", 2)):
+        names = [f"{part}-{n}.jpg" for n in range(count)]
+        folder.pictures(*(f"{images.format(part)}/{name}" for name in names))
+        folder.text(f"annotations/instances_{part}.json", coco_json(names, [(0, 7), (1, 3)]))
+        folder.text(f"annotations/captions_{part}.json", "{}")
+    found = described(folder.path)
+    assert found["splits"] == {"train": 3, "val": 2}
+    assert [label["name"] for label in found["labels"]] == ["dog", "cat"]
+    assert found["zero_label"] == 1
+    assert found["notes"][0].startswith("reads as COCO: 2 parts (annotations/instances_train2017")
+
+
+def test_a_roboflow_export_is_coco(folder):
+    for part, count in (("train", 2), ("valid", 1), ("test", 1)):
+        names = [f"{part}-{n}.jpg" for n in range(count)]
+        folder.pictures(*(f"{part}/{name}" for name in names))
+        folder.text(f"{part}/_annotations.coco.json", coco_json(names, [(0, 7)]))
+    found = described(folder.path)
+    assert found["splits"] == {"train": 2, "val": 1, "test": 1}
+    assert "reads as COCO: 3 parts" in found["notes"][0]
+
+
+def test_coco_files_that_are_no_splits_say_the_way_out(folder):
+    folder.pictures("a/x.jpg", "b/y.jpg")
+    for part, name in (("a", "x.jpg"), ("b", "y.jpg")):
+        folder.text(f"annotations/instances_{part}.json", coco_json([name], [(0, 7)]))
+    with pytest.raises(DataError, match=r"name them as 'train=coco:A\.json;test=coco:B\.json'"):
+        load(folder.path)
+
+
+def test_a_single_coco_file_finds_its_images(folder):
+    folder.pictures("val2017/x.jpg")
+    file = folder.text("annotations/instances_val2017.json", coco_json(["x.jpg"], [(0, 7)]))
+    assert described(file)["images"] == 1
+
+
+def voc(folder, base, images):
+    xml = "<annotation><object><name>{}</name><difficult>{}</difficult></object></annotation>"
+    for image, (label, difficult) in images.items():
+        folder.pictures(f"{base}/JPEGImages/{image}.jpg")
+        folder.text(f"{base}/Annotations/{image}.xml", xml.format(label, difficult))
+
+
+def test_a_voc_root_with_the_set_one_level_below(folder):
+    voc(folder, "VOC2007", {"a": ("dog", 0), "b": ("cat", 0), "c": ("cat", 1)})
+    folder.text("VOC2007/ImageSets/Main/trainval.txt", "a\nb\n")
+    folder.text("VOC2007/ImageSets/Main/test.txt", "c\n")
+    found = described(folder.path)
+    assert found["splits"] == {"train": 2, "test": 1}
+    assert [label["name"] for label in found["labels"]] == ["cat", "dog"]
+    assert found["notes"] == ["reads as Pascal VOC: 1 part (VOC2007)"]
+    assert found["labels"][0] == {
+        "name": "cat",
+        "present": 1,
+        "absent": 1,
+        "unknown": 1,
+        "share": 0.5,
+    }
+
+
+def test_two_years_of_voc_are_joined(folder):
+    for year in ("VOC2007", "VOC2012"):
+        voc(folder, f"VOCdevkit/{year}", {f"{year}a": ("dog", 0), f"{year}b": ("cat", 0)})
+        folder.text(f"VOCdevkit/{year}/ImageSets/Main/train.txt", f"{year}a\n{year}b\n")
+    found = described(folder.path)
+    assert found["splits"] == {"train": 4}
+    assert "2 parts (VOCdevkit/VOC2007, VOCdevkit/VOC2012)" in found["notes"][0]
+
+
+def test_voc_annotations_without_image_sets(folder):
+    voc(folder, ".", {"a": ("dog", 0), "b": ("cat", 0)})
+    found = described(folder.path)
+    assert (found["images"], found["splits"]) == (2, {})
+
+
+def test_xml_with_entities_is_refused(folder):
+    voc(folder, ".", {"a": ("dog", 0)})
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaa">]><annotation>&a;</annotation>'
+    folder.text("Annotations/a.xml", bomb)
+    with pytest.raises(DataError, match="entities are not allowed"):
+        load(folder.path)
+
+
+def test_a_folder_with_one_label_for_everything_is_refused(folder):
+    folder.pictures("holiday/a.jpg", "holiday/b.jpg")
+    result = RUN.invoke(app, ["data", "describe", str(folder.path)])
+    assert result.exit_code != 0
+    assert "every image would have the one label 'holiday'" in str(result.exception)
+    assert "FORMAT:path" in str(result.exception)
+
+
+def test_folders_of_splits_without_annotations_are_no_classes(folder):
+    folder.pictures("train2017/a.jpg", "val2017/b.jpg")
+    with pytest.raises(DataError, match="'train2017', 'val2017' are splits, not classes"):
+        load(folder.path)
+
+
+def test_pipes_devices_and_broken_links_are_passed_over(folder):
+    folder.pictures("cat/a.jpg", "dog/b.jpg")
+    os.mkfifo(folder.path / "cat/pipe.jpg")
+    (folder.path / "dog/zero.jpg").symlink_to("/dev/zero")
+    (folder.path / "dog/gone.jpg").symlink_to("nowhere")
+    (folder.path / "dog/again").symlink_to(folder.path)
+    assert described(folder.path)["images"] == 2
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.json", "t.tar", "t.parquet", "t.jsonl"])
+def test_a_pipe_for_a_table_does_not_hang(folder, name):
+    os.mkfifo(folder.path / name)
+    with pytest.raises(DataError):
+        load(folder.path / name)
+    (folder.path / "d").mkdir()
+    os.mkfifo(folder.path / "d" / name)
+    with pytest.raises(DataError):
+        load(folder.path / "d")
+
+
+def test_names_that_are_not_utf_8(folder):
+    for name in (b"cat/caf\xe9.jpg", b"cat/b.jpg", b"d\xf6g/c.jpg"):
+        place = os.path.join(os.fsencode(folder.path), name)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "wb") as stream:
+            stream.write(jpeg())
+    table = load(folder.path)
+    assert list(table.ids) == ["cat/b.jpg", "cat/caf\\xe9.jpg", "d\\xf6g/c.jpg"]
+    assert table.space.names == ("cat", "d\\xf6g")
+    part = table.subset([2, 1])
+    assert [part.images.read(row).size for row in range(2)] == [(8, 6)] * 2
+    assert described(folder.path, "--content")["images"] == 3
+    result = RUN.invoke(
+        app, ["data", "export", str(folder.path), "--out", str(folder.path / "t.csv")]
+    )
+    assert "rename" in str(result.exception)
+    assert not (folder.path / "t.csv").exists()
+
+
+def test_pictures_that_are_skipped_are_named(folder):
+    folder.pictures("cat/a.jpg", "dog/b.jpg")
+    folder.text("dog/c.HEIC", b"x")
+    folder.text("dog/d.heif", b"x")
+    (note,) = described(folder.path)["notes"]
+    assert note.startswith("skipped 1 .heic, 1 .heif")
+    assert "labelwise[photos]" in note
