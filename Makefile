@@ -49,7 +49,8 @@ bench: install ## print every benchmark's ratios
 	  echo "== $$name"; OMP_NUM_THREADS=1 "$(BIN)/python" "benchmarks/$$name.py" || status=1; \
 	done; exit $${status:-0}
 
-docs: install ## run every example in the documentation
+docs: install ## build the documentation into site/ and run every example in it
+	NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
 	"$(BIN)/python" -m pytest tests/test_docs.py
 
 clean: ## remove .venv and caches (runs/ stays)

@@ -2,18 +2,27 @@
 
 ``python`` blocks of a page run in order in one namespace; lines ``$ labelwise ...`` of ``console``
 blocks run as commands in the page's temporary folder and must succeed. A block whose fence says
-``no-run`` is output, or needs data that is not here.
+``no-run`` is output, or needs data that is not here. The cells of the notebook run as one program.
+
+The site is built as ``make docs`` builds it: mkdocs is the judge of links and of the navigation,
+griffe of what a public function is called with.
 """
 
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import griffe
 import pytest
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "_reference"))
+from arguments import DESCRIBED, MEANINGS, arguments_of, meaning  # noqa: E402
+
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
 
@@ -43,7 +52,74 @@ def test_examples_run(page, tmp_path, monkeypatch):
             run_console(body, tmp_path)
 
 
-def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_the_notebook_runs(tmp_path):
+    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text())["cells"]
+    program = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ECE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name
+)
+def test_links_outside_the_site_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_site_builds_strictly_and_asks_the_network_for_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=\"([^\"]+)", page.read_text()
+        )
+        assert not [url for url in loaded if url.startswith(("http", "//"))], page
+    reference = (tmp_path / "reference" / "objectives.html").read_text()
+    shown = reference[reference.index('id="labelwise.objectives.spa.spa_loss"') :]
+    assert "the model's outputs, one per image and label." in shown
+    assert shown.index("Parameters") < shown.index("Returns") < shown.index("<h2")
+
+
+def public():
+    """Yield the public functions and classes whose arguments the reference describes."""
+    source = griffe.load("labelwise", search_paths=[ROOT / "src"])
+    for package in DESCRIBED:
+        module = source[package]
+        for name in map(str, module.exports):
+            path = module.imports.get(name, f"{module.path}.{name}")
+            target = source[path.removeprefix("labelwise.")]
+            if target.is_function or target.is_class:
+                yield target
+
+
+def is_result(target):
+    """Return whether a class holds what was found, and is not made by its users."""
+    return target.is_class and "dataclass" in target.labels and "Rule" not in map(str, target.bases)
+
+
+def test_the_reference_explains_every_argument():
+    wanted = [t for t in public() if not is_result(t) and "Args:" not in t.docstring.value]
+    missing = [f"{t.name}.{a}" for t in wanted for a in arguments_of(t) if not meaning(t.name, a)]
+    assert not missing, "describe them in docs/_reference/arguments.yaml"
+
+
+def test_no_explanation_is_left_over():
+    given = {(t.name, a) for t in public() for a in arguments_of(t)}
+    words = {f"{owner}.{a}" for owner, a in given} | {a for _, a in given}
+    assert set(MEANINGS) <= words

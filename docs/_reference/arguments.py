@@ -1,0 +1,62 @@
+"""A griffe extension: arguments and returns of public functions and classes on their pages.
+
+Signatures hold names, types and defaults; what the words mean stands in ``arguments.yaml``, once.
+The two become "Args" and "Returns" sections. A docstring that has its own is left as it is.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import griffe
+import yaml
+
+MEANINGS: dict[str, str] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+DESCRIBED = ("objectives", "links", "calibrate", "decide", "metrics", "retrieval", "heads")
+ROLE = re.compile(r":(?:func|class|meth|mod|attr):`~?([^`]+)`")
+
+
+def meaning(owner: str, argument: str) -> str | None:
+    """Return what an argument of a function or class means, or None if nobody wrote it down."""
+    return MEANINGS.get(f"{owner}.{argument}", MEANINGS.get(argument))
+
+
+def arguments_of(target: griffe.Function | griffe.Class) -> list[str]:
+    """Return the names of the arguments that a caller gives."""
+    return [each.name for each in target.parameters if each.name not in ("self", "cls")]
+
+
+def is_described(target: griffe.Object) -> bool:
+    """Return whether the words of ``arguments.yaml`` are meant for this function or class."""
+    return target.path.split(".")[1] in DESCRIBED and not target.name.startswith("_")
+
+
+class Arguments(griffe.Extension):
+    """Adds the sections while the source is read."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Turn Sphinx roles, which Markdown does not know, into code."""
+        if obj.docstring:
+            obj.docstring.value = ROLE.sub(r"`\1`", obj.docstring.value)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Describe the arguments of a function, and say again what it returns, with its type."""
+        if func.docstring and is_described(func):
+            self._describe(func)
+            found = re.match(r"Returns? (.+?)\.?(?:\n\n|$)", func.docstring.value, re.S)
+            if found and "Returns:" not in func.docstring.value:
+                said = " ".join(found[1].split()).split(". ")[0]
+                func.docstring.value += f"\n\nReturns:\n    {said[0].upper()}{said[1:]}."
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Describe the arguments of a class."""
+        if cls.docstring and is_described(cls):
+            self._describe(cls)
+
+    def _describe(self, target: griffe.Function | griffe.Class) -> None:
+        if not target.docstring or re.search(r"^Args:$", target.docstring.value, re.M):
+            return
+        known = [(name, meaning(target.name, name)) for name in arguments_of(target)]
+        lines = [f"    {name}: {said}" for name, said in known if said]
+        if lines and len(lines) == len(known):
+            target.docstring.value += "\n\nArgs:\n" + "\n".join(lines)

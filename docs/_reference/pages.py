@@ -1,0 +1,144 @@
+"""A hook of mkdocs: pages that are made from the source, so that they cannot fall behind it.
+
+reference/*.md     one page per package, from its ``__all__`` and its docstrings
+reference/cli.md   ``--help`` of every command
+tour.md            the notebook
+contributing.md    and others that stand in the root of the repository
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "objectives": "Objectives: losses with their links",
+    "links": "Links",
+    "calibrate": "Calibrators",
+    "decide": "Rules",
+    "metrics": "Metrics",
+    "retrieval": "Queries",
+    "heads": "Heads",
+    "backbones": "Backbones",
+    "data": "Data",
+    "types": "Types",
+    "methods": "Methods",
+    "predictor": "Predictor",
+    "predictions": "Predictions",
+    "evaluate": "Evaluation",
+    "report": "Report",
+    "integrations.sklearn": "scikit-learn",
+    "integrations.torchmetrics": "torchmetrics",
+    "errors": "Errors",
+}
+FROM_THE_ROOT = ("CONTRIBUTING", "SECURITY", "CHANGELOG")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the generated reference pages into the navigation."""
+    for entry in config.nav or []:
+        if "Reference" in entry:
+            pages = [{title: f"reference/{name}.md"} for name, title in PACKAGES.items()]
+            entry["Reference"] = [
+                "reference/index.md",
+                {"Command line": "reference/cli.md"},
+                *pages,
+            ]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages."""
+    source = griffe.load("labelwise", search_paths=[ROOT / "src"])
+    pages = {f"reference/{name}.md": package_page(source[name], name) for name in PACKAGES}
+    pages["reference/index.md"] = index_page()
+    pages["reference/cli.md"] = command_page()
+    pages["tour.md"] = notebook_page(ROOT / "docs" / "tour.ipynb")
+    for name in FROM_THE_ROOT:
+        text = (ROOT / f"{name}.md").read_text("utf-8")
+        pages[f"{name.lower()}.md"] = text.replace("](docs/", "](")
+    for uri, text in pages.items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Take out what tells the tests which examples to run."""
+    return re.sub(r"^(```\w+) no-run$", r"\1", markdown, flags=re.M)
+
+
+def public_names(module: griffe.Object) -> Iterator[tuple[str, list[str]]]:
+    """Yield (path of the defining module, its public names) in the order of the source."""
+    homes: dict[str, list[str]] = {}
+    for name in map(str, module.exports or []):
+        home = module.imports[name].rpartition(".")[0] if name in module.imports else module.path
+        homes.setdefault(home, []).append(name)
+    order = list(dict.fromkeys([*(p.rpartition(".")[0] for p in module.imports.values()), *homes]))
+    yield from ((home, homes[home]) for home in order if home in homes)
+
+
+def package_page(module: griffe.Object, name: str) -> str:
+    """Return a page that shows the public names of a package, grouped as its files are."""
+    parts = [f"# {PACKAGES[name]}\n\n`labelwise.{name}`\n"]
+    homes = list(public_names(module))
+    if module.docstring and homes != [(module.path, homes[0][1])]:
+        parts.append(module.docstring.value + "\n")
+    for home, names in homes:
+        title = home.rpartition(".")[2].replace("_", " ").capitalize()
+        parts.append(
+            f"::: {home}\n    options:\n      heading: {title}\n      heading_level: 2\n"
+            "      show_symbol_type_heading: false\n"
+            f"      members: [{', '.join(names)}]\n      show_root_members_full_path: false\n"
+        )
+    return "\n".join(parts)
+
+
+def index_page() -> str:
+    """Return the page that lists the others."""
+    rows = "\n".join(f"| `labelwise.{n}` | [{t}]({n}.md) |" for n, t in PACKAGES.items())
+    return (
+        "# Reference\n\nMade from the docstrings. Arrays are numpy or torch; shapes are written as"
+        " (images, labels), or (B, K) for a batch, (N, K) for a data set.\n\n"
+        f"| package | holds |\n|---|---|\n| `labelwise` | [Command line](cli.md) |\n{rows}\n"
+    )
+
+
+def command_page() -> str:
+    """Return the help of every command, as the terminal shows it."""
+    import typer.main
+    from click import Context
+
+    from labelwise.cli.app import app
+
+    def helps(command: Any, path: str, parent: Context | None) -> Iterator[str]:
+        context = Context(command, info_name=path.split()[-1], parent=parent, max_content_width=96)
+        context.terminal_width = 96
+        level = "#" * (1 + len(path.split()))
+        yield f"{level} {path}\n\n```text\n{command.get_help(context)}\n```\n"
+        for verb, child in getattr(command, "commands", {}).items():
+            yield from helps(child, f"{path} {verb}", context)
+
+    text = "\n".join(helps(typer.main.get_command(app), "labelwise", None))
+    return f"# Command line\n\n{text}"
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown: cells, and what they printed when it was last run."""
+    parts = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            printed = "".join(output.get("text", data.get("text/plain", "")))
+            if "image/png" in data:
+                parts.append(f"![output](data:image/png;base64,{data['image/png'].strip()})")
+            elif printed:
+                parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join(parts) + f"\n\n[Download the notebook]({path.name})\n"
