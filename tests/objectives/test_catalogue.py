@@ -9,6 +9,7 @@ import torch
 
 from labelwise.errors import SettingsError
 from labelwise.methods import LINKS, METHODS, link_from_spec, link_to_spec, make_objective
+from labelwise.objectives import LabelPairs, Quasibinary, precise_normalizer
 
 # Ranks and noise drawn by place in the batch do not follow a permutation: their exact forms do.
 WITHOUT_DRAWS = {
@@ -24,6 +25,20 @@ PROMISED = (
     "bce focal asl spa two-way softmax quasibinary uniform maxconf warp rml lsep pairwise "
     "bce+lpr focal+lpr asl+lpr spa+lpr focal+phi asl+phi"
 )
+
+# What the papers state for their losses (ASL and focal: Ridnik et al.; SPA: section 5.1).
+STATED = {
+    "asl": {"gamma_neg": 4.0, "gamma_pos": 1.0, "margin": 0.05},
+    "asl+lpr": {"gamma_neg": 4.0, "gamma_pos": 1.0, "margin": 0.05, "lpr_weight": 1.0},
+    "focal": {"gamma_neg": 2.0, "gamma_pos": 2.0, "margin": 0.0},
+    "focal+phi": {"gamma_neg": 2.0, "gamma_pos": 2.0, "margin": 0.0},
+    "spa": {"zeta_pos": 1, "k_pos": 1, "b_pos": 0, "zeta_neg": 5, "k_neg": 3, "b_neg": 1},
+    "two-way": {"temperature_pos": 4.0, "temperature_neg": 1.0, "margin": 0.0},
+    "quasibinary": {"momentum": 0.9},
+    "rml": {"s": -0.8, "beta": 0.9, "c_u": 5.0},
+    "an-ls": {"smoothing": 0.1},
+    "an": {"smoothing": 0.0},
+}
 
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -58,16 +73,34 @@ def test_no_promised_name_is_missing():
     assert set(PROMISED.split()) <= set(METHODS)
 
 
+@pytest.mark.parametrize("name", STATED)
+def test_defaults_are_those_of_the_papers(name):
+    assert METHODS[name].options.items() >= STATED[name].items()
+
+
 @every_method
-def test_options_are_all_there_is_and_their_defaults_hold(name):
+def test_every_option_can_be_given_and_no_other(name):
     facts = contract.facts(6, 5)
-    options = dict(METHODS[name].options)
-    torch.manual_seed(0)
-    plain = METHODS[name].make(facts, **options)
-    torch.manual_seed(0)
-    assert repr(make_objective(name, facts)) == repr(plain)
+    plain = contract.value(exact(name)(facts), *contract.example())
+    given = METHODS[name].options | WITHOUT_DRAWS.get(name, {})
+    assert torch.equal(contract.value(maker(name, **given)(facts), *contract.example()), plain)
     with pytest.raises(SettingsError, match="has no option 'nonsense'"):
         make_objective(name, facts, nonsense=1)
+
+
+def test_what_the_training_set_supplies_can_be_told_instead():
+    facts = contract.facts(6, 5)
+    assert make_objective("epr", facts).k == facts.mean_labels
+    assert make_objective("epr", facts, k=4.5).k == 4.5
+    assert make_objective("role", facts).shape == (6, 5)
+
+
+def test_a_sum_hands_on_what_its_objective_does_at_the_end():
+    logits, labels = contract.example()[:2]
+    plain, summed = Quasibinary(), Quasibinary() + 0.5 * LabelPairs()
+    expected = precise_normalizer(logits, labels)(logits)
+    for objective in (plain, summed):
+        assert torch.equal(objective.final_link(logits, labels)(logits), expected)
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if METHODS[n].probabilities == "proper"])

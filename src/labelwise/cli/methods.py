@@ -30,6 +30,9 @@ def methods(
     say(f"source: {method.source}")
     say(f"probabilities: {method.probabilities}; head: {method.head}")
     if method.options:
-        options = [(key, repr(value)) for key, value in method.options.items()]
-        show_table(("option", "default"), options)
+        options = [
+            (key, repr(value), ", ".join(map(repr, method.tuning.get(key, ()))))
+            for key, value in method.options.items()
+        ]
+        show_table(("option", "default", "values tried by compare --tune"), options)
         say(f"set them with: labelwise train DATA --method {name} --set options.KEY=VALUE")

@@ -1,38 +1,29 @@
 """Tuning: the same number of tries for every method, judged on validation.
 
 The first try is the recipe as given. Each further one multiplies learning rate and weight decay
-by powers drawn from a Halton sequence over [1/10, 10] and [1/10, 10], and draws the method's own
-knobs from the choices below. A knob that is not named there keeps its default.
+by powers drawn from a Halton sequence over [1/10, 10] and [1/10, 10], and draws those of the
+method's options that it gives a range for (``Method.tuning``). Other options keep their defaults.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labelwise.methods import find_method
 from labelwise.training.settings import Settings
 
-__all__ = ["CHOICES", "tries"]
+__all__ = ["tries"]
 
-CHOICES: dict[str, tuple[Any, ...]] = {
-    "lpr_weight": (0.1, 0.3, 1.0, 3.0, 10.0),
-    "gamma_neg": (1.0, 2.0, 4.0),
-    "temperature_pos": (1.0, 2.0, 4.0, 8.0),
-    "beta": (0.1, 0.3, 1.0, 3.0),
-    "alpha": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
-    "epsilon": (0.1, 0.2, 0.5, 1.0),
-}
 _PRIMES = (2, 3, 5, 7, 11, 13)
 
 
 def tries(settings: Settings, count: int) -> Iterator[Settings]:
     """Yield ``count`` settings to try for the method of ``settings``, the same at every call."""
     method = find_method(settings.method)
-    knobs = sorted(knob for knob in CHOICES if knob in method.options)
     for number in range(count):
-        yield settings if number == 0 else _varied(settings, number, knobs)
+        yield settings if number == 0 else _varied(settings, number, method.tuning)
 
 
-def _varied(settings: Settings, number: int, knobs: list[str]) -> Settings:
+def _varied(settings: Settings, number: int, ranges: Mapping[str, tuple[Any, ...]]) -> Settings:
     optimizer = settings.recipe.optimizer
     shares = [_halton(number, prime) for prime in _PRIMES]
     changed = {
@@ -40,8 +31,8 @@ def _varied(settings: Settings, number: int, knobs: list[str]) -> Settings:
         "weight_decay": optimizer.weight_decay * 10 ** (2 * shares[1] - 1),
     }
     drawn = {
-        knob: CHOICES[knob][int(share * len(CHOICES[knob]))]
-        for knob, share in zip(knobs, shares[2:], strict=False)
+        option: ranges[option][int(share * len(ranges[option]))]
+        for option, share in zip(sorted(ranges), shares[2:], strict=False)
     }
     values = settings.model_dump(mode="json")
     values["recipe"]["optimizer"] |= changed

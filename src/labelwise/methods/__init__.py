@@ -8,9 +8,8 @@ from typing import Any
 
 from labelwise.errors import SettingsError
 from labelwise.heads import Head, LinearHead, QueryDecoder, TwoHead
-from labelwise.methods.full_labels import FULL_LABELS
+from labelwise.methods.catalogue import METHODS
 from labelwise.methods.method import Method
-from labelwise.methods.partial_labels import PARTIAL_LABELS
 from labelwise.methods.specs import (
     LINKS,
     RULES,
@@ -36,8 +35,6 @@ __all__ = [
     "rule_to_spec",
 ]
 
-METHODS: dict[str, Method] = {**FULL_LABELS, **PARTIAL_LABELS}
-
 HEADS: dict[str, type[Head]] = {
     "linear": LinearHead,
     "query2label": QueryDecoder,
@@ -53,11 +50,11 @@ def find_method(name: str) -> Method:
 
 
 def make_objective(name: str, facts: DatasetFacts, **options: Any) -> Objective:
-    """Return the objective of a method for a training set, with the method's knobs set."""
+    """Return the objective of a method for a training set, with some of its options set."""
     method = find_method(name)
     for option in options:
         if option not in method.options:
             raise SettingsError(
                 f"method {name!r} has no option {option!r}{nearest(option, method.options)}"
             )
-    return method.make(facts, **{**method.options, **options})
+    return method.objective(facts, **options)

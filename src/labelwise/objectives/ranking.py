@@ -57,6 +57,9 @@ class PairwiseHinge(Objective):
 class LSEP(Objective):
     """Mean over images of the log-sum-exp-pairwise loss."""
 
+    def __init__(self) -> None:
+        super().__init__(None)
+
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         present, absent = split_labels(targets.labels, targets.observed)
         loss = lsep_loss(outputs.logits, present, absent)

@@ -1,0 +1,300 @@
+"""METHODS: every way to train, by name. A new one is its file in ``objectives`` and an entry here.
+
+Ranges for tuning stand with the method whose option they are: the papers' own where they give one
+(LPR's weight, two-way's temperature, average-k's alpha), else around the default.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from labelwise.methods.method import Method
+from labelwise.objectives import (
+    AN,
+    BCE,
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
+    EPR,
+    FOCAL,
+    IU,
+    LSEP,
+    PR,
+    RML,
+    ROLE,
+    SPA,
+    WAN,
+    WARP,
+    Asymmetric,
+    AverageK,
+    Focusing,
+    LabelPairs,
+    MaxConfidence,
+    NoisedTopK,
+    Objective,
+    PairwiseHinge,
+    Quasibinary,
+    Side,
+    SmoothedBCE,
+    SmoothTopK,
+    SoftmaxCrossEntropy,
+    SoftmaxOrNone,
+    TwoWay,
+    UniformKL,
+)
+
+__all__ = ["METHODS"]
+
+
+def _spa(
+    *,
+    zeta_pos: float = CROSS_ENTROPY.zeta,
+    k_pos: float = CROSS_ENTROPY.k,
+    b_pos: float = CROSS_ENTROPY.b,
+    zeta_neg: float = EASY_NEGATIVES.zeta,
+    k_neg: float = EASY_NEGATIVES.k,
+    b_neg: float = EASY_NEGATIVES.b,
+) -> Objective:
+    return SPA(Side(zeta_pos, k_pos, b_pos), Side(zeta_neg, k_neg, b_neg))
+
+
+def _asymmetric(**options: Any) -> Objective:
+    return Asymmetric(Focusing(**options))
+
+
+def _asymmetric_phi(**options: Any) -> Objective:
+    return Asymmetric(Focusing(**options), phi=True)
+
+
+def _with_pairs(method: Method, sentence: str, source: str) -> Method:
+    """Return the method with the label-pair regulariser, which has a weight of its own."""
+
+    def make(*, lpr_weight: float, **options: Any) -> Objective:
+        return method.make(**options) + lpr_weight * LabelPairs()
+
+    return replace(
+        method,
+        make=make,
+        sentence=sentence,
+        source=source,
+        arguments=method.arguments or method.make,
+        changed={**method.changed, "lpr_weight": 1.0},
+        tuning={**method.tuning, "lpr_weight": (0.1, 0.3, 1.0, 3.0, 10.0)},
+    )
+
+
+_LPR = "Cheng and Vasconcelos, CVPR 2024, eqs. 20 and 21, Table 4"
+_COLE = "Cole et al., CVPR 2021"
+_GAMMAS = {"gamma_neg": (1.0, 2.0, 4.0)}
+_SMOOTHINGS = {"smoothing": (0.05, 0.1, 0.2)}
+_COUNT = {"k": "mean_labels"}  # of an image: as told, else as the table says
+
+_BCE = Method(
+    make=BCE,
+    probabilities="proper",
+    sentence="Binary cross-entropy: every label its own coin.",
+    source="the common baseline; Cheng and Vasconcelos, CVPR 2024, eqs. 5 and 6",
+)
+_FOCAL = Method(
+    make=_asymmetric,
+    probabilities="improper",
+    sentence="Focal loss: easy entries count less; its sigmoids are not probabilities.",
+    source="Lin et al., ICCV 2017; Cheng and Vasconcelos, CVPR 2024, eqs. 7 and 8",
+    arguments=Focusing,
+    changed=vars(FOCAL),
+    tuning=_GAMMAS,
+)
+_ASL = Method(
+    make=_asymmetric,
+    probabilities="improper",
+    sentence="Asymmetric loss: easy absent labels count least, the easiest not at all.",
+    source="Ridnik et al., ICCV 2021; Cheng and Vasconcelos, CVPR 2024, eqs. 7 and 8",
+    arguments=Focusing,
+    tuning=_GAMMAS,
+)
+_SPA = Method(
+    make=_spa,
+    probabilities="proper",
+    sentence="Strictly proper asymmetric loss: easy absent labels count less, p stays true.",
+    source="Cheng and Vasconcelos, CVPR 2024, eqs. 16 and 17 (signs of 17 corrected)",
+)
+
+METHODS: dict[str, Method] = {
+    # Labels that are known, or known to be unknown.
+    "bce": _BCE,
+    "bce+lpr": _with_pairs(
+        _BCE, "Binary cross-entropy, and a price on every pair of labels in the wrong order.", _LPR
+    ),
+    "focal": _FOCAL,
+    "focal+phi": replace(
+        _FOCAL,
+        make=_asymmetric_phi,
+        probabilities="proper",
+        sentence="Focal loss, read through the map that turns its optimum into probabilities.",
+        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
+    ),
+    "focal+lpr": _with_pairs(_FOCAL, "Focal loss with the label-pair regulariser.", _LPR),
+    "asl": _ASL,
+    "asl+phi": replace(
+        _ASL,
+        make=_asymmetric_phi,
+        probabilities="proper",
+        sentence="Asymmetric loss, read through its recovery map; below the margin p is 0.",
+        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
+    ),
+    "asl+lpr": _with_pairs(_ASL, "Asymmetric loss with the label-pair regulariser.", _LPR),
+    "spa": _SPA,
+    "spa+lpr": _with_pairs(
+        _SPA,
+        "SPA with the label-pair regulariser on its own log-odds.",
+        "Cheng and Vasconcelos, CVPR 2024, eqs. 16 to 21",
+    ),
+    "two-way": Method(
+        make=TwoWay,
+        probabilities="ranking only",
+        sentence="Two-way loss: ranks labels within an image and images within a label.",
+        source="Kobayashi, CVPR 2023, eqs. 14 to 17 and supplement",
+        tuning={"temperature_pos": (1.0, 2.0, 4.0, 8.0)},
+    ),
+    "softmax": Method(
+        make=SoftmaxCrossEntropy,
+        probabilities="improper",
+        sentence="Softmax shared by the labels of an image; images without labels are skipped.",
+        source="Liao et al., quasibinary classifier, Table III",
+    ),
+    "softmax-or-none": Method(
+        make=SoftmaxOrNone,
+        probabilities="improper",
+        sentence="Softmax that can also answer none: true where images have at most one label.",
+        source="multinomial logistic regression with none as the reference class",
+    ),
+    "uniform": Method(
+        make=UniformKL,
+        probabilities="improper",
+        sentence="Softmax that is pulled to uniform on images without labels.",
+        source="Lee et al., ICLR 2018; Liao et al., quasibinary classifier, Table II",
+        tuning={"beta": (0.1, 0.3, 1.0, 3.0)},
+    ),
+    "maxconf": Method(
+        make=MaxConfidence,
+        probabilities="improper",
+        sentence="Softmax whose largest answer is pushed down on images without labels.",
+        source="Hein et al., CVPR 2019; Liao et al., quasibinary classifier, Table II",
+    ),
+    "quasibinary": Method(
+        make=Quasibinary,
+        probabilities="proper",
+        sentence="One normaliser for all labels and images: comparable, and able to say none.",
+        source="Liao et al., quasibinary classifier, eqs. 10 to 13",
+    ),
+    "warp": Method(
+        make=WARP,
+        probabilities="ranking only",
+        sentence="Hinges of label pairs, heavier where the present label ranks low.",
+        source="Gong et al., 2013",
+    ),
+    "rml": Method(
+        make=RML,
+        probabilities="ranking only",
+        sentence="WARP with ramps in place of hinges: wrong labels cannot pull without end.",
+        source="Cevikalp et al., 2020",
+        tuning={"beta": (0.5, 0.7, 0.9), "s": (-0.8, -0.4, 0.0)},
+    ),
+    "lsep": Method(
+        make=LSEP,
+        probabilities="ranking only",
+        sentence="Smooth pairwise ranking: log of one plus all pairs' exponentials.",
+        source="Li et al., CVPR 2017",
+    ),
+    "pairwise": Method(
+        make=PairwiseHinge,
+        probabilities="ranking only",
+        sentence="A hinge on every pair of a present and an absent label.",
+        source="Gong et al., 2013; Kobayashi, CVPR 2023",
+    ),
+    # Images of which few labels are known.
+    "an": Method(
+        make=AN,
+        probabilities="improper",
+        sentence="Assume negative: every label not known to be present is taken as absent.",
+        source=_COLE,
+    ),
+    "an-ls": Method(
+        make=AN,
+        probabilities="improper",
+        sentence="Assume negative with label smoothing: wrong assumptions hurt less.",
+        source=_COLE,
+        changed={"smoothing": 0.1},
+        tuning=_SMOOTHINGS,
+    ),
+    "wan": Method(
+        make=WAN,
+        probabilities="improper",
+        sentence="Weak assume negative: all assumed absences together weigh one presence.",
+        source="Cole et al., CVPR 2021; Garcin et al., two-head loss, eq. 5 (per='image')",
+    ),
+    "epr": Method(
+        make=EPR,
+        probabilities="improper",
+        sentence="Known presences only, and the mean number of predicted labels held near k.",
+        source="Cole et al., CVPR 2021; Garcin et al., two-head loss, eq. 8 (per='image')",
+        from_facts=_COUNT,
+        tuning={"weight": (0.1, 0.3, 1.0, 3.0, 10.0)},
+    ),
+    "pr": Method(
+        make=PR,
+        probabilities="improper",
+        sentence="Pairwise ranking: known presences above everything unknown.",
+        source=_COLE,
+    ),
+    "iun": Method(
+        make=IU,
+        probabilities="improper",
+        sentence="Ignores hidden presences; for tables that know all absences, as a bound.",
+        source=_COLE,
+    ),
+    "iu": Method(
+        make=IU,
+        probabilities="improper",
+        sentence="Cross-entropy at the known labels; unknown ones count as no loss.",
+        source=_COLE,
+    ),
+    "bce-ls": Method(
+        make=SmoothedBCE,
+        probabilities="improper",
+        sentence="Binary cross-entropy with label smoothing, on complete labels.",
+        source=_COLE,
+        tuning=_SMOOTHINGS,
+    ),
+    "role": Method(
+        make=ROLE,
+        probabilities="improper",
+        sentence="Estimates the unknown labels of every training image while it trains.",
+        source=_COLE,
+        from_facts={"num_images": "num_images", "num_labels": "num_labels", **_COUNT},
+    ),
+    # Sets of a wanted size.
+    "top-k": Method(
+        make=NoisedTopK,
+        probabilities="improper",
+        sentence="A hinge that wants the label among the k highest scores, smoothed by noise.",
+        source="Garcin et al., ICML 2022",
+        changed={"k": 2},
+        tuning={"eps": (0.1, 0.2, 0.5, 1.0)},
+    ),
+    "smooth-top-k": Method(
+        make=SmoothTopK,
+        probabilities="improper",
+        sentence="A smooth margin that wants the label among the k highest scores.",
+        source="Berrada et al., ICLR 2018",
+        changed={"k": 2},
+        tuning={"tau": (0.1, 1.0, 10.0)},
+    ),
+    "average-k": Method(
+        make=AverageK,
+        probabilities="improper",
+        sentence="One head proposes further labels, the other learns them: k per image on average.",
+        source="Garcin et al., two-head loss, eqs. 10 to 15",
+        head="two-head",
+        changed={"k": 2.0},
+        tuning={"alpha": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)},
+    ),
+}
