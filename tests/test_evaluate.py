@@ -146,8 +146,8 @@ def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
         "after": (odds / 2).sigmoid().numpy(),
         "shares of the labels": shares,
     }
-    assert [row.stage for row in zero.quietness] == list(expected)
-    for row, probs in zip(zero.quietness, expected.values(), strict=True):
+    assert [row.stage for row in zero.by_stage] == list(expected)
+    for row, probs in zip(zero.by_stage, expected.values(), strict=True):
         assert row.mmc == pytest.approx(probs[empty].max(1).mean(), rel=1e-5)
         for rows, loss, brier in (
             (~empty, row.log_loss_in, row.brier_in),
@@ -161,12 +161,12 @@ def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
 def test_the_price_of_quiet_leaves_out_unknown_entries():
     predictions = sample(unknown=0.3)
     zero = evaluate(predictions, Sigmoid(), query_length=0).zero_label
-    assert [row.stage for row in zero.quietness] == ["before", "shares of the labels"]
+    assert [row.stage for row in zero.by_stage] == ["before", "shares of the labels"]
     seen, inside = predictions.observed.numpy(), predictions.labels.bool() & predictions.observed
     rows = inside.any(1).numpy()
     flat = predictions.labels.numpy()[rows][seen[rows]]
     said = predictions.logits.double().sigmoid().numpy()[rows][seen[rows]]
-    assert zero.quietness[0].log_loss_in == pytest.approx(log_loss(flat, said), rel=1e-5)
+    assert zero.by_stage[0].log_loss_in == pytest.approx(log_loss(flat, said), rel=1e-5)
 
 
 def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():

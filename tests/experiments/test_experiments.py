@@ -22,20 +22,25 @@ from labelwise.data.export import export
 from labelwise.data.load import READERS
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments import columns
-from labelwise.experiments.compare import Plan, compare
+from labelwise.experiments.compare import ComparisonPlan, compare
 from labelwise.experiments.comparison import Comparison, show_figure
-from labelwise.experiments.experiment import DATASETS
-from labelwise.experiments.holdout import with_validation
-from labelwise.experiments.measures import MEASURES, measure
-from labelwise.experiments.memory import peak_memory, start_peak_memory
-from labelwise.experiments.outcome import Outcome
-from labelwise.experiments.pace import Pace, seconds_of
+from labelwise.experiments.estimate import Speed, seconds_of
+from labelwise.experiments.jobs import (
+    InProcess,
+    LocalProcesses,
+    TrainingJob,
+    default_workers,
+    peak_memory,
+    run_jobs,
+    start_peak_memory,
+)
+from labelwise.experiments.measures import MEASURES, Outcome, measure
 from labelwise.experiments.papers import EXPERIMENTS
+from labelwise.experiments.protocols import DATASETS
 from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.reproduce import Request, available, jobs_of, open_data, reproduce
-from labelwise.experiments.runs import default_workers
-from labelwise.experiments.sources import Frozen
-from labelwise.experiments.statistics import Interval
+from labelwise.experiments.sources import Frozen, with_validation
+from labelwise.experiments.statistics import SeedMean
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import HEADS, METHODS, make_objective
@@ -106,9 +111,9 @@ class Counting(Silent):
 
 
 def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
-    plan, table, said = Plan(base(), ("bce", "two-way"), seeds=(0, 1)), small_table(), []
+    plan, table, said = ComparisonPlan(base(), ("bce", "two-way"), seeds=(0, 1)), small_table(), []
     watch = Counting()
-    first = compare(plan, tmp_path, table=table, say=said.append, watch=watch)
+    first = compare(plan, tmp_path, executor=InProcess(table), say=said.append, watch=watch)
     assert len(said) == plan.num_runs == 4
     assert "two-way, seed-1, epoch 15/15" in watch.tasks
     assert watch.open == 0
@@ -118,12 +123,12 @@ def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     assert first.column("host MB")["bce"][1] > 50
     weights = tmp_path / "bce" / "seed-1" / "model.safetensors"
     stamp = weights.stat().st_mtime_ns
-    assert compare(plan, tmp_path, table=table, say=said.append) == first
+    assert compare(plan, tmp_path, executor=InProcess(table), say=said.append) == first
     assert weights.stat().st_mtime_ns == stamp
     assert Comparison.load(tmp_path) == first
     longer = replace(plan, base=base(**{"recipe.epochs": 16}))
     with pytest.raises(SettingsError, match=r"other settings \(recipe.epochs: 15 -> 16\)"):
-        compare(longer, tmp_path, table=table, say=said.append)
+        compare(longer, tmp_path, executor=InProcess(table), say=said.append)
     assert "| bce |" in (tmp_path / "comparison.md").read_text()
 
 
@@ -147,11 +152,11 @@ def test_a_figure_that_fails_on_one_seed_is_not_averaged_over_the_others():
 
 
 def test_tuning_keeps_the_best_try_on_validation(tmp_path):
-    plan = Plan(base(), ("bce",), seeds=(0,), tune=2)
-    compare(plan, tmp_path, table=small_table(), say=lambda text: None)
+    plan = ComparisonPlan(base(), ("bce",), seeds=(0,), tune=2)
+    compare(plan, tmp_path, executor=InProcess(small_table()), say=lambda text: None)
     tried = json.loads((tmp_path / "bce" / "tuning.json").read_text())
     best = max(tried, key=lambda one: one["score"])
-    assert Comparison.load(tmp_path).knobs["bce"] == best["settings"]
+    assert Comparison.load(tmp_path).settings["bce"] == best["settings"]
 
 
 def test_tries_start_at_the_recipe_and_stay_within_tenfold():
@@ -167,17 +172,17 @@ def test_tries_start_at_the_recipe_and_stay_within_tenfold():
 
 def test_a_plan_names_what_is_wrong():
     with pytest.raises(SettingsError, match="did you mean 'bce'"):
-        Plan(base(), ("bcee",))
+        ComparisonPlan(base(), ("bcee",))
     with pytest.raises(SettingsError, match="distinct"):
-        Plan(base(), ("bce", "bce"))
+        ComparisonPlan(base(), ("bce", "bce"))
     with pytest.raises(SettingsError, match="at least one seed"):
-        Plan(base(), ("bce",), seeds=())
+        ComparisonPlan(base(), ("bce",), seeds=())
     with pytest.raises(SettingsError, match="none of the methods has the option 'kk'; did you"):
-        Plan(base(**{"options.kk": 2.7}), ("bce", "epr"))
+        ComparisonPlan(base(**{"options.kk": 2.7}), ("bce", "epr"))
 
 
 def test_options_go_to_the_methods_that_have_them():
-    plan = Plan(base(**{"options.k": 2.7, "options.weight": 0.5}), ("wan", "epr", "role"))
+    plan = ComparisonPlan(base(**{"options.k": 2.7, "options.weight": 0.5}), ("wan", "epr", "role"))
     assert plan.settings("wan").options == {}
     assert plan.settings("epr").options == {"k": 2.7, "weight": 0.5}
     assert plan.settings("role").options == {"k": 2.7}
@@ -334,7 +339,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
     assert "- 4 runs are left." in tables[2]
     assert "| binary |" in tables[2]
     assert "| quasibinary |" not in tables[2]
-    header, rows = done.table()
+    header, rows = done.cells()
     assert header[:5] == ["row", "", "IN accuracy", "OUT MMC", "AUROC"]
     assert rows[0][:5] == ["binary", "paper", "77.8", "14.7", "0.901"]
     assert rows[1][1] == "ours"
@@ -350,7 +355,7 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
     told = replace(EXPERIMENTS["000-table2"], figures=lambda run: {"AUROC": next(both)})
     monkeypatch.setitem(EXPERIMENTS, "000-table2", told)
     again = reproduce(replace(request, rows=("binary",)), runs, say=lambda text: None)
-    assert again.table()[1][1][:3] == ["", "ours", "∞"]
+    assert again.cells()[1][1][:3] == ["", "ours", "∞"]
     written = json.loads((runs / "figures.json").read_text(), parse_constant=pytest.fail)
     assert [run["AUROC"] for run in written["binary"]] == [None, 1.0]
     assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
@@ -403,7 +408,7 @@ def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_p
         timed.append((settings.method, settings.recipe.epochs))
         return train(settings, folder, **rest)
 
-    monkeypatch.setattr("labelwise.experiments.pace.train", spy)
+    monkeypatch.setattr("labelwise.experiments.estimate.train", spy)
     jobs = list(jobs_of(request, tmp_path / "runs").values())
     long = replace(request, overrides={**request.overrides, "recipe.epochs": 60})
     jobs.append(jobs_of(replace(long, rows=("binary",)), tmp_path / "long")["binary", 0])
@@ -416,7 +421,7 @@ def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_p
 
 def test_a_pace_counts_training_and_predicted_images():
     table = small_table(rows=240)  # 120 of train, 60 of val
-    assert Pace(5.0, 10.0).seconds(3, table) == pytest.approx(5 + (360 + (240 + 180) / 3) / 10)
+    assert Speed(5.0, 10.0).seconds(3, table) == pytest.approx(5 + (360 + (240 + 180) / 3) / 10)
 
 
 def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatch):
@@ -449,7 +454,7 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
 def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("labelwise.experiments.runs.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("labelwise.experiments.jobs.REPORT_SECONDS", 0.02)
     table, watch = small_table(), Counting()
     pictures = ArrayImages(RNG.integers(0, 255, (len(table), 8, 8, 3), dtype=np.uint8))
     several = LabelTable.from_arrays(
@@ -465,7 +470,9 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
     }
     request = Request("004-table2", source=str(tmp_path / "several.parquet"), overrides=small)
     request = replace(request, seeds=(0, 1), rows=("role fine-tuned",))
-    reproduce(request, tmp_path / "runs", workers=3, say=lambda text: None, watch=watch)
+    reproduce(
+        request, tmp_path / "runs", executor=LocalProcesses(3), say=lambda text: None, watch=watch
+    )
     assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.said))
     for seed in request.seeds:
         linear = tmp_path / "runs" / "role linear" / f"seed-{seed}"
@@ -479,16 +486,33 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
         assert run.test.labels.sum(dim=1).max() > 1
 
 
+def test_an_executor_is_given_what_others_start_from_first(tmp_path):
+    settings = base()
+    first = TrainingJob(settings, tmp_path / "first")
+    again = TrainingJob(settings, tmp_path / "first")
+    after = TrainingJob(settings.model_copy(update={"start": str(first.folder)}), tmp_path / "b")
+    free = TrainingJob(settings, tmp_path / "free")
+    waves = []
+
+    def executor(jobs, watch):
+        waves.append([job.folder.name for job in jobs])
+        yield from reversed(jobs)
+
+    done = [job.folder.name for job in run_jobs([after, free, first, again], executor=executor)]
+    assert waves == [["first"], ["b", "free"]]
+    assert done == ["first", "free", "b"]
+
+
 def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path):
     script = """
 import sys
 from pathlib import Path
-from labelwise.experiments.runs import Job, carry_out
+from labelwise.experiments.jobs import LocalProcesses, TrainingJob, run_jobs
 from labelwise.training.settings import read_settings
 values = {"data": "posterior", "backbone": "identity", "recipe.epochs": 2000, "method": "bce",
           "data_options": {"num_train": 2000, "num_val": 50, "num_test": 50, "num_labels": 4}}
-jobs = [Job(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
-list(carry_out(jobs, workers=2))
+jobs = [TrainingJob(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
+list(run_jobs(jobs, executor=LocalProcesses(2)))
 """
     command = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
     files = [tmp_path / name / "metrics.jsonl" for name in "ab"]
@@ -518,7 +542,7 @@ def wait_until(true, seconds=60):
 
 
 def test_figures_are_shown_with_half_their_interval():
-    assert show_figure(Interval(0.5, 0.4, 0.6, 3), percent=True) == "50.00 ± 10.00"
-    assert show_figure(Interval(0.5, -np.inf, np.inf, 1), percent=False) == "0.5000"
-    assert show_figure(Interval(6.14, 6.0, 6.28, 3), percent=False) == "6.14 ± 0.14"
-    assert show_figure(Interval(np.nan, np.nan, np.nan, 0), percent=True) == "–"
+    assert show_figure(SeedMean(0.5, 0.4, 0.6, 3), percent=True) == "50.00 ± 10.00"
+    assert show_figure(SeedMean(0.5, -np.inf, np.inf, 1), percent=False) == "0.5000"
+    assert show_figure(SeedMean(6.14, 6.0, 6.28, 3), percent=False) == "6.14 ± 0.14"
+    assert show_figure(SeedMean(np.nan, np.nan, np.nan, 0), percent=True) == "–"

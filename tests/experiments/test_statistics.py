@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import t, ttest_rel
 
 from labelwise.experiments.statistics import (
-    Interval,
+    SeedMean,
     compare_to_best,
-    interval,
     paired_difference,
+    seed_mean,
     verdict,
 )
 
@@ -24,28 +24,28 @@ def by_seed(values):
 def test_interval_is_students():
     values = RNG.normal(size=7)
     low, high = t.interval(0.95, 6, loc=values.mean(), scale=values.std(ddof=1) / np.sqrt(7))
-    assert interval(values) == Interval(
+    assert seed_mean(values) == SeedMean(
         pytest.approx(values.mean()), pytest.approx(low), pytest.approx(high), 7
     )
 
 
 def test_one_run_has_no_interval_and_undefined_runs_are_left_out():
-    assert interval([0.5]) == Interval(0.5, -inf, inf, 1)
-    assert interval([0.5, float("nan")]).n == 1
-    assert interval([float("nan")]).n == 0
+    assert seed_mean([0.5]) == SeedMean(0.5, -inf, inf, 1)
+    assert seed_mean([0.5, float("nan")]).n == 1
+    assert seed_mean([float("nan")]).n == 0
 
 
 def test_paired_difference_is_the_paired_t_test():
     first, second = RNG.normal(size=5), RNG.normal(size=5)
     gap = paired_difference("a", "b", {"a": by_seed(first), "b": by_seed(second)})
     assert gap.p_value == pytest.approx(ttest_rel(first, second).pvalue)
-    assert gap.interval.mean == pytest.approx((first - second).mean())
+    assert gap.over_seeds.mean == pytest.approx((first - second).mean())
 
 
 def test_pairs_only_the_seeds_both_have():
     gap = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
-    assert gap.interval.n == 2
-    assert gap.interval.mean == 1.0
+    assert gap.over_seeds.n == 2
+    assert gap.over_seeds.mean == 1.0
 
 
 def test_holm_stops_at_the_first_that_is_not_told_apart():

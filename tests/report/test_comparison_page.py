@@ -30,7 +30,7 @@ from labelwise.report.comparison_plots import price_points
 from labelwise.report.points import Dots, NamedPoint, dot_plot, limits, named_points
 
 EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
-SECTIONS = ["verdicts", "measures", "price", "search", "table", "knobs", "how"]
+SECTIONS = ["verdicts", "measures", "price", "search", "table", "settings", "how"]
 DRAWN = [name for names in (*GROUPS.values(), LENGTHS.values()) for name in names]
 
 
@@ -48,8 +48,8 @@ def made(methods=("bce", "asl", "two-way"), seeds=(0, 1, 2), level=0.02):
         }
         for number, method in enumerate(methods)
     }
-    knobs = {method: {"lr": 0.01 + k, "gamma": f"{k}!"} for k, method in enumerate(methods)}
-    return Comparison(figures, knobs)
+    settings = {method: {"lr": 0.01 + k, "gamma": f"{k}!"} for k, method in enumerate(methods)}
+    return Comparison(figures, settings)
 
 
 def without(comparison, *words):
@@ -87,7 +87,7 @@ def text(comparison):
 
 
 def test_the_full_table_is_the_comparisons_own(comparison, text):
-    header, rows = comparison.table(list(MEASURES))
+    header, rows = comparison.cells(list(MEASURES))
     body = text[text.index('id="table"') : text.index("Every run")]
     cells = [
         [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
@@ -106,7 +106,7 @@ def test_every_measure_is_plotted_with_its_figures(comparison, text, name):
         scale = 100 if MEASURES[name].percent else 1
         dots = [f"{method}, seed {s}: {scale * v:.6g}<" for s, v in by_seed.items()]
         assert all(dot in chart for dot in dots)
-    for row in comparison.table([name])[1]:
+    for row in comparison.cells([name])[1]:
         shown = f"|{row[1]}|" in words(chart)
         assert shown == (row[1] != "–")
     way = "higher is better →" if MEASURES[name].higher_is_better else "← lower is better"
@@ -149,8 +149,8 @@ def test_verdicts_and_headline_are_said(comparison, text):
 
 
 def test_knobs_are_shown(comparison, text):
-    part = words(text[text.index('id="knobs"') :])
-    for method, values in comparison.knobs.items():
+    part = words(text[text.index('id="settings"') :])
+    for method, values in comparison.settings.items():
         assert "||".join([method, *map(str, values.values())]) in part
 
 
@@ -250,7 +250,7 @@ def test_few_seeds_and_any_number_of_methods_make_a_page(methods, seeds):
 
 def test_odd_names_cannot_become_markup():
     odd = made(methods=(EVIL, "]]>", "javascript:x"))
-    odd = replace(odd, knobs={EVIL: {EVIL: EVIL}})
+    odd = replace(odd, settings={EVIL: {EVIL: EVIL}})
     text = comparison_page(odd, data=EVIL, tries=2)
     assert EVIL not in text
     assert "<img" not in text

@@ -219,9 +219,9 @@ def test_the_price_of_a_low_mmc_stands_beside_it():
     result = evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved(), query_length=0)
     text = page(result, title="x")
     price = text[text.index("The price of a low MMC") :]
-    for row in result.zero_label.quietness:
+    for row in result.zero_label.by_stage:
         assert f"{row.mmc:.1%}" in price
         for value in (row.log_loss_in, row.log_loss_out, row.brier_in, row.brier_out):
             assert f"{value:.4f}" in price
-    labelled = replace(result, zero_label=replace(result.zero_label, quietness=()))
+    labelled = replace(result, zero_label=replace(result.zero_label, by_stage=()))
     assert "The price of a low MMC" not in page(labelled, title="x")

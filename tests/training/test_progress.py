@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from labelwise.training.progress import Lines, OfMany, make_watch
+from labelwise.training.progress import Lines, NamedWatch, make_watch
 
 RECORD = {
     "epoch": 3,
@@ -45,7 +45,7 @@ def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
 def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
     clock = iter([0.0, 40.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    watch = OfMany(Lines(seconds=30), "bce, seed-1")
+    watch = NamedWatch(Lines(seconds=30), "bce, seed-1")
     watch.say("going on")
     watch.start("epoch 1/2", 1000)
     watch.advance(400)

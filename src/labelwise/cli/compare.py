@@ -9,7 +9,7 @@ from labelwise.cli.text import in_all, resumable, say, show_table
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
-    from labelwise.experiments.compare import Plan
+    from labelwise.experiments.compare import ComparisonPlan
     from labelwise.training.progress import Watch
 
 __all__ = ["compare"]
@@ -48,9 +48,9 @@ def compare(
 
     The same command on the same folder goes on where it was stopped.
     """
-    from labelwise.experiments.compare import Plan
-    from labelwise.experiments.compare import compare as carry_out
-    from labelwise.experiments.runs import default_workers
+    from labelwise.experiments.compare import ComparisonPlan
+    from labelwise.experiments.compare import compare as run_comparison
+    from labelwise.experiments.jobs import InProcess, LocalProcesses, default_workers
     from labelwise.experiments.sources import Frozen, open_table
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.training.progress import make_watch
@@ -59,7 +59,8 @@ def compare(
     # "after" is one fit for all methods, so runs need no calibrator of their own.
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
     base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
-    plan = Plan(base, tuple(name.strip() for name in methods.split(",")), tuple(range(seeds)), tune)
+    names = tuple(name.strip() for name in methods.split(","))
+    plan = ComparisonPlan(base, names, tuple(range(seeds)), tune)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
     watch = make_watch()
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
@@ -68,11 +69,11 @@ def compare(
         _announce(plan, table, workers, watch)
         return
     name = f"{table.name}, features of {features}" if features else table.name
-    side_by_side = None if workers > 1 and features is None else table
+    executor = LocalProcesses(workers) if workers > 1 and not features else InProcess(table)
     with resumable(out):
-        done = carry_out(plan, out, table=side_by_side, workers=workers, say=say, watch=watch)
+        done = run_comparison(plan, out, executor=executor, say=say, watch=watch)
     title = "mean ± half the 95 % interval over seeds; per cent but losses"
-    show_table(*done.table(), title=title, names=1)
+    show_table(*done.cells(), title=title, names=1)
     say()
     for sentence in done.verdicts():
         say(sentence)
@@ -81,16 +82,16 @@ def compare(
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
 
 
-def _announce(plan: "Plan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
-    from labelwise.experiments.pace import measure_pace
+def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
+    from labelwise.experiments.estimate import measure_speed
 
     each = {
-        name: measure_pace(plan.settings(name), table, watch).seconds(
+        name: measure_speed(plan.settings(name), table, watch).seconds(
             plan.base.recipe.epochs, table
         )
         for name in plan.methods
     }
     runs = plan.num_runs // len(plan.methods)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
-    show_table(["method", "runs", "seconds a run"], rows)
+    show_table(["method", "runs", "seconds per run"], rows)
     say(f"{plan.num_runs} runs, {in_all(runs * sum(each.values()), jobs)}")

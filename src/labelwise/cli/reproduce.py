@@ -47,9 +47,9 @@ def reproduce(
 
     The same command goes on where it was stopped.
     """
+    from labelwise.experiments.jobs import LocalProcesses, default_workers
     from labelwise.experiments.reproduce import Request
-    from labelwise.experiments.reproduce import reproduce as carry_out
-    from labelwise.experiments.runs import default_workers
+    from labelwise.experiments.reproduce import reproduce as run_table
     from labelwise.experiments.sources import Frozen
     from labelwise.training.progress import make_watch
     from labelwise.training.settings import parse_assignments
@@ -77,16 +77,17 @@ def reproduce(
     if dry_run:
         _announce(request, folder, workers)
         return
+    executor = LocalProcesses(workers) if workers > 1 else None
     with resumable(folder):
-        done = carry_out(request, folder, workers=workers, say=say, watch=make_watch())
-    show_table(*done.table(), title=request.experiment.published.title, names=2)
+        done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
+    show_table(*done.cells(), title=request.experiment.published.title, names=2)
     for note in request.deviations():
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
 
 
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
-    from labelwise.experiments.pace import seconds_of
+    from labelwise.experiments.estimate import seconds_of
     from labelwise.experiments.reproduce import jobs_of, open_data
     from labelwise.training.progress import make_watch
 

@@ -21,11 +21,11 @@ __all__ = [
     "Evaluation",
     "Figure",
     "LabelRow",
-    "Quietness",
     "RankingFigures",
     "RetrievalPoint",
     "Sets",
     "ShotGroup",
+    "StageScores",
     "ZeroLabel",
 ]
 
@@ -129,7 +129,7 @@ class Sets:
 
 
 @dataclass(frozen=True)
-class Quietness:
+class StageScores:
     """MMC of one stage, and the proper scores on images with labels (IN) and without (OUT).
 
     Shrinking all probabilities lowers MMC and the scores OUT; the scores IN pay for it.
@@ -148,7 +148,7 @@ class ZeroLabel:
     """Images reviewed and found to carry no label (OUT) against the others (IN).
 
     ``share`` is the part of OUT rows; the score of "nothing here" is the product of 1 - p.
-    Histogram cells split [0, 1] evenly by the largest probability of an image. ``quietness`` has
+    Histogram cells split [0, 1] evenly by the largest probability of an image. ``by_stage`` has
     a row for each stage, and one for answering every image with the labels' shares.
     """
 
@@ -163,7 +163,7 @@ class ZeroLabel:
     inside: Counts
     outside: Counts
     how: str
-    quietness: tuple[Quietness, ...] = ()
+    by_stage: tuple[StageScores, ...] = ()
 
 
 @dataclass(frozen=True)

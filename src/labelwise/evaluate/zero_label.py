@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.evaluate.evaluation import Quietness, ZeroLabel
+from labelwise.evaluate.evaluation import StageScores, ZeroLabel
 from labelwise.evaluate.probabilities import Known, Probabilities, defined
 from labelwise.metrics import (
     brier_score,
@@ -63,8 +63,8 @@ def zero_label_part(
             "threshold that keeps 95% of those with. MMC: mean of the largest p. Shares of the "
             "labels: every image is answered with each label's share among the known entries."
         ),
-        quietness=tuple(
-            _quietness(stage, known, inside, outside) for stage in (*stages, _shares(known))
+        by_stage=tuple(
+            _stage_scores(stage, known, inside, outside) for stage in (*stages, _shares(known))
         )
         if both
         else (),
@@ -78,12 +78,12 @@ def _shares(known: Known) -> Probabilities:
     return Probabilities(SHARES, share.log(), torch.log1p(-share), share.float())
 
 
-def _quietness(
+def _stage_scores(
     answers: Probabilities,
     known: Known,
     inside: NDArray[np.bool_],
     outside: NDArray[np.bool_],
-) -> Quietness:
+) -> StageScores:
     scores: list[float | None] = []
     for rows in (torch.from_numpy(inside), torch.from_numpy(outside)):
         present = known.present[rows]
@@ -93,4 +93,4 @@ def _quietness(
         scores.append(defined(brier_score(answers.probs[rows], present, observed).value))
     log_loss_in, brier_in, log_loss_out, brier_out = scores
     mmc = defined(max_confidence(answers.probs)[outside].mean())
-    return Quietness(answers.stage, mmc, log_loss_in, log_loss_out, brier_in, brier_out)
+    return StageScores(answers.stage, mmc, log_loss_in, log_loss_out, brier_in, brier_out)

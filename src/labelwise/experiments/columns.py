@@ -10,8 +10,7 @@ import torch
 
 from labelwise.calibrate import expect_zero_share, temperature
 from labelwise.decide import average_k
-from labelwise.experiments.measures import probability_figures
-from labelwise.experiments.outcome import Outcome
+from labelwise.experiments.measures import Outcome, probability_figures
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
     AverageKAccuracy,

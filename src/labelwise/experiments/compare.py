@@ -1,7 +1,7 @@
 """Compare: the same data, the same recipe, the same number of tries for every method.
 
 Each method is first tuned (``tune`` tries on the first seed, the best on validation wins), then
-trained once a seed. Runs of one seed share data, order and start, so differences are paired.
+trained once per seed. Runs of one seed share data, order and start, so differences are paired.
 """
 
 import json
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.experiments.comparison import Comparison
-from labelwise.experiments.measures import measure
-from labelwise.experiments.outcome import Outcome
-from labelwise.experiments.runs import Job, carry_out, figures_of
+from labelwise.experiments.jobs import Executor, TrainingJob, figures_of, run_jobs
+from labelwise.experiments.measures import Outcome, measure
 from labelwise.experiments.tuning import tries
 from labelwise.files import replacing
 from labelwise.methods import find_method
@@ -24,14 +22,14 @@ from labelwise.training.settings import Settings
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
 from labelwise.types import nearest
 
-__all__ = ["Plan", "compare"]
+__all__ = ["ComparisonPlan", "compare"]
 
 Say = Callable[[str], None]
-CarryOut = Callable[[Iterable[Job]], Iterator[Job]]
+RunJobs = Callable[[Iterable[TrainingJob]], Iterator[TrainingJob]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What is compared: a recipe, methods, seeds, and how many tries each method has."""
 
     base: Settings
@@ -69,21 +67,23 @@ class Plan:
 
 
 def compare(
-    plan: Plan,
+    plan: ComparisonPlan,
     folder: Path,
     *,
-    table: LabelTable | None = None,
-    workers: int = 1,
+    executor: Executor | None = None,
     say: Say = print,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Carry the plan out in ``folder``, or what is left of it; write and return the comparison."""
+    """Run the plan in ``folder``, or what is left of it; write and return the comparison.
+
+    ``executor`` carries the runs out, by default one after the other in this process.
+    """
     chosen: dict[str, tuple[Settings, Path]] = {}
-    carried_out = partial(carry_out, workers=workers, table=table, watch=watch)
-    for method, settings, first in _tuned(plan, folder, carried_out, say):
+    run = partial(run_jobs, executor=executor, watch=watch)
+    for method, settings, first in _tuned(plan, folder, run, say):
         chosen[method] = (settings, first)
     jobs = {
-        (method, seed): Job(
+        (method, seed): TrainingJob(
             with_values(settings, seed=seed),
             first if seed == plan.seeds[0] else folder / method / f"seed-{seed}",
         )
@@ -92,11 +92,11 @@ def compare(
     }
     names = {job.folder: key for key, job in jobs.items()}
     figures: dict[str, dict[int, dict[str, float]]] = {method: {} for method in plan.methods}
-    for number, done in enumerate(carried_out(jobs.values()), 1):
+    for number, done in enumerate(run(jobs.values()), 1):
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measure)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
-    comparison = Comparison(figures, {name: _knobs(used) for name, (used, _) in chosen.items()})
+    comparison = Comparison(figures, {name: _tunable(used) for name, (used, _) in chosen.items()})
     comparison.save(folder)
     return comparison
 
@@ -107,7 +107,7 @@ def with_values(settings: Settings, **values: object) -> Settings:
 
 
 def _tuned(
-    plan: Plan, folder: Path, carried_out: CarryOut, say: Say
+    plan: ComparisonPlan, folder: Path, run: RunJobs, say: Say
 ) -> Iterator[tuple[str, Settings, Path]]:
     """Yield each method with its chosen settings and the folder of its first seed's run."""
     for method in plan.methods:
@@ -116,18 +116,19 @@ def _tuned(
             continue
         candidates = list(tries(plan.settings(method), plan.tune))
         jobs = [
-            Job(candidate, folder / method / f"try-{number}")
+            TrainingJob(candidate, folder / method / f"try-{number}")
             for number, candidate in enumerate(candidates)
         ]
-        for _ in carried_out(jobs):
+        for _ in run(jobs):
             pass
         scores = [_validation_score(job.folder, plan.base.recipe.metric) for job in jobs]
         best = max(range(len(jobs)), key=scores.__getitem__)
-        knobs = ", ".join(f"{key} {value}" for key, value in _knobs(candidates[best]).items())
-        say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({knobs})")
+        chosen = ", ".join(f"{key} {value}" for key, value in _tunable(candidates[best]).items())
+        say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({chosen})")
         with replacing(folder / method / "tuning.json") as temporary:
             tried = [
-                {"settings": _knobs(c), "score": s} for c, s in zip(candidates, scores, strict=True)
+                {"settings": _tunable(c), "score": s}
+                for c, s in zip(candidates, scores, strict=True)
             ]
             temporary.write_text(json.dumps(tried, indent=1), encoding="utf-8")
         yield method, candidates[best], jobs[best].folder
@@ -143,7 +144,7 @@ def _validation_score(folder: Path, metric: str) -> float:
     return float("-inf") if value is None else sign * value
 
 
-def _knobs(settings: Settings) -> dict[str, object]:
+def _tunable(settings: Settings) -> dict[str, object]:
     optimizer = settings.recipe.optimizer
     return {
         "lr": float(f"{optimizer.lr:.3g}"),

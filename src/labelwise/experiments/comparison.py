@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labelwise.errors import DataError
 from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import Interval, compare_to_best, interval, verdict
+from labelwise.experiments.statistics import SeedMean, compare_to_best, seed_mean, verdict
 from labelwise.files import replacing
 
 __all__ = ["Comparison", "show_figure"]
@@ -43,10 +43,10 @@ JUDGED = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """``figures[method][seed][column]``, and the knobs each method was trained with."""
+    """``figures[method][seed][column]``, and the settings each method was trained with."""
 
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
-    knobs: Mapping[str, Mapping[str, object]]
+    settings: Mapping[str, Mapping[str, object]]
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return one column as ``{method: {seed: value}}``.
@@ -61,15 +61,15 @@ class Comparison:
             for method, by_seed in self.figures.items()
         }
 
-    def intervals(self, name: str) -> dict[str, Interval]:
+    def intervals(self, name: str) -> dict[str, SeedMean]:
         """Return the mean and 95 % interval over seeds of one column, by method."""
         return {
-            method: interval(list(by_seed.values()))
+            method: seed_mean(list(by_seed.values()))
             for method, by_seed in self.column(name).items()
         }
 
     def verdicts(self, names: Sequence[str] = JUDGED) -> list[str]:
-        """Return one sentence a column on what is and is not told apart."""
+        """Return one sentence per column on what is and is not told apart."""
         sentences = []
         for name in names:
             higher = MEASURES[name].higher_is_better
@@ -78,8 +78,8 @@ class Comparison:
             sentences.append(verdict(name, gaps, higher_is_better=higher))
         return sentences
 
-    def table(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
-        """Return the header and the cells of a table, one row a method."""
+    def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the cells of a table, one row per method."""
         shown = [name for name in names if any(self.column(name).values())]
         columns = {name: self.intervals(name) for name in shown}
         header = ["method", *(name + _arrow(name) for name in shown)]
@@ -93,17 +93,17 @@ class Comparison:
         return header, rows
 
     def markdown(self) -> str:
-        """Return table, knobs and verdicts as Markdown."""
-        header, rows = self.table()
+        """Return table, verdicts and settings as Markdown."""
+        header, rows = self.cells()
         lines = [
             "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
         ]
-        knobs = [
+        settings = [
             f"- {method}: {', '.join(f'{key} {value}' for key, value in values.items())}"
-            for method, values in self.knobs.items()
+            for method, values in self.settings.items()
         ]
-        said = [f"- {sentence}" for sentence in self.verdicts()]
-        return "\n".join([*lines, "", *said, "", "Trained with:", "", *knobs, ""])
+        verdicts = [f"- {sentence}" for sentence in self.verdicts()]
+        return "\n".join([*lines, "", *verdicts, "", "Trained with:", "", *settings, ""])
 
     def save(self, folder: Path) -> None:
         """Write ``comparison.json`` and ``comparison.md``."""
@@ -126,10 +126,10 @@ class Comparison:
             method: {int(seed): row for seed, row in by_seed.items()}
             for method, by_seed in values["figures"].items()
         }
-        return Comparison(figures, values["knobs"])
+        return Comparison(figures, values["settings"])
 
 
-def show_figure(value: Interval, percent: bool) -> str:
+def show_figure(value: SeedMean, percent: bool) -> str:
     """Return a mean with half its interval: '81.7 ± 0.4', or only the mean of one run."""
     if not value.n:
         return "–"

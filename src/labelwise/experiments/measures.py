@@ -7,6 +7,8 @@ given for images with labels (IN) and without (OUT) apart: there such a trade sh
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from labelwise.calibrate import platt
 from labelwise.decide import best_f
-from labelwise.experiments.outcome import Outcome
+from labelwise.errors import DataError
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -30,7 +32,42 @@ from labelwise.metrics import (
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
-__all__ = ["MEASURES", "Measure", "measure", "probability_figures"]
+__all__ = ["MEASURES", "Measure", "Outcome", "measure", "probability_figures"]
+
+
+class Outcome:
+    """The predictions in the folder of a finished run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def train(self) -> Predictions:
+        """Predictions of the training images."""
+        return self._read("train")
+
+    @cached_property
+    def val(self) -> Predictions | None:
+        """Predictions of the validation images, None where the run has none."""
+        return self._read("val") if self._path("val").exists() else None
+
+    @cached_property
+    def test(self) -> Predictions:
+        """Predictions of the test images."""
+        return self._read("test")
+
+    @property
+    def held_out(self) -> Predictions:
+        """``val``, for figures that cannot do without it."""
+        if self.val is None:
+            raise DataError("this figure is fitted on a validation split, and the run has none")
+        return self.val
+
+    def _read(self, split: str) -> Predictions:
+        return Predictions.load(self._path(split))
+
+    def _path(self, split: str) -> Path:
+        return self.folder / "predictions" / f"{split}.parquet"
 
 
 @dataclass(frozen=True)

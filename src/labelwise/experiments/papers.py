@@ -5,8 +5,7 @@ budget of minutes. ``rows`` says what distinguishes the rows. Keys are those of 
 """
 
 from labelwise.experiments import columns
-from labelwise.experiments.experiment import Experiment, Row
-from labelwise.experiments.recipes import (
+from labelwise.experiments.protocols import (
     CIFAR,
     COCO,
     FROZEN,
@@ -14,6 +13,8 @@ from labelwise.experiments.recipes import (
     PRETRAINED,
     SGD,
     SOFTMAX_OR_NONE,
+    Experiment,
+    Row,
 )
 
 __all__ = ["EXPERIMENTS"]

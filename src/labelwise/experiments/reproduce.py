@@ -15,12 +15,17 @@ from typing import Any
 from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.comparison import show_figure
-from labelwise.experiments.experiment import DATASETS, Experiment
+from labelwise.experiments.jobs import (
+    Executor,
+    InProcess,
+    TrainingJob,
+    figures_of,
+    run_jobs,
+)
 from labelwise.experiments.papers import EXPERIMENTS
-from labelwise.experiments.recipes import FROZEN
-from labelwise.experiments.runs import Job, carry_out, figures_of
+from labelwise.experiments.protocols import DATASETS, FROZEN, Experiment
 from labelwise.experiments.sources import Frozen, open_table
-from labelwise.experiments.statistics import Interval, interval
+from labelwise.experiments.statistics import SeedMean, seed_mean
 from labelwise.files import replacing
 from labelwise.training.progress import Watch
 from labelwise.training.settings import Settings, read_settings
@@ -38,7 +43,7 @@ __all__ = [
 ]
 
 Say = Callable[[str], None]
-SHOWN = 3  # figures of a run that are said when it is done
+SHOWN = 3  # figures of a run that are shown when it is done
 
 
 @dataclass(frozen=True)
@@ -99,21 +104,21 @@ class Request:
 
     def deviations(self) -> list[str]:
         """Return what differs from the paper, in sentences."""
-        said = list(self.experiment.deviations)
+        found = list(self.experiment.deviations)
         notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
-        said += [f"{name}: {note}" for name, note in notes.items() if note]
+        found += [f"{name}: {note}" for name, note in notes.items() if note]
         if self.source is not None:
-            said.append(f"Data: {self.source} in place of the paper's.")
+            found.append(f"Data: {self.source} in place of the paper's.")
         if self.quick and self.frozen is None:
             changed = ", ".join(f"{key} {value}" for key, value in self.experiment.quick.items())
-            said.append(f"Quick recipe: {changed}.")
+            found.append(f"Quick recipe: {changed}.")
         if self.frozen is not None:
             changed = ", ".join(f"{key} {value}" for key, value in FROZEN.items())
-            said.append(f"Heads on the frozen features of {self.frozen.name}: {changed}.")
+            found.append(f"Heads on the frozen features of {self.frozen.name}: {changed}.")
         if self.overrides:
             changed = ", ".join(f"{key} {value}" for key, value in self.overrides.items())
-            said.append(f"By request: {changed}.")
-        return said
+            found.append(f"By request: {changed}.")
+        return found
 
 
 @dataclass(frozen=True)
@@ -121,10 +126,10 @@ class Reproduction:
     """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left."""
 
     request: Request
-    ours: Mapping[str, Mapping[str, Interval]]
+    ours: Mapping[str, Mapping[str, SeedMean]]
     left: int = 0
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
+    def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return header and cells: for each row the paper's line, then ours."""
         published = self.request.experiment.published
         own = {name: None for columns in self.ours.values() for name in columns}
@@ -145,7 +150,7 @@ class Reproduction:
     def markdown(self) -> str:
         """Return the table and the deviations as Markdown."""
         published = self.request.experiment.published
-        header, rows = self.table()
+        header, rows = self.cells()
         lines = [
             "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
         ]
@@ -179,10 +184,10 @@ def where_to_put(experiment: Experiment, root: Path) -> str:
     return f"put into {root / dataset.folder}: {dataset.how_to_get}"
 
 
-def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
+def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob]:
     """Return the run of every row and seed; rows that train the same share one run."""
-    distinct: dict[str, Job] = {}
-    jobs: dict[tuple[str, int], Job] = {}
+    distinct: dict[str, TrainingJob] = {}
+    jobs: dict[tuple[str, int], TrainingJob] = {}
     for row in request.chosen_rows():
         for seed in request.seeds:
             settings = request.settings(row, seed)
@@ -193,7 +198,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], Job]:
             held_out = request.experiment.validation or request.experiment.rows[row].hold_out
             place = folder / row / f"seed-{seed}"
             features = request.features(settings)
-            job = Job(settings, place, held_out, request.experiment.one_positive, features)
+            job = TrainingJob(settings, place, held_out, request.experiment.one_positive, features)
             jobs[row, seed] = distinct.setdefault(settings.model_dump_json(), job)
     return jobs
 
@@ -224,26 +229,22 @@ def reproduce(
     request: Request,
     folder: Path,
     *,
-    workers: int = 1,
+    executor: Executor | None = None,
     say: Say = print,
     watch: Watch | None = None,
 ) -> Reproduction:
-    """Run the table in ``folder``, or what is left of it; write and return what came out."""
+    """Run the table in ``folder``, or what is left of it; write and return what came out.
+
+    ``executor`` carries the runs out, by default one after the other in this process.
+    """
     experiment = request.experiment
     jobs = jobs_of(request, folder)
     distinct = {job.folder: job for job in jobs.values()}
-    starts = {Path(job.settings.start) for job in distinct.values() if job.settings.start}
-    waves = [
-        [job for job in distinct.values() if job.folder in starts],
-        [job for job in distinct.values() if job.folder not in starts],
-    ]
-    # Side by side, or where the seed chooses the data, every run reads its own table.
-    apart = experiment.seed_key is not None or workers > 1
-    table = open_data(request, watch)
-    shared = None if apart else table
-    running = (
-        job for wave in waves for job in carry_out(wave, workers=workers, table=shared, watch=watch)
-    )
+    data = open_data(request, watch)
+    if executor is None:
+        # Where the seed chooses the data, every run reads its own.
+        executor = InProcess(data if experiment.seed_key is None else None)
+    running = run_jobs(distinct.values(), executor=executor, watch=watch)
     figures: dict[tuple[str, int], dict[str, float]] = {}
     result = Reproduction(request, {}, len(distinct))
     for number, done in enumerate(running, 1):
@@ -263,14 +264,14 @@ def reproduce(
     return result
 
 
-def _figures(experiment: Experiment, row: str, job: Job) -> dict[str, float]:
+def _figures(experiment: Experiment, row: str, job: TrainingJob) -> dict[str, float]:
     found = figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
     return {experiment.rename.get(name, name): value for name, value in found.items()}
 
 
-def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
+def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:
     names = {name: None for run in runs for name in run}
-    return {name: interval([run[name] for run in runs if name in run]) for name in names}
+    return {name: seed_mean([run[name] for run in runs if name in run]) for name in names}
 
 
 def _finite(run: Mapping[str, float]) -> dict[str, float | None]:

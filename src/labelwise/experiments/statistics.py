@@ -14,11 +14,11 @@ from math import inf, isfinite, isinf, isnan, nan, sqrt
 import numpy as np
 from scipy.stats import t as student
 
-__all__ = ["Difference", "Interval", "compare_to_best", "interval", "paired_difference", "verdict"]
+__all__ = ["Difference", "SeedMean", "compare_to_best", "paired_difference", "seed_mean", "verdict"]
 
 
 @dataclass(frozen=True)
-class Interval:
+class SeedMean:
     """A mean over n runs with its 95 % interval; infinite with one run."""
 
     mean: float
@@ -38,24 +38,24 @@ class Difference:
 
     first: str
     second: str
-    interval: Interval
+    over_seeds: SeedMean
     p_value: float
     distinguishable: bool = False
 
 
-def interval(values: Sequence[float]) -> Interval:
+def seed_mean(values: Sequence[float]) -> SeedMean:
     """Return the mean of the values that are defined, with its 95 % interval over runs.
 
     One that is infinite makes the mean so: the others' would flatter.
     """
     kept = np.array([value for value in values if not isnan(value)])
     if not len(kept):
-        return Interval(nan, nan, nan, 0)
+        return SeedMean(nan, nan, nan, 0)
     mean = float(kept.mean())
     if len(kept) == 1 or isinf(mean):
-        return Interval(mean, -inf, inf, len(kept))
+        return SeedMean(mean, -inf, inf, len(kept))
     half = float(student.ppf(0.975, len(kept) - 1) * kept.std(ddof=1) / sqrt(len(kept)))
-    return Interval(mean, mean - half, mean + half, len(kept))
+    return SeedMean(mean, mean - half, mean + half, len(kept))
 
 
 def paired_difference(
@@ -64,7 +64,7 @@ def paired_difference(
     """Return ``values[first] - values[second]`` over the seeds that both have."""
     seeds = sorted(set(values[first]) & set(values[second]))
     gaps = [values[first][seed] - values[second][seed] for seed in seeds]
-    over_seeds = interval(gaps)
+    over_seeds = seed_mean(gaps)
     if over_seeds.n < 2:
         return Difference(first, second, over_seeds, 1.0)
     spread = float(np.std(gaps, ddof=1)) / sqrt(over_seeds.n)
@@ -78,7 +78,7 @@ def compare_to_best(
     values: Mapping[str, Mapping[int, float]], *, higher_is_better: bool
 ) -> list[Difference]:
     """Return the difference of every method to the best one, decided together by Holm's rule."""
-    means = {name: interval(list(by_seed.values())).mean for name, by_seed in values.items()}
+    means = {name: seed_mean(list(by_seed.values())).mean for name, by_seed in values.items()}
     defined = {name: mean for name, mean in means.items() if isfinite(mean)}
     if len(defined) < 2:
         return []
@@ -88,7 +88,7 @@ def compare_to_best(
     decided, still = [], True
     for rank, gap in enumerate(gaps):
         still = still and gap.p_value <= 0.05 / (len(gaps) - rank)
-        decided.append(Difference(gap.first, gap.second, gap.interval, gap.p_value, still))
+        decided.append(Difference(gap.first, gap.second, gap.over_seeds, gap.p_value, still))
     return decided
 
 
@@ -97,7 +97,7 @@ def verdict(metric: str, differences: Sequence[Difference], *, higher_is_better:
     if not differences:
         return f"{metric}: fewer than two methods have a value, so there is nothing to compare."
     best = differences[0].second
-    runs = min(gap.interval.n for gap in differences)
+    runs = min(gap.over_seeds.n for gap in differences)
     if runs < 2:
         return f"{metric}: {best} is ahead, but one seed cannot tell luck from skill."
     behind = [gap.first for gap in differences if gap.distinguishable]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from labelwise.experiments.comparison import JUDGED, Comparison, show_figure
 from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import interval
+from labelwise.experiments.statistics import seed_mean
 from labelwise.files import replacing
 from labelwise.markup import (
     UNDEFINED,
@@ -38,7 +38,7 @@ RULES = {
     "of the test images. Where the data has no validation split, a tenth of the training "
     "images is taken for it, once.",
     "Seeds": "Runs of one seed share data, order and start, so methods are compared seed by seed.",
-    "Interval": "Mean ± t(n − 1, 97.5 %) s / √n over the n seeds. It holds what training chance "
+    "SeedMean": "Mean ± t(n − 1, 97.5 %) s / √n over the n seeds. It holds what training chance "
     "does, not which images happened to be in the test split. One seed has no interval.",
     "Told apart": "The paired differences of every method to the best one, held together against "
     "5 % by Holm's rule, within one measure. Not told apart does not mean equal.",
@@ -86,7 +86,7 @@ def comparison_page(comparison: Comparison, *, data: str = "", tries: int | None
             ("price", "Price of a low MMC", price(comparison)),
             ("search", "Search", search(comparison)),
             ("table", "All numbers", all_numbers(comparison)),
-            ("knobs", "Settings", knobs(comparison)),
+            ("settings", "Settings", chosen_settings(comparison)),
             ("how", "How", how(comparison, tries)),
         ],
     )
@@ -141,7 +141,7 @@ def _verdict_doubt(comparison: Comparison, name: str) -> str:
 
 def all_numbers(comparison: Comparison) -> Markup:
     """Return the section: one row a measure, one column a method, the best of each row bold."""
-    header, cells = comparison.table(list(MEASURES))
+    header, cells = comparison.cells(list(MEASURES))
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     rows: list[list[str | Cell]] = [
         [title, *(Cell(row[place], strong=standing.get(row[0]) == "best") for row in cells)]
@@ -179,17 +179,17 @@ def all_numbers(comparison: Comparison) -> Markup:
     )
 
 
-def knobs(comparison: Comparison) -> Markup | None:
+def chosen_settings(comparison: Comparison) -> Markup | None:
     """Return the section, or nothing where no settings are known."""
-    names = list(dict.fromkeys(name for values in comparison.knobs.values() for name in values))
+    names = list(dict.fromkeys(name for values in comparison.settings.values() for name in values))
     if not names:
         return None
     rows = [
         [method, *(str(values.get(name, UNDEFINED)) for name in names)]
-        for method, values in comparison.knobs.items()
+        for method, values in comparison.settings.items()
     ]
     return section(
-        "knobs",
+        "settings",
         "Settings chosen",
         paragraph("What each method was trained with; everything else is the same for all."),
         table(["method", *names], rows, caption="A dash: the method has no such setting."),
@@ -199,7 +199,7 @@ def knobs(comparison: Comparison) -> Markup | None:
 def _run_cell(value: float | None, percent: bool) -> Cell:
     if value is None:
         return Cell(UNDEFINED)
-    return Cell(show_figure(interval([value]), percent), value)
+    return Cell(show_figure(seed_mean([value]), percent), value)
 
 
 def how(comparison: Comparison, tries: int | None = None) -> Markup:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from labelwise.experiments.comparison import Comparison, show_figure
 from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import Difference, Interval, compare_to_best, interval
+from labelwise.experiments.statistics import Difference, SeedMean, compare_to_best, seed_mean
 from labelwise.markup import Markup, figure, join, paragraph, section, table, tag
 from labelwise.report.charts import Series, line_chart
 from labelwise.report.points import Dots, NamedPoint, dot_plot, named_points
@@ -81,7 +81,7 @@ Standing = Literal["best", "level", "behind", "only"]
 TONES = 8  # colours of the style sheet; further methods have them again, dashed
 
 
-def present(comparison: Comparison, name: str) -> dict[str, Interval]:
+def present(comparison: Comparison, name: str) -> dict[str, SeedMean]:
     """Return the mean and interval of a column, of the methods that have a value there."""
     found = comparison.intervals(name)
     return {method: value for method, value in found.items() if isfinite(value.mean)}
@@ -109,7 +109,7 @@ def best_of(comparison: Comparison, name: str) -> str | None:
 
 def runs_shared(comparison: Comparison, name: str) -> int:
     """Return on how many seeds methods and the best one were compared, at the least."""
-    return min((gap.interval.n for gap in _gaps(comparison, name)), default=0)
+    return min((gap.over_seeds.n for gap in _gaps(comparison, name)), default=0)
 
 
 def scale(name: str) -> float:
@@ -279,8 +279,8 @@ def paid(comparison: Comparison, part: str) -> list[Paid]:
         column = f"log loss {part} {'before' if _has_own_link(comparison, method) else 'after'}"
         losses = comparison.column(column)[method]
         if quiet:
-            mmc = 100 * interval(list(quiet.values())).mean
-            loss = interval(list(losses.values())).mean if losses else inf
+            mmc = 100 * seed_mean(list(quiet.values())).mean
+            loss = seed_mean(list(losses.values())).mean if losses else inf
             seeds = [(100 * quiet[seed], losses[seed]) for seed in losses]
             found.append(Paid(method, column, mmc, loss, seeds))
     return found

@@ -162,12 +162,12 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
 
 
 def _price(zero: ZeroLabel) -> list[Markup]:
-    if not zero.quietness:
+    if not zero.by_stage:
         return []
-    header = ["", *(STAGES[row.stage] for row in zero.quietness)]
-    cells = [["MMC", *(percent(row.mmc) for row in zero.quietness)]]
+    header = ["", *(STAGES[row.stage] for row in zero.by_stage)]
+    cells = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
     for name, field in LOSSES.items():
-        cells.append([name, *(plain(getattr(row, field)) for row in zero.quietness)])
+        cells.append([name, *(plain(getattr(row, field)) for row in zero.by_stage)])
     return [
         tag("h3", "The price of a low MMC"),
         paragraph(

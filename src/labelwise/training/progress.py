@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Bars", "Lines", "OfMany", "Silent", "Watch", "make_watch"]
+__all__ = ["Bars", "Lines", "NamedWatch", "Silent", "Watch", "make_watch"]
 
 
 class Watch(ABC):
@@ -125,7 +125,7 @@ class Bars(Watch):
         self._progress.stop()
 
 
-class OfMany(Watch):
+class NamedWatch(Watch):
     """One of many runs: the bar of another watch, under the run's name, without its lines."""
 
     def __init__(self, watch: Watch, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Pace: how long runs will take, from a short one that is really carried out."""
+"""Estimates: how long runs will take, from a short one that is really carried out."""
 
 import json
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from labelwise.data import LabelTable
-from labelwise.experiments.runs import Job
+from labelwise.experiments.jobs import TrainingJob
 from labelwise.training.execution import compiles
-from labelwise.training.progress import OfMany, Watch
+from labelwise.training.progress import NamedWatch, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
-__all__ = ["Pace", "measure_pace", "seconds_of"]
+__all__ = ["Speed", "measure_speed", "seconds_of"]
 
-SAME_PACE = {  # settings that change what is learnt, not how fast
+SAME_SPEED = {  # settings that change what is learnt, not how fast
     *("method", "options", "weights", "start", "seed", "data_options"),
     *("recipe", "calibrate", "rule", "zero_share"),
 }
@@ -27,7 +27,7 @@ STEPS = {"cuda": 12, "cpu": 4}  # of the epochs that are timed; a GPU must warm 
 
 
 @dataclass(frozen=True)
-class Pace:
+class Speed:
     """What a short run showed: the seconds of start, compilation and evaluation, and the rate."""
 
     once: float
@@ -45,8 +45,8 @@ class Pace:
         return self.once + (epochs * len(splits["train"]) + predicted / 3) / self.images_per_second
 
 
-def measure_pace(settings: Settings, table: LabelTable, watch: Watch | None = None) -> Pace:
-    """Return the pace of a run, from a few real steps on some training images."""
+def measure_speed(settings: Settings, table: LabelTable, watch: Watch | None = None) -> Speed:
+    """Return the speed of a run, from a few real steps on some training images."""
     split = table.splits()["train"]
     on_gpu = torch.cuda.is_available() and settings.hardware.accelerator in ("auto", "cuda")
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -60,23 +60,23 @@ def measure_pace(settings: Settings, table: LabelTable, watch: Watch | None = No
     )
     begun = perf_counter()
     with TemporaryDirectory() as folder:
-        timed = watch and OfMany(watch, f"timing {settings.method}")
+        timed = watch and NamedWatch(watch, f"timing {settings.method}")
         train(Settings(**values), Path(folder), table=sample, watch=timed)
         lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     first, last = (line for line in map(json.loads, lines) if "epoch" in line)
     steady = float(last["seconds"]) - float(first["seconds"])
-    return Pace(perf_counter() - begun - 2 * steady, float(last["images_per_second"]))
+    return Speed(perf_counter() - begun - 2 * steady, float(last["images_per_second"]))
 
 
 def seconds_of(
-    jobs: Iterable[Job], table: LabelTable, watch: Watch | None = None
+    jobs: Iterable[TrainingJob], table: LabelTable, watch: Watch | None = None
 ) -> dict[Path, float]:
     """Return an estimate of the seconds of each job; those of one network are timed once."""
-    paces: dict[str, Pace] = {}
+    speeds: dict[str, Speed] = {}
     found = {}
     for job in jobs:
-        network = job.settings.model_dump_json(exclude=SAME_PACE)
-        if network not in paces:
-            paces[network] = measure_pace(job.settings, table, watch)
-        found[job.folder] = paces[network].seconds(job.settings.recipe.epochs, table)
+        network = job.settings.model_dump_json(exclude=SAME_SPEED)
+        if network not in speeds:
+            speeds[network] = measure_speed(job.settings, table, watch)
+        found[job.folder] = speeds[network].seconds(job.settings.recipe.epochs, table)
     return found

@@ -1,0 +1,228 @@
+"""Jobs: training runs, what carries them out, and what each of them cost.
+
+A finished run is recognised by its folder and not repeated; a killed one goes on. How runs are
+carried out is given: an executor takes jobs and yields each as it finishes. :class:`InProcess`
+runs them one after the other, :class:`LocalProcesses` side by side, each worker process keeping
+its data between runs. On one GPU small runs fill each other's gaps; on a CPU they only share the
+cores. Another executor (a cluster's) calls :func:`run_job` where it likes.
+"""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+from typing import Protocol
+
+import torch
+
+from labelwise.data import LabelTable
+from labelwise.experiments.measures import Outcome
+from labelwise.experiments.sources import Frozen, open_table
+from labelwise.files import replacing
+from labelwise.training.progress import NamedWatch, Watch
+from labelwise.training.run import train
+from labelwise.training.settings import Settings
+
+__all__ = [
+    "Executor",
+    "FigureFunction",
+    "InProcess",
+    "LocalProcesses",
+    "TrainingJob",
+    "default_workers",
+    "figures_of",
+    "peak_memory",
+    "run_job",
+    "run_jobs",
+    "start_peak_memory",
+]
+
+Figures = dict[str, float]
+FigureFunction = Callable[[Outcome], Figures]
+COST = "cost.json"
+REPORT_SECONDS = 30.0  # between two messages on the progress of runs side by side
+PROCESS = Path("/proc/self")
+HIGH_WATER = "VmHWM:"  # Linux: the high-water mark of resident memory
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One run: its settings, its folder, and what is done to its data first.
+
+    ``hold_out`` takes validation rows from train; ``one_positive`` leaves one known label to each
+    training image; ``frozen`` puts features in the place of images.
+    """
+
+    settings: Settings
+    folder: Path
+    hold_out: bool = True
+    one_positive: bool = False
+    frozen: Frozen | None = None
+
+
+class Executor(Protocol):
+    """What carries jobs out."""
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run all jobs, in any order, and yield each as it finishes."""
+
+
+def run_jobs(
+    jobs: Iterable[TrainingJob], *, executor: Executor | None = None, watch: Watch | None = None
+) -> Iterator[TrainingJob]:
+    """Run each distinct job once and yield it as it finishes; those others start from come first.
+
+    ``executor`` carries the jobs out, by default one after the other in this process; ``watch``
+    is shown their progress.
+    """
+    distinct = {job.folder: job for job in jobs}
+    starts = {Path(job.settings.start) for job in distinct.values() if job.settings.start}
+    carried_out = executor or InProcess()
+    for first in (True, False):
+        wave = [job for job in distinct.values() if (job.folder in starts) == first]
+        if wave:
+            yield from carried_out(wave, watch)
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Runs jobs one after the other in this process; ``table`` spares reading the data."""
+
+    table: LabelTable | None = None
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs in their order."""
+        for job in jobs:
+            yield run_job(job, self.table, watch)
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Runs jobs side by side in ``workers`` processes, which end with this one."""
+
+    workers: int
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs; ``watch`` is told now and then how far they are."""
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
+            pending = {pool.submit(run_job, job): job for job in jobs}
+            try:
+                while pending:
+                    done, _ = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        del pending[future]
+                        yield future.result()
+                    text = "; ".join(filter(None, map(_progress_of, pending.values())))
+                    if watch is not None and text and not done:
+                        watch.say(text)
+            finally:
+                for future in pending:
+                    future.cancel()
+
+
+def run_job(
+    job: TrainingJob, table: LabelTable | None = None, watch: Watch | None = None
+) -> TrainingJob:
+    """Train one job, or what is left of it, note what it cost, and return it."""
+    begun = perf_counter()
+    start_peak_memory()
+    if table is None:
+        options = json.dumps(job.settings.data_options)
+        table = _table(job.settings.data, options, job.hold_out, job.one_positive, job.frozen)
+    # A finished run returns at once; one begun with other settings is refused.
+    train(job.settings, job.folder, table=table, watch=watch and NamedWatch(watch, _name(job)))
+    path = job.folder / COST
+    if path.exists():
+        return job
+    cost = {"seconds": perf_counter() - begun, **peak_memory()}
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(cost), encoding="utf-8")
+    return job
+
+
+def figures_of(folder: Path, function: FigureFunction) -> Figures:
+    """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
+    cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
+    return function(Outcome(folder)) | cost
+
+
+def default_workers() -> int:
+    """Return how many runs to carry out side by side: four on a GPU under MPS, else two, or one.
+
+    A second run fills the time in which the first compiles, checkpoints and is evaluated. Only
+    under NVIDIA's MPS do runs compute at the same time; else they take turns on the GPU.
+    """
+    if not torch.cuda.is_available():
+        return 1
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return 4 if (pipes / "control").exists() else 2
+
+
+def start_peak_memory() -> None:
+    """Forget earlier peaks of this process's memory, where the system can."""
+    with suppress(OSError):  # elsewhere the host's peak is that of the whole process
+        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory() -> Figures:
+    """Return "host MB" where the system tells it, and "GPU MB" where there is a GPU."""
+    peaks: Figures = {}
+    with suppress(OSError):
+        lines = (PROCESS / "status").read_text(encoding="ascii").splitlines()
+        marks = [float(line.split()[1]) / 1024 for line in lines if line.startswith(HIGH_WATER)]
+        if marks:
+            peaks["host MB"] = marks[0]
+    if torch.cuda.is_available():
+        peaks["GPU MB"] = torch.cuda.max_memory_allocated() / 2**20
+    return peaks
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it is killed; its run can be continued."""
+    parent = multiprocessing.parent_process()
+
+    def wait_and_end() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait_and_end, daemon=True).start()
+
+
+def _name(job: TrainingJob) -> str:
+    return f"{job.folder.parent.name}, {job.folder.name}"
+
+
+def _progress_of(job: TrainingJob) -> str:
+    """Return the epoch a run is at and its time left, or its step in the first epoch."""
+    metrics = job.folder / "metrics.jsonl"
+    text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # the last line may still be being written
+    records = [json.loads(line) for line in whole.splitlines()]
+    if not records:
+        return ""
+    last = next((record for record in reversed(records) if "epoch" in record), None)
+    if last is None:
+        return f"{_name(job)}: step {records[-1]['step']}"
+    done, epochs = last["epoch"], job.settings.recipe.epochs
+    left = last["seconds"] / done * (epochs - done) / 60
+    return f"{_name(job)}: epoch {done}/{epochs}, {left:,.1f} min left"
+
+
+@lru_cache(maxsize=1)
+def _table(
+    data: str, options: str, hold_out: bool, one_positive: bool, frozen: Frozen | None
+) -> LabelTable:
+    return open_table(
+        data, json.loads(options), hold_out=hold_out, one_positive=one_positive, frozen=frozen
+    )

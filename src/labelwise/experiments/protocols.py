@@ -1,0 +1,196 @@
+"""Protocols: what an experiment of a paper consists of, its data, and the settings rows share.
+
+SGD, CIFAR, COCO   as the papers state them, gaps filled from their code
+GOOD_CIFAR         good settings for minutes: one-cycle, batch 128, stronger weight decay
+SOFTMAX_OR_NONE    our answer to CIFAR60+40: GOOD_CIFAR, longer, with stronger augmentation
+PRETRAINED         our better answer: an ImageNet network, pictures scaled up to 192 pixels
+FROZEN             a head on the frozen features of a pretrained backbone: seconds
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from labelwise.experiments.measures import Outcome
+from labelwise.experiments.published import PUBLISHED, PublishedTable
+
+__all__ = [
+    "CIFAR",
+    "COCO",
+    "DATASETS",
+    "FROZEN",
+    "GOOD_CIFAR",
+    "PRETRAINED",
+    "SGD",
+    "SOFTMAX_OR_NONE",
+    "Dataset",
+    "Experiment",
+    "Row",
+    "Values",
+]
+
+Values = Mapping[str, Any]
+Figures = Callable[[Outcome], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set of the papers: its reader, its folder below the data root, where to get it."""
+
+    format: str
+    folder: str
+    how_to_get: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """What distinguishes a row: its settings, and where it differs from the rest of its table.
+
+    ``figures`` replaces the table's, ``hold_out`` takes validation images nevertheless, ``runs``
+    says when it is run, and ``note`` is said with the deviations if it is. It starts where the row
+    ``after`` ended, of the same seed.
+    """
+
+    values: Values
+    figures: Figures | None = None
+    hold_out: bool = False
+    runs: Literal["always", "if named", "not with --quick"] = "always"
+    note: str = ""
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One printed table as runs: the data, the rows, the recipe, the figures, what differs.
+
+    ``figures`` computes printed columns from a run; ``rename`` maps its names to the printed ones.
+    ``validation`` says that images are held out for what is fitted after training;
+    ``one_positive`` that training images keep one known label each.
+    ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
+    """
+
+    table: str
+    data: str
+    rows: Mapping[str, Row]
+    protocol: Values
+    quick: Values
+    figures: Figures
+    rename: Mapping[str, str] = field(default_factory=dict)
+    data_options: Values = field(default_factory=dict)
+    validation: bool = True
+    one_positive: bool = False
+    seed_key: str | None = None
+    deviations: tuple[str, ...] = ()
+
+    @property
+    def published(self) -> PublishedTable:
+        """What the paper prints."""
+        return PUBLISHED[self.table]
+
+
+DATASETS: dict[str, Dataset] = {
+    "cifar100": Dataset(
+        "cifar100",
+        "cifar-100-binary",
+        "the binary version of CIFAR-100: train.bin, test.bin and fine_label_names.txt",
+    ),
+    "cifar60+40": Dataset(
+        "cifar60+40",
+        "cifar-100-binary",
+        "the binary version of CIFAR-100: train.bin, test.bin and fine_label_names.txt",
+    ),
+    "coco": Dataset(
+        "coco2014",
+        "coco",
+        "MS-COCO 2014: annotations/instances_{train,val}2014.json, train2014/ and val2014/",
+    ),
+    "nus-wide": Dataset(
+        "nuswide",
+        "nus-wide",
+        "NUS-WIDE: ImageList/, Groundtruth/TrainTestLabels/ and Flickr/",
+    ),
+    "plantnet": Dataset(
+        "plantnet",
+        "plantnet_300K",
+        "Pl@ntNet-300K: images_train/, images_val/ and images_test/, one folder per species",
+    ),
+}
+
+
+SGD: Values = {
+    "recipe.optimizer.name": "sgd",
+    "recipe.optimizer.momentum": 0.9,
+    "recipe.optimizer.weight_decay": 1e-4,
+    "recipe.keep": "last",
+    "precision": "bf16",
+}
+CIFAR: Values = {
+    **SGD,
+    "augment": "crop-flip",
+    "recipe.optimizer.nesterov": False,
+    "recipe.optimizer.lr": 0.1,
+    "recipe.schedule.name": "step",
+    "recipe.schedule.milestones": [0.5, 0.75],
+    "recipe.prior_bias": False,
+    "batch_size": 64,
+    "calibrate": "none",
+}
+GOOD_CIFAR: Values = {
+    "recipe.epochs": 30,
+    "recipe.schedule.name": "one-cycle",
+    "recipe.schedule.rise": 0.2,
+    "recipe.optimizer.weight_decay": 5e-4,
+    "recipe.optimizer.nesterov": True,
+    "batch_size": 128,
+}
+SOFTMAX_OR_NONE: Values = {
+    **GOOD_CIFAR,
+    "method": "softmax-or-none",
+    "augment": "crop-flip+trivial",
+    "mirror": True,
+    "recipe.epochs": 70,
+    "recipe.ema": 0.999,
+    "recipe.prior_bias": True,
+}
+PRETRAINED: Values = {
+    **SOFTMAX_OR_NONE,
+    "backbone": "tf_efficientnet_lite0",
+    "weights": "pretrained",
+    "image_size": 192,
+    "squash": True,
+    "augment": "shift+flip+trivial",
+    "recipe.epochs": 8,
+    "recipe.ema": 0.998,
+    "recipe.optimizer.name": "adamw",
+    "recipe.optimizer.lr": 8e-4,
+    "recipe.optimizer.weight_decay": 0.05,
+}
+COCO: Values = {
+    **SGD,
+    "augment": "resized-crop",
+    "recipe.optimizer.lr": 0.01,
+    "recipe.optimizer.backbone_lr": 0.1,
+    "recipe.epochs": 40,
+    "recipe.schedule.name": "cosine",
+    "weights": "pretrained",
+    "calibrate": "none",
+}
+FROZEN: Values = {
+    "backbone": "identity",
+    "image_size": None,
+    "squash": False,
+    "freeze": 0,
+    "augment": "none",
+    "mirror": False,
+    "recipe.optimizer.name": "adamw",
+    "recipe.optimizer.lr": 5e-4,
+    "recipe.optimizer.weight_decay": 0.05,
+    "recipe.optimizer.backbone_lr": 1.0,
+    "recipe.schedule.name": "one-cycle",
+    "recipe.epochs": 15,
+    "recipe.ema": 0.0,
+    "recipe.prior_bias": True,
+    "batch_size": 256,
+    "weights": None,
+    "precision": "32",
+}
