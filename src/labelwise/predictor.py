@@ -1,33 +1,40 @@
 """Predictor: what is deployed. Backbone, head, link, rule, label names; no training state.
 
-A model folder holds ``model.safetensors`` (the weights) and ``model.json`` (everything else, the
-versions it was written with, and the hash of the weights it belongs to).
+A model folder holds ``model.safetensors`` (the weights) and ``model.json``, a :class:`ModelSpec`:
+everything else, the versions it was written with, and the hash of the weights it belongs to. Link
+and rule can be read from it without the weights.
 """
 
 import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
-from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from labelwise import __version__
 from labelwise.backbones import Backbone, Transform, create_backbone
+from labelwise.data import ImageSource, as_images
+from labelwise.data.images import Picture
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.files import load_tensors, replacing, save_tensors
 from labelwise.heads import Head
 from labelwise.links import Link
 from labelwise.methods import HEADS, link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.scoring import Scored, raise_failure, score, scored
 from labelwise.types import LabelSpace, Outputs, nearest
 
-__all__ = ["Answers", "HeadSpec", "Model", "Predictor", "find_head"]
+__all__ = ["MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "Model", "ModelSpec", "Predictor", "find_head"]
 
+MODEL_FILE = "model.json"
+WEIGHTS_FILE = "model.safetensors"
 FORMAT = 1
 
 
@@ -43,11 +50,18 @@ class Model(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         """Return the outputs of the head."""
-        outputs: Outputs = self.head(self.backbone(images))
+        return self.outputs_and_features(images)[0]
+
+    def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
+        """Return the outputs of the head and the feature map (B, D, h, w) they come from."""
+        features: Tensor = self.backbone(images)
+        outputs: Outputs = self.head(features)
         if not self.mirrored or self.training or images.ndim < 4:
-            return outputs
-        other: Outputs = self.head(self.backbone(images.flip(-1)))
-        return Outputs((outputs.logits + other.logits) / 2, outputs.aux)
+            return outputs, features
+        mirrored: Tensor = self.backbone(images.flip(-1))
+        other: Outputs = self.head(mirrored)
+        both = Outputs((outputs.logits + other.logits) / 2, outputs.aux)
+        return both, (features + mirrored.flip(-1)) / 2
 
 
 def find_head(name: str) -> Callable[..., Head]:
@@ -62,7 +76,7 @@ class HeadSpec:
     """The name and options a head was made from, so that it can be made again."""
 
     name: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def make(self, channels: int, num_labels: int) -> Head:
         """Return a new head for feature maps of ``channels``."""
@@ -73,12 +87,110 @@ class HeadSpec:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a predictor says of N images: probabilities (N, K) and label sets (N, K)."""
+class BackboneSpec:
+    """The name of a backbone and how many channels its feature map has."""
 
-    logits: Tensor
-    probs: Tensor
-    sets: Tensor
+    name: str
+    channels: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class ModelSpec(BaseModel):
+    """What ``model.json`` says: all of a model but its weights. Written and read by this class.
+
+    ``link`` and ``rule`` are specs (plain data); :attr:`made_link` and :attr:`made_rule` are the
+    objects. A spec that exists is whole: its link and rule can be made and fit the labels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+    format: Literal[1] = 1
+    versions: dict[str, str] = Field(default_factory=lambda: _versions())
+    method: str = ""
+    labels: tuple[str, ...]
+    backbone: BackboneSpec
+    transform: Transform
+    head: HeadSpec
+    mirrored: bool = False  # models of 0.1 do not say
+    link: dict[str, Any] | None
+    rule: dict[str, Any]
+    promises: tuple[dict[str, Any], ...] = ()
+    weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ModelSpec":
+        """Try the link and the rule on one row, so that a wrong width is found here."""
+        columns = len(self.space)
+        row = torch.zeros(1, columns, dtype=torch.float64)
+        for name, use in (("link", self._use_link), ("rule", self._use_rule)):
+            try:
+                shape = tuple(use(row).shape)
+            except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"the {name} cannot be used: {_one_line(error)}") from None
+            if shape != (1, columns):
+                raise ValueError(f"the {name} must fit {columns} labels, got {shape[-1]} columns")
+        return self
+
+    def _use_link(self, row: Tensor) -> Tensor:
+        return row if self.made_link is None else self.made_link.log_probs(row)[0]
+
+    def _use_rule(self, row: Tensor) -> Tensor:
+        return self.made_rule(row)
+
+    @cached_property
+    def space(self) -> LabelSpace:
+        """The labels."""
+        try:
+            return LabelSpace(self.labels)
+        except LabelwiseError as error:
+            raise ValueError(str(error)) from None
+
+    @cached_property
+    def made_link(self) -> Link | None:
+        """The link, None if the logits only rank labels."""
+        return None if self.link is None else link_from_spec(self.link)
+
+    @cached_property
+    def made_rule(self) -> Rule:
+        """The rule."""
+        return rule_from_spec(self.rule)
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file; an interrupted write leaves the old file whole."""
+        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> "ModelSpec":
+        """Return what a ``model.json`` says, or raise with the one thing that is wrong."""
+        try:
+            facts = json.loads(Path(path).read_bytes())
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path} does not exist; give the folder of a finished run"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} is not JSON: {_one_line(error)}") from None
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
+            raise CheckpointError(f"{path} must have format {FORMAT}, got {got!s:.40}")
+        try:
+            return ModelSpec.model_validate(facts)
+        except ValidationError as error:
+            raise CheckpointError(f"{path} is not usable: {_first(error)}") from None
+
+    def build(self) -> "Predictor":
+        """Return the predictor this describes, with new weights."""
+        backbone = create_backbone(
+            self.backbone.name, image_size=self.transform.size, channels=self.backbone.channels
+        )
+        backbone.transform = self.transform
+        head = self.head.make(backbone.channels, len(self.space))
+        model = Model(backbone, head, mirrored=self.mirrored).eval()
+        parts = (self.head, self.space, self.made_link, self.made_rule, self.method)
+        return Predictor(model, *parts, self.promises)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +198,7 @@ class Predictor:
     """A trained model with the link that makes its logits probabilities and the rule of its sets.
 
     ``link is None`` means that the logits only rank labels; asking for probabilities then raises.
+    It is a :class:`~labelwise.scoring.Scorer`: link and rule stay on the CPU, where they are used.
     """
 
     model: Model
@@ -94,6 +207,7 @@ class Predictor:
     link: Link | None
     rule: Rule
     method: str = ""
+    promises: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def transform(self) -> Transform:
@@ -107,114 +221,127 @@ class Predictor:
 
     def to(self, device: torch.device | str) -> "Predictor":
         """Return this predictor with its weights on another device."""
-        link = None if self.link is None else self.link.to(device)
-        return replace(self, model=self.model.to(device), link=link)
+        return replace(self, model=self.model.to(device))
 
-    @torch.inference_mode()
     def logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits (N, K) of transformed images (N, 3, H, W) or feature rows (N, D)."""
-        self.model.eval()
-        outputs: Outputs = self.model(inputs.to(self.device))
-        return outputs.logits.float()
+        """Return the logits (N, K) of inputs on any device.
 
-    def answers(self, logits: Tensor) -> Answers:
-        """Return the probabilities and label sets of logits."""
-        if self.link is None:
-            raise LabelwiseError(
-                f"this {self.method or 'model'} ranks labels and has no probabilities; "
-                "calibrate it first with `labelwise calibrate`"
-            )
-        probs = self.link(logits)
-        return Answers(logits, probs, self.rule(probs))
+        uint8 pixels (N, 3, H, W) are normalised; float inputs are taken as they are: normalised
+        images, or feature rows (N, D).
+        """
+        with torch.inference_mode():
+            self.model.eval()
+            outputs: Outputs = self.model(self.transform.inputs(inputs.to(self.device)))
+            return outputs.logits.float()
 
-    def predict(self, images: Sequence[Image.Image], *, batch_size: int = 64) -> Answers:
-        """Return the probabilities and label sets of RGB pictures of any size."""
+    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits (N, K) and the features of the backbone, the mean over places."""
+        with torch.inference_mode():
+            self.model.eval()
+            values = self.transform.inputs(inputs.to(self.device))
+            outputs, features = self.model.outputs_and_features(values)
+            pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
+            return outputs.logits.float(), pooled.float()
+
+    def predict(
+        self,
+        images: ImageSource | Picture | Sequence[Picture],
+        *,
+        batch_size: int = 64,
+        workers: int | None = None,
+    ) -> Scored:
+        """Return the probabilities and label sets of pictures: paths, arrays, Pillow images.
+
+        One picture, or many. One that cannot be read raises its ImageError;
+        :func:`labelwise.scoring.score` goes on with the others.
+        """
         parts = []
-        for at in range(0, len(images), batch_size):
-            inputs = [self.transform(image) for image in images[at : at + batch_size]]
-            parts.append(self.logits(torch.stack(inputs)))
-        empty = torch.empty(0, len(self.space), device=self.device)
-        return self.answers(torch.cat([empty, *parts]))
+        source = as_images(images)
+        for part in score(self, source, batch_size=batch_size, workers=workers):
+            raise_failure(part)
+            parts.append(part)
+        nothing = torch.empty(0, len(self.space))
+        return Scored.join(parts or [scored(self, nothing)])
 
     def save(self, folder: Path) -> None:
         """Write ``model.safetensors`` and ``model.json`` to ``folder``."""
         folder = Path(folder)
-        with replacing(folder / "model.safetensors") as temporary:
+        with replacing(folder / WEIGHTS_FILE) as temporary:
             save_tensors(temporary, self.model.state_dict())
             digest = _digest(temporary)
+        self.spec(digest).save(folder / MODEL_FILE)
+
+    def spec(self, weights_sha256: str) -> ModelSpec:
+        """Return the description of this predictor with weights of that hash."""
         backbone = self.model.backbone
-        facts = {
-            "format": FORMAT,
-            "versions": {
-                "labelwise": __version__,
-                "torch": str(torch.__version__),
-                "python": ".".join(map(str, sys.version_info[:3])),
-            },
-            "method": self.method,
-            "labels": self.space.names,
-            "backbone": {"name": backbone.name, "channels": backbone.channels},
-            "transform": backbone.transform.spec(),
-            "head": asdict(self.head),
-            "mirrored": self.model.mirrored,
-            "link": None if self.link is None else link_to_spec(self.link),
-            "rule": rule_to_spec(self.rule),
-            "weights_sha256": digest,
-        }
-        with replacing(folder / "model.json") as temporary:
-            temporary.write_text(json.dumps(facts, indent=2, ensure_ascii=False), encoding="utf-8")
+        return ModelSpec(
+            method=self.method,
+            labels=self.space.names,
+            backbone=BackboneSpec(backbone.name, backbone.channels),
+            transform=backbone.transform,
+            head=self.head,
+            mirrored=self.model.mirrored,
+            link=None if self.link is None else link_to_spec(self.link),
+            rule=rule_to_spec(self.rule),
+            promises=tuple(dict(promise) for promise in self.promises),
+            weights_sha256=weights_sha256,
+        )
 
     @staticmethod
-    def load(folder: Path, device: torch.device | str = "cpu") -> "Predictor":
+    def load(folder: str | Path, device: torch.device | str = "cpu") -> "Predictor":
         """Return the predictor saved in ``folder``."""
         folder = Path(folder)
-        facts = _read_facts(folder / "model.json")
-        weights = folder / "model.safetensors"
+        spec = ModelSpec.load(folder / MODEL_FILE)
+        weights = folder / WEIGHTS_FILE
         try:
             digest = _digest(weights)
         except OSError as error:
             raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from None
         try:
-            if digest != facts["weights_sha256"]:
+            if digest != spec.weights_sha256:
                 raise ValueError(
                     "model.safetensors is damaged or belongs to another model.json; "
                     "delete it and run the training command again, or copy both files together"
                 )
-            predictor = _rebuilt(facts)
-            predictor.model.load_state_dict(load_tensors(weights))
+            predictor = spec.build()
+            predictor.model.load_state_dict(_numbers(load_tensors(weights)))
         except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{folder} holds no usable model: {error}") from error
+            raise CheckpointError(f"{folder} holds no usable model: {_one_line(error)}") from error
         return predictor.to(device)
 
 
-def _rebuilt(facts: dict[str, Any]) -> Predictor:
-    """Return the predictor that a ``model.json`` describes, with new weights."""
-    space, transform = LabelSpace(tuple(facts["labels"])), Transform(**facts["transform"])
-    backbone = create_backbone(
-        facts["backbone"]["name"],
-        image_size=transform.size,
-        channels=facts["backbone"]["channels"],
-    )
-    backbone.transform = transform
-    head = HeadSpec(facts["head"]["name"], facts["head"]["options"])
-    mirrored = facts.get("mirrored", False)  # models of 0.1 do not say
-    model = Model(backbone, head.make(backbone.channels, len(space)), mirrored=mirrored).eval()
-    link = None if facts["link"] is None else link_from_spec(facts["link"])
-    return Predictor(model, head, space, link, rule_from_spec(facts["rule"]), facts["method"])
+def _numbers(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights if all of them are numbers; a model with a NaN would answer "none"."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and tensor.isnan().any():
+            raise ValueError(f"the weights {name!r} hold NaN, which is not a number")
+    return weights
 
 
-def _read_facts(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist; give the folder of a finished run") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-        raise CheckpointError(f"{path} must have format {FORMAT}, got {got}")
-    return facts
+def _versions() -> dict[str, str]:
+    return {
+        "labelwise": __version__,
+        "torch": str(torch.__version__),
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
+
+
+def _first(error: ValidationError) -> str:
+    """Return what is wrong first, where, and what is there."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    reason = first["msg"].removeprefix("Value error, ")
+    if not where:
+        return reason
+    if first["type"] == "missing":
+        return f"{where!r} is missing"
+    if first["type"] == "extra_forbidden":
+        return f"unknown entry {where!r}"
+    return f"{where!r}: {reason[0].lower()}{reason[1:]}, got {first['input']!r:.60}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _digest(path: Path) -> str:

@@ -1,5 +1,7 @@
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from contextlib import suppress
 
@@ -101,6 +103,27 @@ def huge_png():
 def test_broken_bytes_are_named(content, reason):
     with pytest.raises(ImageError, match=rf"photo\.jpg: .*{reason}"):
         decode(content, "photo.jpg")
+
+
+def test_other_formats_never_reach_their_readers(monkeypatch):
+    """PostScript would be handed to Ghostscript, whatever the name of the file says."""
+    content = saved(gradient(), "EPS")
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *given, **more: 1 / 0)
+    with pytest.raises(ImageError, match=r"photo\.jpg: this is not an image file"):
+        decode(content, "photo.jpg")
+
+
+def test_every_listed_format_is_read_by_a_new_process(tmp_path):
+    """Pillow knows only five formats until it is asked for more, and WEBP is none of them."""
+    for kind in ("WEBP", "AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF"):
+        options = {"save_all": True, "append_images": [gradient()]} if kind == "MPO" else {}
+        (tmp_path / kind).write_bytes(saved(gradient(), kind, **options))
+    code = (
+        "import sys; from pathlib import Path; from labelwise.data.decode import decode\n"
+        "for path in sorted(Path(sys.argv[1]).iterdir(), reverse=True):\n"
+        "    assert decode(path.read_bytes(), path.name).size == (40, 24), path"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 
 
 SAMPLES = [saved(gradient(), kind) for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")]

@@ -3,10 +3,14 @@
 crop = c     the shorter side becomes floor(size / c), then the middle size x size is cut out
 crop = None  the whole picture is squashed into size x size, so that nothing is cut off
 input        (pixels / 255 - mean) / std
+
+A thin picture is made shorter before it is scaled, so that no picture takes much memory: under
+``crop`` the ends that would be cut off go first, otherwise its long side is averaged down.
 """
 
 from dataclasses import asdict, dataclass
-from math import floor
+from functools import lru_cache
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,10 @@ __all__ = ["CIFAR_MEAN", "CIFAR_STD", "Transform"]
 
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
+
+MAX_SIZE = 8192  # of the input's side
+THIN = 16  # a picture's sides may differ so many times before its ends are cut off
+MAX_SCALED = 1 << 26  # pixels while a picture is scaled
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -40,8 +48,8 @@ class Transform:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))  # JSON brings lists back
         object.__setattr__(self, "std", tuple(self.std))
-        if self.size < 1:
-            raise ValueError(f"size must be positive, got {self.size}")
+        if not 1 <= self.size <= MAX_SIZE:
+            raise ValueError(f"size must lie between 1 and {MAX_SIZE}, got {self.size}")
         if self.interpolation not in RESAMPLING:
             raise ValueError(
                 f"interpolation must be one of {', '.join(RESAMPLING)}, got {self.interpolation!r}"
@@ -78,6 +86,7 @@ class Transform:
         """Return the (size, size) RGB picture: scaled, then the middle cut out."""
         if image.mode != "RGB":
             raise ValueError(f"a picture must be RGB, got {image.mode}")
+        image = self._shortened(image)
         width, height = self.scale_size(*image.size)
         if image.size != (width, height):
             image = image.resize((width, height), self.resampling)
@@ -86,6 +95,17 @@ class Transform:
         left, top = round((width - self.size) / 2), round((height - self.size) / 2)
         return image.crop((left, top, left + self.size, top + self.size))
 
+    def _shortened(self, image: Image.Image) -> Image.Image:
+        width, height = image.size
+        if self.crop is None:  # Pillow scales rows first: size x height pixels in between
+            factor = ceil(self.size * height / MAX_SCALED)
+            return image.reduce((1, factor)) if factor > 1 else image
+        longest = THIN * min(width, height)
+        if max(width, height) <= longest:
+            return image
+        left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
+        return image.crop((left, top, width - left, height - top))
+
     def pixels(self, image: Image.Image) -> Tensor:
         """Return the uint8 pixels (3, size, size) of a picture."""
         array = np.array(self.resize(image))
@@ -93,15 +113,26 @@ class Transform:
 
     def statistics(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Return mean and std of pixels from 0 to 255, each (3, 1, 1), on a device."""
-        mean = 255 * torch.tensor(self.mean).view(3, 1, 1)
-        std = 255 * torch.tensor(self.std).view(3, 1, 1)
-        return mean.to(device), std.to(device)
+        return _statistics(self.mean, self.std, torch.device(device))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Return the float32 input (B, 3, H, W) of uint8 pixels, on their device."""
         mean, std = self.statistics(pixels.device)
         return (pixels - mean) / std
 
+    def inputs(self, values: Tensor) -> Tensor:
+        """Return what a backbone takes: uint8 pixels normalised, anything else as it is."""
+        return self.normalise(values) if values.dtype == torch.uint8 else values
+
     def __call__(self, image: Image.Image) -> Tensor:
         """Return the float32 input (3, size, size) of one picture."""
         return self.normalise(self.pixels(image))
+
+
+@lru_cache(maxsize=32)  # a copy to a GPU is waited for
+def _statistics(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):
+        both = 255 * torch.tensor([mean, std]).view(2, 3, 1, 1)
+        return both[0].to(device), both[1].to(device)

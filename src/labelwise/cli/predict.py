@@ -26,32 +26,34 @@ def predict(
 
     A file that cannot be read is named, the others go on, and the exit status is 1.
     """
-    from labelwise.cli.answers import answer_files, find_images
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
+    from labelwise.data import PictureImages
     from labelwise.predictor import Predictor
+    from labelwise.scoring import score
     from labelwise.training.progress import make_watch
 
     if out is not None:
         check_suffix(out)
-    paths = find_images(images)
+    source = PictureImages(_find_images(images))
     predictor = Predictor.load(run, device)
     names = predictor.space.names
     rows: list[tuple[str, str]] = []
     failed = count = 0
     watch = make_watch()
-    watch.start("predicting", len(paths))
+    watch.start("predicting", len(source))
     with writing(out, names) as write, ExitStack() as stack:
         stack.callback(watch.finish)
-        for answer in answer_files(predictor, paths, batch_size):
-            write(answer)
-            count += 1
-            watch.advance(1)
-            if answer.error is not None:
-                failed += 1
-                complain(answer.error)
-            elif len(rows) < ROWS_SHOWN:
-                rows.append((answer.path, _short(answer.labels, answer.probs, names)))
+        for part in score(predictor, source, batch_size=batch_size):
+            for answer in part.answers():
+                write(answer)
+                if answer.error is not None:
+                    complain(answer.error)
+                elif len(rows) < ROWS_SHOWN:
+                    rows.append((answer.id, _short(answer.labels, answer.probs, names)))
+            count += len(part) + len(part.failures)
+            failed += len(part.failures)
+            watch.advance(len(part) + len(part.failures))
     show_table(("image", "labels"), rows)
     if count - failed > len(rows):
         say(f"... and {count - failed - len(rows):,} more{'' if out else '; write them with -o'}")
@@ -60,6 +62,23 @@ def predict(
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
+
+
+def _find_images(places: Sequence[Path]) -> list[Path]:
+    """Return the files given, and the images in and below the folders given, in order."""
+    from labelwise.cli.text import complain
+    from labelwise.data.rows import find_images
+    from labelwise.errors import DataError
+
+    found: list[Path] = []
+    for place in places:
+        names, notes = find_images(place) if place.is_dir() else ([""], ())
+        for note in notes:
+            complain(f"{place}: {note}")
+        if not names:
+            raise DataError(f"there are no images in the folder {place}")
+        found += [place / name for name in names]
+    return found
 
 
 def _short(labels: Sequence[str], probs: Sequence[float], names: Sequence[str]) -> str:

@@ -1,4 +1,7 @@
-"""Answers as CSV, JSON Lines or Parquet, written as they come."""
+"""Answers as CSV, JSON Lines or Parquet, written as they come.
+
+In CSV a text that a spreadsheet would take for a formula is quoted by an apostrophe.
+"""
 
 import csv
 import json
@@ -11,9 +14,10 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from labelwise.cli.answers import Answer
 from labelwise.errors import SettingsError
 from labelwise.files import replacing
+from labelwise.plain import as_cell
+from labelwise.scoring import Answer
 
 __all__ = ["check_suffix", "writing"]
 
@@ -34,33 +38,33 @@ class Writer(ABC):
 
 
 class CSVWriter(Writer):
-    """``path, labels, error``, then one column of probabilities a label."""
+    """``path, labels, error``, then one column of probabilities per label."""
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         super().__init__(names)
         self._stream: IO[str] = path.open("w", newline="", encoding="utf-8")
         self._csv = csv.writer(self._stream)
-        self._csv.writerow(("path", "labels", "error", *names))
+        self._csv.writerow(("path", "labels", "error", *map(as_cell, names)))
         self._lists = any("|" in name for name in names)
 
     def write(self, answer: Answer) -> None:
         text = json.dumps(answer.labels) if self._lists else "|".join(answer.labels)
         probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(self.names)
-        self._csv.writerow((answer.path, text, answer.error or "", *probs))
+        self._csv.writerow((*map(as_cell, (answer.id, text, answer.error or "")), *probs))
 
     def close(self) -> None:
         self._stream.close()
 
 
 class JSONLinesWriter(Writer):
-    """One object a line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
+    """One object per line: ``path``, ``labels``, ``probs`` by name, or ``path``, ``error``."""
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         super().__init__(names)
         self._stream: IO[str] = path.open("w", encoding="utf-8")
 
     def write(self, answer: Answer) -> None:
-        record: dict[str, Any] = {"path": answer.path}
+        record: dict[str, Any] = {"path": answer.id}
         if answer.error is None:
             record |= {
                 "labels": answer.labels,
@@ -91,7 +95,7 @@ class ParquetWriter(Writer):
 
     def write(self, answer: Answer) -> None:
         probs = list(answer.probs) or None
-        row = {"path": answer.path, "labels": list(answer.labels), "probs": probs}
+        row = {"path": answer.id, "labels": list(answer.labels), "probs": probs}
         self._rows.append(row | {"error": answer.error})
         if len(self._rows) == self.ROWS:
             self._flush()

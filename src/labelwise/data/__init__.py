@@ -11,7 +11,9 @@ from labelwise.data.images import (
     FileImages,
     ImageSource,
     JoinedImages,
+    PictureImages,
     SpanImages,
+    as_images,
 )
 from labelwise.data.load import load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
@@ -30,8 +32,10 @@ __all__ = [
     "JoinedImages",
     "LabelSets",
     "LabelTable",
+    "PictureImages",
     "PosteriorData",
     "SpanImages",
+    "as_images",
     "describe",
     "export",
     "flip_labels",

@@ -2,20 +2,35 @@
 
 Alpha is laid on white; 16-bit grey keeps its high byte; of an animation the first frame counts;
 the EXIF rotation is applied. ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size
-as long as both sides stay at least that long.
+as long as both sides stay at least that long. Which files are taken for images, by name and by
+content, is decided here and nowhere else; the formats are listed, because others, such as
+PostScript, would be handed to other programs.
 """
 
 import io
 import warnings
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from labelwise.errors import ImageError
 
-__all__ = ["MAX_PIXELS", "decode"]
+__all__ = ["IMAGE_SUFFIXES", "MAX_PIXELS", "decode", "upright_rgb"]
 
 MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
+
+FORMATS = {
+    "AVIF": (".avif",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "PPM": (".pbm", ".pgm", ".ppm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+IMAGE_SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
 
 # A huge image is refused by name below; Pillow's own warning about it would only come twice.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -26,13 +41,13 @@ def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Imag
     if not content:
         raise ImageError(f"{name}: the image is empty (0 bytes)")
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=_formats()) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise Image.DecompressionBombError
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
-            return _rgb(ImageOps.exif_transpose(image))
+            return upright_rgb(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels") from None
     except UnidentifiedImageError:
@@ -42,7 +57,16 @@ def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Imag
         raise ImageError(f"{name}: the image cannot be read ({reason})") from error
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return the formats that this Pillow reads; it knows the rarer ones after ``init`` only."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Return an open image as people see it: turned as its camera was held, in 8-bit RGB."""
+    image = ImageOps.exif_transpose(image)
     if image.mode == "RGB" and "transparency" not in image.info:
         image.load()
         return image

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from labelwise.data.columns import TableColumns, Vocabulary
+from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.data.images import SpanImages
 from labelwise.data.names import printable
 from labelwise.data.rows import (
-    IMAGE_SUFFIXES,
     find_images,
     from_rows,
     label_names,

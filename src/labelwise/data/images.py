@@ -1,5 +1,7 @@
 """ImageSource: where the pixels of a table are, and how one is read."""
 
+import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.data.decode import decode
-from labelwise.data.names import Names, real_names
+from labelwise.data.decode import decode, upright_rgb
+from labelwise.data.names import Names, printable, real_names
 from labelwise.errors import ImageError
 
 __all__ = [
@@ -21,8 +23,30 @@ __all__ = [
     "FileImages",
     "ImageSource",
     "JoinedImages",
+    "Picture",
+    "PictureImages",
     "SpanImages",
+    "as_images",
 ]
+
+MAX_BYTES = 1 << 30  # of one encoded image
+
+Picture = str | Path | bytes | Image.Image | NDArray[np.uint8]
+
+
+def read_image_file(path: Path, name: str) -> bytes:
+    """Return the bytes of an image file; anything but a regular file could wait for ever."""
+    try:
+        facts = os.stat(path)
+        if not stat.S_ISREG(facts.st_mode):
+            kind = "a folder" if stat.S_ISDIR(facts.st_mode) else "a device, pipe or socket"
+            raise ImageError(f"{name}: the image cannot be opened (it is {kind})")
+        if facts.st_size > MAX_BYTES:
+            raise ImageError(f"{name}: the file has more than {MAX_BYTES >> 20:,} MiB")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ImageError(f"{name}: the image cannot be opened ({reason})") from None
 
 
 class ImageSource(ABC):
@@ -85,11 +109,7 @@ class FileImages(ImageSource):
 
     def content(self, row: int) -> bytes:
         path = self.path(row)
-        try:
-            return path.read_bytes()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise ImageError(f"{path}: the image cannot be opened ({reason})") from None
+        return read_image_file(path, str(path))
 
     def subset(self, rows: NDArray[np.int64]) -> "FileImages":
         part = FileImages(self.root, _taken(self.ids, rows))
@@ -222,6 +242,73 @@ class FeatureRows(ImageSource):
 
     def subset(self, rows: NDArray[np.int64]) -> "FeatureRows":
         return FeatureRows(self.features[rows], _taken(self.ids, rows))
+
+
+class PictureImages(ImageSource):
+    """Pictures as a program holds them: paths, encoded bytes, Pillow images, (H, W, 3) arrays.
+
+    The ids are the paths (what is not text in them escaped), or the rows of what has no path.
+    """
+
+    def __init__(self, pictures: Sequence[Picture]) -> None:
+        self.pictures = [_checked(picture, row) for row, picture in enumerate(pictures)]
+        self.ids = Names([_name(picture, row) for row, picture in enumerate(pictures)])
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        picture = self.pictures[row]
+        if isinstance(picture, Image.Image):
+            return upright_rgb(picture)
+        if isinstance(picture, np.ndarray):
+            return Image.fromarray(picture)
+        return decode(self.content(row), self.ids[row], at_least)
+
+    def content(self, row: int) -> bytes:
+        picture = self.pictures[row]
+        if isinstance(picture, str | Path):
+            return read_image_file(Path(picture), self.ids[row])
+        return picture if isinstance(picture, bytes) else bytes(np.asarray(self.read(row)))
+
+    def subset(self, rows: NDArray[np.int64]) -> "PictureImages":
+        part = PictureImages([self.pictures[row] for row in rows.tolist()])
+        part.ids = _taken(self.ids, rows)
+        return part
+
+
+def as_images(pictures: ImageSource | Picture | Sequence[Picture]) -> ImageSource:
+    """Return one picture or many, of any kind, as a source of images.
+
+    A float array (N, D) holds features; a uint8 array is one picture (H, W, 3) or many of one
+    size (N, H, W, 3).
+    """
+    if isinstance(pictures, ImageSource):
+        return pictures
+    if isinstance(pictures, np.ndarray) and pictures.ndim == 4 and pictures.dtype == np.uint8:
+        return ArrayImages(pictures)
+    if isinstance(pictures, np.ndarray) and np.issubdtype(pictures.dtype, np.floating):
+        return FeatureRows(pictures.astype(np.float32))
+    if isinstance(pictures, str | Path | bytes | Image.Image | np.ndarray):
+        return PictureImages([pictures])
+    return PictureImages(list(pictures))
+
+
+def _checked(picture: Picture, row: int) -> Picture:
+    if isinstance(picture, np.ndarray):
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+            raise ValueError(
+                f"picture {row} must be uint8 (H, W, 3), got {picture.dtype} {picture.shape}"
+            )
+    elif not isinstance(picture, str | Path | bytes | Image.Image):
+        raise TypeError(
+            f"picture {row} must be a path, bytes, a Pillow image or an array, "
+            f"got {type(picture).__name__}"
+        )
+    return picture
+
+
+def _name(picture: Picture, row: int) -> str:
+    if not isinstance(picture, str | Path):
+        return f"{row:06d}"
+    return printable(str(picture))
 
 
 def _named(ids: Sequence[str] | None, rows: int) -> Names:

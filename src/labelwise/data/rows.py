@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.columns import Vocabulary
+from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.data.images import FileImages, ImageSource
 from labelwise.data.names import Names, printable
 from labelwise.data.sets import LabelSets
@@ -21,7 +22,6 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 
 __all__ = [
-    "IMAGE_SUFFIXES",
     "find_images",
     "from_rows",
     "image_files",
@@ -32,10 +32,6 @@ __all__ = [
     "require_file",
 ]
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
-    | {".ppm", ".pgm", ".pbm"}
-)
 
 LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
 PHOTOS = "`pip install 'labelwise[photos]'`"

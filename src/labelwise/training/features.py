@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from labelwise.backbones import Backbone
 from labelwise.data import FeatureRows, ImageSource, LabelTable
 from labelwise.errors import DataError
 from labelwise.files import replacing
-from labelwise.training.loader import Loader
+from labelwise.scoring import infer, raise_failure
 from labelwise.training.progress import Silent, Watch
 
 __all__ = ["compute", "content_key"]
@@ -51,10 +52,8 @@ def compute(
     path = Path(cache_dir) / f"features-{key}.npy"
     if not path.is_file():
         with replacing(path) as temporary:
-            loader = Loader(
-                table, backbone.transform, batch_size=batch_size, device=device, workers=workers
-            )
-            _write(temporary, loader, backbone, pooled, watch or Silent())
+            parts = _feature_batches(table.images, backbone, pooled, batch_size, device, workers)
+            _write(temporary, parts, len(table), backbone.name, watch or Silent())
     try:
         features = np.load(path, mmap_mode="c")  # writable pages, the file is never changed
     except ValueError as error:
@@ -80,11 +79,14 @@ def _content_hash(images: ImageSource, row: int) -> bytes:
     return hashlib.sha256(images.content(row)).digest()
 
 
-def _write(path: Path, loader: Loader, backbone: Backbone, pooled: bool, watch: Watch) -> None:
-    was_training, home = backbone.training, next(backbone.parameters()).device
-    backbone.eval().to(loader.device)
-    parts, count = _feature_batches(loader, backbone, pooled), len(loader.table)
-    watch.start(f"features of {backbone.name}", count)
+def _write(
+    path: Path,
+    parts: Iterator[NDArray[np.float32]],
+    count: int,
+    name: str,
+    watch: Watch,
+) -> None:
+    watch.start(f"features of {name}", count)
     try:
         first = next(parts)
         file = np.lib.format.open_memmap(path, "w+", np.float32, (count, *first.shape[1:]))
@@ -96,13 +98,29 @@ def _write(path: Path, loader: Loader, backbone: Backbone, pooled: bool, watch: 
         file.flush()
     finally:
         watch.finish()
-        backbone.train(was_training).to(home)
 
 
 def _feature_batches(
-    loader: Loader, backbone: Backbone, pooled: bool
+    images: ImageSource,
+    backbone: Backbone,
+    pooled: bool,
+    batch_size: int,
+    device: torch.device | str,
+    workers: int,
 ) -> Iterator[NDArray[np.float32]]:
-    with torch.inference_mode():
-        for batch in loader.epoch(0):
-            features = backbone(batch.images).float()
-            yield (features.mean(dim=(2, 3)) if pooled else features).cpu().numpy()
+    transform, home = backbone.transform, next(backbone.parameters()).device
+
+    def network(values: Tensor) -> tuple[Tensor, ...]:
+        features = backbone(transform.inputs(values)).float()
+        return (features.mean(dim=(2, 3)) if pooled else features,)
+
+    was_training = backbone.training
+    backbone.eval().to(device)
+    try:
+        for part in infer(
+            network, images, transform, batch_size=batch_size, workers=workers, device=device
+        ):
+            raise_failure(part)
+            yield part.values[0].numpy()
+    finally:
+        backbone.train(was_training).to(home)

@@ -1,63 +1,76 @@
-"""The logits of a table, each row exactly once, over any number of processes."""
+"""The logits of a split, each row exactly once, over any number of processes."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from labelwise.data import ImageSource
 from labelwise.distributed import gather_rows, world_size
 from labelwise.predictor import Model
-from labelwise.training.loader import Loader
+from labelwise.scoring import infer, raise_failure
 from labelwise.training.progress import Silent, Watch
 from labelwise.types import Outputs
 
-__all__ = ["infer"]
+__all__ = ["infer_logits"]
 
+BATCH = 256
 ROWS_AT_ONCE = 1 << 15
 
 
-@torch.inference_mode()
-def infer(
+def infer_logits(
     fabric: Any,
     model: Model,
-    loader: Loader,
-    rows: int,
+    images: ImageSource,
     *,
+    workers: int = 0,
     full_precision: bool = False,
     watch: Watch | None = None,
     task: str = "",
 ) -> Tensor:
     """Return the float32 logits (rows, K) on the CPU, in row order, in every process.
 
-    Rows are placed by their number, so a row that two processes saw still counts once.
+    Each process takes an equal run of rows. Rows are placed by their number, so that none is
+    missing or counted twice; an image that cannot be read stops all.
     """
     watch = watch or Silent()
+    rows, rank, world = len(images), fabric.global_rank, fabric.world_size
+    own = range(rows * rank // world, rows * (rank + 1) // world)
+    transform = model.backbone.transform
+
+    def network(values: Tensor) -> tuple[Tensor, ...]:
+        inputs = transform.inputs(values)
+        if inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if full_precision:
+            outputs: Outputs = model(inputs)
+        else:
+            with fabric.autocast():
+                outputs = model(inputs)
+        return (outputs.logits.float(),)
+
     watch.start(task, rows)
     training = model.training
     model.eval()
     index: list[Tensor] = []
     logits: list[Tensor] = []
-    for batch in loader.epoch(0):
-        images = batch.images
-        if images.ndim == 4:
-            images = images.contiguous(memory_format=torch.channels_last)
-        if full_precision:
-            outputs: Outputs = model(images)
-        else:
-            with fabric.autocast():
-                outputs = model(images)
-        logits.append(outputs.logits.float().cpu())
-        index.append(_index(batch.targets.index).cpu())
-        watch.advance(len(images) * world_size())
+    parts = infer(
+        network,
+        images,
+        transform,
+        rows=own,
+        batch_size=BATCH,
+        workers=workers,
+        device=fabric.device,
+    )
+    for part in parts:
+        raise_failure(part)
+        index.append(torch.from_numpy(part.rows))
+        logits.append(part.values[0])
+        watch.advance(len(part.rows) * world)
     model.train(training)
     watch.finish()
     return _placed(torch.cat(index), torch.cat(logits), rows, fabric.device)
-
-
-def _index(index: Tensor | None) -> Tensor:
-    if index is None:
-        raise ValueError("a loader must number its rows, got targets without index")
-    return index
 
 
 def _placed(index: Tensor, logits: Tensor, rows: int, device: torch.device) -> Tensor:

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labelwise.data import ImageSource
 from labelwise.errors import TrainingError
 from labelwise.predictor import Model
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
-from labelwise.training.inference import infer
+from labelwise.training.inference import infer_logits
 from labelwise.training.journal import Journal
-from labelwise.training.loader import Batch, Loader
+from labelwise.training.loader import Batch
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
@@ -65,9 +66,9 @@ class _Loop:
             self.model = self.fabric.strategy.setup_module(self.state.model)
         self.loss = self._compiled_loss()
         self._restore()
-        self.validation: tuple[Loader, Tensor, Tensor | None] | None = None
+        self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
         if "val" in training.splits:
-            self.validation = (training.loader("val"), *training.targets("val"))
+            self.validation = (training.images("val"), *training.targets("val"))
 
     def _new_state(self) -> TrainingState:
         model, objective = self.training.model, self.training.objective
@@ -248,10 +249,11 @@ class _Loop:
         self._save_or_stop(position.done or self.saving_seconds <= SAVING_SHARE * since)
 
     def _figures(
-        self, loader: Loader, labels: Tensor, observed: Tensor | None
+        self, images: ImageSource, labels: Tensor, observed: Tensor | None
     ) -> dict[str, float | None]:
         """Return the validation figures of the model that would be deployed now."""
-        logits = infer(self.fabric, self.state.deployed, loader, len(loader.table))
+        workers = self.training.settings.hardware.workers
+        logits = infer_logits(self.fabric, self.state.deployed, images, workers=workers)
         link = deepcopy(self.training.objective.link)
         return validation_figures(logits, labels, observed, link)
 

@@ -38,11 +38,12 @@ from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model, Predictor, find_head
+from labelwise.scoring import decoded
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
 from labelwise.training.execution import autocast_type
 from labelwise.training.fitting import find_calibrator
-from labelwise.training.inference import infer
+from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.progress import Watch
 from labelwise.training.settings import AUTO, Settings
@@ -61,7 +62,6 @@ __all__ = [
     "set_biases_to_priors",
 ]
 
-EVALUATION_BATCH = 256
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
@@ -109,16 +109,12 @@ class Training:
             world=world,
         )
 
-    def loader(self, split: str) -> Loader:
-        """Return the batches of a split in its own order, each row once."""
-        return Loader(
-            self.splits[split],
+    def images(self, split: str) -> ImageSource:
+        """Return the images of a split for many looks: decoded once, if memory allows."""
+        return decoded(
+            self.splits[split].images,
             self.model.backbone.transform,
-            batch_size=EVALUATION_BATCH,
-            device=self.fabric.device,
             workers=self.settings.hardware.workers,
-            rank=self.fabric.global_rank,
-            world=self.fabric.world_size,
         )
 
     def targets(self, split: str) -> tuple[Tensor, Tensor | None]:
@@ -128,11 +124,11 @@ class Training:
 
     def logits(self, split: str, model: Model) -> Tensor:
         """Return the logits (N, K) of a split in full precision, in every process."""
-        return infer(
+        return infer_logits(
             self.fabric,
             model,
-            self.loader(split),
-            len(self.splits[split]),
+            self.splits[split].images,
+            workers=self.settings.hardware.workers,
             full_precision=True,
             watch=self.watch,
             task=f"predicting {split}",

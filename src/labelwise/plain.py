@@ -1,0 +1,62 @@
+"""Text made safe for where it goes: a terminal, a spreadsheet, a file of text.
+
+Labels, file names and messages come from strangers. On a terminal a control character can move the
+cursor or hide a line, in a spreadsheet a leading ``=`` is a formula, and a file name need not be
+text at all.
+"""
+
+import re
+import unicodedata
+
+__all__ = ["as_cell", "for_terminal", "from_cell", "one_line"]
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+QUOTED = re.compile(r"'+[=+\-@\t\r]")
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format, lone surrogate, line and paragraph ends
+JOINERS = "\u200c\u200d"  # which scripts and emoji need
+
+
+def for_terminal(text: str) -> str:
+    r"""Return the text with all that would not be seen written as an escape.
+
+    >>> for_terminal("dog\x1b[2J")
+    'dog\\x1b[2J'
+    >>> for_terminal("a\udcffb")  # a byte of a file name that is no text
+    'a\\udcffb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(_seen(character) for character in text)
+
+
+def one_line(text: str) -> str:
+    """Return the text as one printable line.
+
+    >>> one_line("first\\n  second")
+    'first second'
+    """
+    return for_terminal(" ".join(text.split()))
+
+
+def as_cell(text: str) -> str:
+    """Return the text for a cell of a table; an apostrophe keeps it from being a formula.
+
+    >>> as_cell("=1+1"), as_cell("dog")
+    ("'=1+1", 'dog')
+    """
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def from_cell(cell: str) -> str:
+    """Return the text that :func:`as_cell` made a cell of.
+
+    >>> from_cell("'=1+1"), from_cell("'tis")
+    ('=1+1', "'tis")
+    """
+    return cell[1:] if QUOTED.match(cell) else cell
+
+
+def _seen(character: str) -> str:
+    if unicodedata.category(character) in UNSEEN and character not in JOINERS:
+        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return character

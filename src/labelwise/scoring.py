@@ -1,0 +1,456 @@
+"""The one inference engine: images in, batches of answers out.
+
+    images --threads--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
+
+Some batches are decoded by threads while another is on the device. Rows come in order and each
+exactly once: answered, or failed with its reason; whatever goes wrong with one image is that
+image's failure and never stops the others. Link and rule are applied on the CPU in float64, as
+they were fitted: in float32 a probability can fall on the other side of its threshold.
+
+:func:`infer` runs any network over images; :func:`score` runs a :class:`Scorer`, the deployed
+model in whatever form it has.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.backbones import Transform
+from labelwise.data import ArrayImages, FeatureRows, ImageSource
+from labelwise.data.ahead import started_ahead
+from labelwise.decide import Rule
+from labelwise.errors import ImageError, LabelwiseError
+from labelwise.links import Link
+from labelwise.types import LabelSpace
+
+__all__ = [
+    "Answer",
+    "Embedder",
+    "Failure",
+    "Inferred",
+    "Scored",
+    "Scorer",
+    "available_cores",
+    "decoded",
+    "infer",
+    "raise_failure",
+    "score",
+    "scored",
+]
+
+AHEAD = 2  # batches decoded before they are asked for
+NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
+
+Network = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+class Scorer(Protocol):
+    """A deployed model: how pictures become its inputs, and what its logits mean."""
+
+    @property
+    def transform(self) -> Transform:
+        """How a picture becomes uint8 pixels (3, size, size)."""
+
+    @property
+    def space(self) -> LabelSpace:
+        """The label names, in the order of the logits."""
+
+    @property
+    def link(self) -> Link | None:
+        """The link of the logits, on the CPU; None if they only rank labels."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule from probabilities to label sets."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where ``logits`` wants its inputs."""
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return float32 logits (N, K) of uint8 pixels (N, 3, size, size) or features (N, D)."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A scorer that can also say where images lie: near each other where they look alike."""
+
+    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (N, K) and pooled features of the backbone (N, D), float32."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image without an answer: its row, its id, and a sentence that says why."""
+
+    row: int
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU.
+
+    ``values`` is empty if no image of the batch could be read.
+    """
+
+    rows: NDArray[np.int64]
+    values: tuple[Tensor, ...]
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one image: its labels, surest first, and probabilities; or an error."""
+
+    row: int
+    id: str
+    labels: tuple[str, ...] = ()
+    probs: tuple[float, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Answers for a batch: ``rows``, ``ids`` and arrays of those with one, and the failures.
+
+    ``logits`` (n, K) are float32, ``log_p`` and ``log_q`` = log(1 - p) float64, ``sets`` boolean,
+    all on the CPU; ``embeddings`` (n, D) are there if they were asked for.
+    """
+
+    space: LabelSpace
+    rows: NDArray[np.int64]
+    ids: tuple[str, ...]
+    logits: Tensor
+    log_p: Tensor
+    log_q: Tensor
+    sets: Tensor
+    failures: tuple[Failure, ...] = ()
+    embeddings: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities (n, K), float64."""
+        return self.log_p.exp()
+
+    @property
+    def labels(self) -> list[tuple[str, ...]]:
+        """The label names of each set, surest first."""
+        names = self.space.names
+        order = self.log_p.argsort(dim=1, descending=True, stable=True)
+        chosen = self.sets.gather(1, order)
+        return [
+            tuple(names[column] for column in columns[mask].tolist())
+            for columns, mask in zip(order, chosen, strict=True)
+        ]
+
+    def answers(self) -> Iterator[Answer]:
+        """Yield one answer per image, failures among them, in the order of the rows."""
+        parts = zip(self.rows.tolist(), self.ids, self.labels, self.probs.tolist(), strict=True)
+        good = [Answer(row, name, labels, tuple(probs)) for row, name, labels, probs in parts]
+        bad = [Answer(one.row, one.id, error=one.reason) for one in self.failures]
+        yield from sorted(good + bad, key=lambda answer: answer.row)
+
+    @staticmethod
+    def join(parts: Sequence["Scored"]) -> "Scored":
+        """Return several batches as one."""
+        embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+        return Scored(
+            parts[0].space,
+            np.concatenate([part.rows for part in parts]),
+            tuple(name for part in parts for name in part.ids),
+            torch.cat([part.logits for part in parts]),
+            torch.cat([part.log_p for part in parts]),
+            torch.cat([part.log_q for part in parts]),
+            torch.cat([part.sets for part in parts]),
+            tuple(failure for part in parts for failure in part.failures),
+            torch.cat(embeddings) if embeddings else None,
+        )
+
+
+def score(
+    scorer: Scorer,
+    images: ImageSource,
+    *,
+    rows: Sequence[int] | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    embed: bool = False,
+) -> Iterator[Scored]:
+    """Yield the answers of a model for images, batch by batch.
+
+    ``rows`` (increasing) chooses some of the images; ``workers`` threads decode, by default one
+    per core; with ``embed`` the pooled features of the backbone come too.
+    """
+    require_probabilities(scorer)
+    if embed and not isinstance(scorer, Embedder):
+        raise TypeError(f"{type(scorer).__name__} gives no embeddings; it has no method embed")
+
+    def network(inputs: Tensor) -> tuple[Tensor, ...]:
+        if embed and isinstance(scorer, Embedder):
+            return scorer.embed(inputs)
+        return (scorer.logits(inputs),)
+
+    parts = infer(
+        network,
+        images,
+        scorer.transform,
+        rows=rows,
+        batch_size=batch_size,
+        workers=workers,
+        device=scorer.device,
+    )
+    for part in parts:
+        empty = torch.empty(0, len(scorer.space))
+        logits, *more = part.values or (empty,)
+        yield scored(
+            scorer,
+            logits,
+            part.rows,
+            [images.ids[row] for row in part.rows.tolist()],
+            failures=part.failures,
+            embeddings=more[0] if more else None,
+        )
+
+
+@torch.no_grad()
+def scored(
+    scorer: Scorer,
+    logits: Tensor,
+    rows: NDArray[np.int64] | None = None,
+    ids: Sequence[str] | None = None,
+    *,
+    failures: Iterable[Failure] = (),
+    embeddings: Tensor | None = None,
+) -> Scored:
+    """Return what a model's link and rule say of logits (n, K); those not finite are failures."""
+    link = require_probabilities(scorer)
+    if logits.ndim != 2 or logits.shape[1] != len(scorer.space):
+        shape = tuple(logits.shape)
+        raise ValueError(f"logits must have {len(scorer.space)} columns, got shape {shape}")
+    logits = logits.detach().cpu().float()
+    rows = np.arange(len(logits)) if rows is None else rows
+    names = [f"{row:06d}" for row in rows.tolist()] if ids is None else list(ids)
+    whole = logits.isfinite().all(dim=1)
+    lost = [
+        Failure(int(rows[at]), names[at], f"{names[at]}: {NOT_FINITE}")
+        for at in (~whole).nonzero().flatten().tolist()
+    ]
+    if lost:
+        kept = whole.nonzero().flatten()
+        logits, rows = logits[kept], rows[kept.numpy()]
+        names = [names[at] for at in kept.tolist()]
+        embeddings = None if embeddings is None else embeddings[kept]
+    log_p, log_q = link.log_probs(logits.double())
+    every = sorted([*failures, *lost], key=lambda failure: failure.row)
+    return Scored(
+        scorer.space,
+        rows,
+        tuple(names),
+        logits,
+        log_p,
+        log_q,
+        scorer.rule(log_p.exp()),
+        tuple(every),
+        embeddings,
+    )
+
+
+def require_probabilities(scorer: Scorer) -> Link:
+    """Return the link of a model; one that only ranks labels says what to do."""
+    if scorer.link is None:
+        raise LabelwiseError(
+            "this model ranks labels and has no probabilities; "
+            "calibrate it first with `labelwise calibrate`"
+        )
+    return scorer.link
+
+
+def infer(
+    network: Network,
+    images: ImageSource,
+    transform: Transform,
+    *,
+    rows: Sequence[int] | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Iterator[Inferred]:
+    """Yield what ``network`` makes of images, batch by batch, in the order of the rows.
+
+    It gets uint8 pixels (n, 3, size, size) in channels-last memory, or float32 features, on the
+    device, and returns tensors of n rows. A GPU computes one batch while the next is prepared.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive, got {batch_size}")
+    device = torch.device(device)
+    chosen = np.arange(len(images)) if rows is None else np.asarray(rows, dtype=np.int64)
+    batches = [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
+
+    def launch(batch: _Inputs) -> tuple[_Inputs, tuple[Tensor, ...]]:
+        with torch.inference_mode():
+            values = network(_to_device(batch.values, device)) if len(batch.rows) else ()
+        return batch, values
+
+    inputs = _read(images, transform, batches, workers, pinned=device.type == "cuda")
+    for batch, values in started_ahead(inputs, launch, 1 if device.type == "cuda" else 0):
+        yield Inferred(batch.rows, tuple(value.cpu() for value in values), tuple(batch.failures))
+
+
+def decoded(
+    images: ImageSource,
+    transform: Transform,
+    *,
+    limit: float | None = None,
+    workers: int | None = None,
+) -> ImageSource:
+    """Return the images scaled to a model's input and held in memory, if that is little of it.
+
+    For images that are looked at again and again, as a validation split is. ``limit`` bytes are
+    a sixteenth of the memory by default, or one GiB.
+    """
+    size = len(images) * transform.size**2 * 3
+    if (
+        size > (_memory_share() if limit is None else limit)
+        or _array(images, transform) is not None
+        or not len(images)
+    ):
+        return images
+    pixels = np.empty((len(images), transform.size, transform.size, 3), np.uint8)
+    for part in infer(lambda inputs: (inputs,), images, transform, workers=workers):
+        raise_failure(part)
+        pixels[part.rows] = part.values[0].permute(0, 2, 3, 1).numpy()
+    return ArrayImages(pixels, images.ids)
+
+
+def raise_failure(part: Inferred | Scored) -> None:
+    """Raise the first failure of a batch, for those who cannot go on without an image."""
+    if part.failures:
+        raise ImageError(part.failures[0].reason)
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_share() -> float:
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        memory = 0
+    return max(1 << 30, memory / 16)
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """The inputs of a batch on the host, for the rows that could be read."""
+
+    rows: NDArray[np.int64]
+    values: Tensor
+    failures: list[Failure] = field(default_factory=list)
+
+
+def _read(
+    images: ImageSource,
+    transform: Transform,
+    batches: Sequence[NDArray[np.int64]],
+    workers: int | None,
+    *,
+    pinned: bool,
+) -> Iterator[_Inputs]:
+    array = _array(images, transform)
+    if array is not None:
+        for batch in batches:
+            values = torch.from_numpy(array[batch])  # indexing copies
+            yield _Inputs(batch, _channels_first(values.pin_memory() if pinned else values))
+        return
+    threads = workers or available_cores()
+    longest = max(map(len, batches), default=1)
+    ahead = max(AHEAD, ceil(2 * threads / longest))
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+    start = partial(_start, images, transform, pool, pinned)
+    try:
+        for batch, buffer, waiting in started_ahead(batches, start, ahead):
+            yield _finish(images, batch, buffer, waiting)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_Started = tuple[NDArray[np.int64], Tensor, list[Future[None]]]
+
+
+def _start(
+    images: ImageSource,
+    transform: Transform,
+    pool: ThreadPoolExecutor,
+    pinned: bool,
+    batch: NDArray[np.int64],
+) -> _Started:
+    side = transform.size
+    buffer = torch.empty((len(batch), side, side, 3), dtype=torch.uint8, pin_memory=pinned)
+    array = buffer.numpy()
+
+    def fill(at: int, row: int) -> None:
+        array[at] = transform.resize(images.read(row, transform.at_least))
+
+    return batch, buffer, [pool.submit(fill, at, row) for at, row in enumerate(batch.tolist())]
+
+
+def _finish(
+    images: ImageSource, batch: NDArray[np.int64], buffer: Tensor, waiting: list[Future[None]]
+) -> _Inputs:
+    failures, good = [], []
+    for at, future in enumerate(waiting):
+        error = future.exception()
+        if error is None:
+            good.append(at)
+        elif isinstance(error, Exception):
+            row = int(batch[at])
+            failures.append(Failure(row, images.ids[row], _reason(images.ids[row], error)))
+        else:
+            raise error
+    if failures:
+        batch, buffer = batch[good], buffer[good]
+    return _Inputs(batch, _channels_first(buffer), failures)
+
+
+def _reason(name: str, error: Exception) -> str:
+    if isinstance(error, ImageError):
+        return str(error)
+    what = "not enough memory" if isinstance(error, MemoryError) else str(error)
+    return f"{name}: the image cannot be used ({what or type(error).__name__})"
+
+
+def _array(images: ImageSource, transform: Transform) -> NDArray[np.generic] | None:
+    """Return the inputs of all images if they are in memory as they should be, else None."""
+    if isinstance(images, FeatureRows):
+        return images.features
+    if isinstance(images, ArrayImages):
+        height, width = images.pixels.shape[1:3]
+        if (height, width) == (transform.size,) * 2 == transform.scale_size(width, height):
+            return images.pixels
+    return None
+
+
+def _channels_first(values: Tensor) -> Tensor:
+    return values.permute(0, 3, 1, 2) if values.dtype == torch.uint8 else values
+
+
+def _to_device(values: Tensor, device: torch.device) -> Tensor:
+    return values.to(device, non_blocking=device.type == "cuda")
