@@ -134,7 +134,7 @@ def test_the_chosen_one_has_the_least_log_loss_and_says_what_it_beat():
     losses = [row.log_loss for row in choice.candidates]
     assert losses == sorted(losses)
     assert {row.name for row in choice.candidates} == {"as it is", *CALIBRATORS}
-    assert choice.name == choice.candidates[0].name in ("platt", "platt offset", "beta")
+    assert choice.name == choice.candidates[0].name in ("platt", "platt-offset", "beta")
     expected = CALIBRATORS[choice.name](logits, labels, Sigmoid())
     assert link_to_spec(choice.link) == link_to_spec(expected)
     assert str(choice).startswith(f"chosen: {choice.name}, by log loss over 5 folds")

@@ -7,10 +7,16 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.calibrate.beta import _features as beta_features
 from labelwise.calibrate.entries import read_entries
-from labelwise.calibrate.features import scaled
-from labelwise.calibrate.newton import STEPS, derivatives, gradient, minimise
-from labelwise.calibrate.problem import PerLabel, Shared
-from labelwise.calibrate.tied import TiedSlope
+from labelwise.calibrate.newton import (
+    STEPS,
+    PerLabel,
+    Shared,
+    TiedSlope,
+    derivatives,
+    gradient,
+    minimise,
+    scaled,
+)
 
 
 def one(u):
@@ -113,7 +119,7 @@ def test_tied_slopes_come_back_from_a_far_start(monkeypatch):
     near = tied.solve(entries, center.repeat(5, 1), 1e-9)
     start = torch.tensor([[0.5, 9.0]], dtype=torch.float64).repeat(5, 1)
     torch.testing.assert_close(tied.solve(entries, start, 1e-9), near, atol=1e-4, rtol=0)
-    monkeypatch.setattr("labelwise.calibrate.tied.STEPS", 1)
+    monkeypatch.setattr("labelwise.calibrate.newton.STEPS", 1)
     assert tied.solve(entries, start, 1e-9).isfinite().all()
 
 

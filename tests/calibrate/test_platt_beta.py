@@ -8,9 +8,8 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from labelwise.calibrate import Beta, Platt, beta, platt
-from labelwise.calibrate.bins import Bins, Chain, compressed
-from labelwise.calibrate.entries import read_entries
-from labelwise.calibrate.features import scaled
+from labelwise.calibrate.entries import Bins, Chain, compressed, read_entries
+from labelwise.calibrate.newton import scaled
 from labelwise.links import Sigmoid
 
 SIZES = pytest.mark.parametrize("images", [300, 6000])  # exact from the start, and through bins

@@ -9,8 +9,11 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import TunedThresholdClassifierCV
+from sklearn.metrics import f1_score, log_loss
+from sklearn.model_selection import GridSearchCV, KFold, TunedThresholdClassifierCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import (
     check_estimator_cloneable,
     check_estimator_repr,
@@ -101,7 +104,7 @@ def test_calibrator_is_told_what_scores_are():
 
 def test_calibrator_says_what_is_wrong():
     scores, truth, _ = problem(20)
-    with pytest.raises(ValueError, match="method must be one of auto, temperature"):
+    with pytest.raises(ValueError, match="unknown calibrator 'magic'; there are: 'auto'"):
         MultilabelCalibrator("magic").fit(scores, truth)
     with pytest.raises(ValueError, match="scores must be 'logits', 'probs' or 'raw', got 'x'"):
         MultilabelCalibrator(scores="x").fit(scores, truth)
@@ -138,3 +141,44 @@ def test_scikit_learn_refuses_what_these_do():
     assert (truth.sum(1) == 0).any()
     probs = MultilabelCalibrator().fit(scores, truth).predict_proba(scores)
     assert MultilabelThreshold().fit(probs, truth).predict(probs).shape == truth.shape
+
+
+def test_a_pipeline_calibrates_then_decides():
+    scores, truth, mask = problem()
+    pipe = make_pipeline(MultilabelCalibrator(), MultilabelThreshold())
+    pipe.fit(scores, truth, multilabelcalibrator__mask=mask, multilabelthreshold__mask=mask)
+    probs = MultilabelCalibrator().fit(scores, truth, mask).predict_proba(scores)
+    expected = MultilabelThreshold().fit(probs, truth, mask)
+    np.testing.assert_array_equal(pipe.predict(scores), expected.predict(probs))
+    assert pipe.score(scores, truth) == pytest.approx(
+        f1_score(truth, pipe.predict(scores), average="macro")
+    )
+    again = clone(pipe).set_params(multilabelcalibrator__method="temperature").fit(scores, truth)
+    assert again.named_steps["multilabelcalibrator"].link_.kind == "temperature"
+
+
+def test_a_pipeline_ends_with_probabilities():
+    scores, truth, _ = problem()
+    pipe = make_pipeline(StandardScaler(), MultilabelCalibrator(scores="raw")).fit(scores, truth)
+    scaled = StandardScaler().fit_transform(scores)
+    plain = MultilabelCalibrator(scores="raw").fit(scaled, truth).predict_proba(scaled)
+    np.testing.assert_array_equal(pipe.predict_proba(scores), plain)
+    np.testing.assert_array_equal(pipe.transform(scores), pipe.predict_proba(scores))
+
+
+def test_cross_validation_scores_by_log_loss():
+    scores, truth, _ = problem()
+    found = cross_val_score(MultilabelCalibrator(), scores, truth, cv=KFold(4))
+    for value, (train, test) in zip(found, KFold(4).split(scores), strict=True):
+        probs = MultilabelCalibrator().fit(scores[train], truth[train]).predict_proba(scores[test])
+        losses = [log_loss(truth[test, k], probs[:, k], labels=[0, 1]) for k in range(4)]
+        assert value == pytest.approx(-np.mean(losses))
+    search = GridSearchCV(MultilabelCalibrator(), {"method": ["none", "platt"]}, cv=KFold(4))
+    assert search.fit(scores, truth).best_params_ == {"method": "platt"}
+
+
+def test_columns_keep_their_names():
+    scores, truth, _ = problem()
+    fitted = MultilabelCalibrator().fit(scores, truth)
+    assert fitted.get_feature_names_out(["a", "b", "c", "d"]).tolist() == ["a", "b", "c", "d"]
+    assert fitted.get_feature_names_out().tolist() == ["x0", "x1", "x2", "x3"]

@@ -1,3 +1,5 @@
+"""Oracle: the metric functions on all batches at once."""
+
 import sys
 import warnings
 
@@ -113,14 +115,72 @@ def test_false_alarms(problem):
     assert metric.compute().item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_metrics_work_in_a_collection(problem):
-    collection = torchmetrics.MetricCollection(
-        {"ece": MultilabelCalibrationError(5), "map": MultilabelMeanAveragePrecision()}
-    ).to(problem[0].device)
+def collection():
+    return torchmetrics.MetricCollection(
+        {
+            "ece": MultilabelCalibrationError(5),
+            "mce": MultilabelCalibrationError(5, error="mce"),
+            "fine": MultilabelCalibrationError(5, bins=20),
+            "map": MultilabelMeanAveragePrecision(),
+            "by image": MultilabelMeanAveragePrecision(by="image"),
+            "f1": MultilabelSetScore(5),
+            "f2": MultilabelSetScore(5, beta=2),
+            "alarms": ZeroLabelFalseAlarmRate(),
+        },
+        prefix="val/",
+    )
+
+
+def test_a_collection_says_what_its_metrics_say_alone(problem):
+    """Compute groups, forward, reset, clone and prefix; the oracle is the functions themselves."""
+    probs, labels, observed = problem
+    named = {"probs": probs, "scores": probs, "sets": probs > 0.5}
+    known = named | {"labels": labels, "observed": observed}
+    counts = metrics.confusion(probs > 0.5, labels, observed)
+    functions = {
+        "val/ece": metrics.reliability(*problem).ece(),
+        "val/mce": metrics.reliability(*problem).mce(),
+        "val/fine": metrics.reliability(*problem, bins=20).ece(),
+        "val/map": metrics.average_precision(*problem).value,
+        "val/by image": metrics.average_precision(*problem, by="image").value,
+        "val/f1": counts.f_score().value,
+        "val/f2": counts.f_score(2).value,
+        "val/alarms": metrics.false_alarm_rate(probs > 0.5, labels, observed).value,
+    }
+    expected = {name: float(value) for name, value in functions.items()}
+    whole = collection().to(probs.device)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        collection.update(*problem)
-    assert set(collection.compute()) == {"ece", "map"}
+        for rows in BATCHES:
+            batch = whole(**{name: array[rows] for name, array in known.items()})
+    part = metrics.average_precision(*(array[BATCHES[-1]] for array in problem)).value
+    assert batch["val/map"].item() == pytest.approx(part, rel=1e-6)
+    found = whole.compute()
+    assert {name: value.item() for name, value in found.items()} == pytest.approx(expected)
+    assert all(value.device == probs.device for value in found.values())
+    copy = whole.clone(prefix="test/")
+    whole.reset()
+    assert copy.compute()["test/f1"].item() == pytest.approx(expected["val/f1"])
+    whole.update(**known)
+    groups = sorted(sorted(group) for group in whole.compute_groups.values())
+    assert groups == [["alarms"], ["by image", "map"], ["ece", "mce"], ["f1", "f2"], ["fine"]]
+    again = whole.compute()
+    assert {name: value.item() for name, value in again.items()} == pytest.approx(expected)
+    assert copy["fine"].counts.sum() == whole["fine"].counts.sum()
+
+
+def test_probabilities_are_not_taken_for_sets(problem):
+    probs, labels, _ = problem
+    for metric in (ZeroLabelFalseAlarmRate(), MultilabelSetScore(5)):
+        with pytest.raises(ValueError, match="sets must be boolean, or 0 and 1, got"):
+            metric.to(probs.device).update(probs, labels)
+
+
+def test_nothing_seen_is_undefined_not_an_error():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchmetrics warns of compute before update
+        assert torch.isnan(MultilabelMeanAveragePrecision().compute())
+        assert torch.isnan(ZeroLabelFalseAlarmRate().compute())
 
 
 def test_bad_options_are_refused():

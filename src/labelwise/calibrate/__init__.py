@@ -1,6 +1,13 @@
 """Calibrators: functions that fit a link to held-out logits and labels, and the links they make."""
 
-from labelwise.calibrate.auto import CALIBRATORS, Candidate, Choice, auto
+from labelwise.calibrate.auto import (
+    CALIBRATORS,
+    Candidate,
+    Choice,
+    auto,
+    find_calibrator,
+    fit_calibrator,
+)
 from labelwise.calibrate.beta import Beta, beta
 from labelwise.calibrate.histogram import Histogram, histogram
 from labelwise.calibrate.isotonic import Isotonic, isotonic
@@ -21,6 +28,8 @@ __all__ = [
     "auto",
     "beta",
     "expect_zero_share",
+    "find_calibrator",
+    "fit_calibrator",
     "histogram",
     "isotonic",
     "platt",

@@ -1,4 +1,7 @@
-"""Choose a calibrator by cross-validated log loss.
+"""Calibrators by name, and the choice among them by cross-validated log loss.
+
+Names: ``temperature``, ``platt``, ``platt-shared``, ...; ``auto`` chooses, ``none`` leaves the
+link as it is. Settings and the command line are read here alone.
 
 Images are dealt into folds; images of one group, such as frames of one film, stay together. Every
 candidate is fitted without each fold and judged on it. The one with the least log loss is fitted
@@ -16,29 +19,32 @@ from torch import Tensor
 
 from labelwise.arrays import Array, mask_tensor, to_tensor
 from labelwise.calibrate.beta import beta
-from labelwise.calibrate.entries import read_entries
+from labelwise.calibrate.entries import folds_of, read_entries
 from labelwise.calibrate.histogram import histogram
-from labelwise.calibrate.holdout import folds_of
 from labelwise.calibrate.isotonic import isotonic
 from labelwise.calibrate.platt import platt
 from labelwise.calibrate.temperature import temperature
+from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
+from labelwise.types import nearest
 
-__all__ = ["CALIBRATORS", "Candidate", "Choice", "auto"]
+__all__ = ["CALIBRATORS", "Candidate", "Choice", "auto", "find_calibrator", "fit_calibrator"]
 
 Calibrator = Callable[..., Link]
 Part = tuple[Tensor, Tensor, Tensor | None]
 
 AS_IT_IS = "as it is"
+AUTO, NONE = "auto", "none"
+FOLDS = 5
 
 CALIBRATORS: Mapping[str, Calibrator] = {
     "temperature": temperature,
-    "platt shared": partial(platt, scope="shared"),
-    "platt offset": partial(platt, scope="offset"),
+    "platt-shared": partial(platt, scope="shared"),
+    "platt-offset": partial(platt, scope="offset"),
     "platt": platt,
-    "beta shared": partial(beta, scope="shared"),
+    "beta-shared": partial(beta, scope="shared"),
     "beta": beta,
-    "isotonic shared": partial(isotonic, scope="shared"),
+    "isotonic-shared": partial(isotonic, scope="shared"),
     "isotonic": isotonic,
     "histogram": histogram,
 }
@@ -77,6 +83,50 @@ class Choice:
         return "\n".join(lines)
 
 
+def find_calibrator(name: str) -> Calibrator | None:
+    """Return the calibrator of a name, None for "auto" and "none".
+
+    >>> find_calibrator("platt").__name__
+    'platt'
+    """
+    if name in (AUTO, NONE):
+        return None
+    if name not in CALIBRATORS:
+        names = [AUTO, NONE, *CALIBRATORS]
+        raise SettingsError(f"unknown calibrator {name!r}{nearest(name, names)}")
+    return CALIBRATORS[name]
+
+
+def fit_calibrator(
+    name: str,
+    logits: Array,
+    labels: Array,
+    link: Link | None,
+    observed: Array | None = None,
+    *,
+    groups: np.ndarray | None = None,
+    folds: int = FOLDS,
+    source: str = "these scores",
+) -> tuple[Link | None, str, Choice | None]:
+    """Return the link that the calibrator of a name fits, in words, and what "auto" compared.
+
+    The link is None, without words, where the old one is kept. ``source`` names the rows in
+    errors.
+    """
+    fit = find_calibrator(name)
+    try:
+        if name == AUTO:
+            count = len(logits) if groups is None else len(np.unique(groups))
+            choice = auto(logits, labels, link, observed, groups=groups, folds=min(folds, count))
+            words = f"{choice.name}, chosen by log loss over {choice.folds} folds"
+            return (None, "", choice) if choice.link is link else (choice.link, words, choice)
+        if fit is None:
+            return None, "", None
+        return fit(logits, labels, link, observed), name, None
+    except ValueError as error:
+        raise DataError(f"no calibrator can be fitted on {source}: {error}") from None
+
+
 def auto(
     logits: Array,
     labels: Array,
@@ -84,7 +134,7 @@ def auto(
     observed: Array | None = None,
     *,
     groups: np.ndarray | None = None,
-    folds: int = 5,
+    folds: int = FOLDS,
     seed: int = 0,
     candidates: Mapping[str, Calibrator] = CALIBRATORS,
 ) -> Choice:
@@ -112,15 +162,15 @@ def auto(
         for row, name in enumerate(names):
             with catch_warnings():  # the final fit repeats whatever is worth saying
                 simplefilter("ignore")
-                fitted = _fit(name, train, link, candidates)
+                fitted = _fitted(name, train, link, candidates)
             losses[row, (fold == number).cpu()] = _log_loss(fitted, *test).cpu()
     observations = len(scores) * scores.shape[1] if seen is None else int(seen.sum())
     table = _table(names, losses.numpy(), member, observations)
     best = table[0].name
-    return Choice(_fit(best, (scores, truth, seen), link, candidates), best, table, folds)
+    return Choice(_fitted(best, (scores, truth, seen), link, candidates), best, table, folds)
 
 
-def _fit(name: str, data: Part, link: Link | None, candidates: Mapping[str, Calibrator]) -> Link:
+def _fitted(name: str, data: Part, link: Link | None, candidates: Mapping[str, Calibrator]) -> Link:
     if link is not None and name == AS_IT_IS:
         return link
     scores, truth, seen = data

@@ -15,8 +15,14 @@ import torch
 from torch import Tensor
 
 from labelwise.arrays import Array
-from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries
-from labelwise.calibrate.holdout import choose, folds_of
+from labelwise.calibrate.entries import (
+    Entries,
+    OnLogOdds,
+    choose,
+    folds_of,
+    limited_log_odds,
+    read_entries,
+)
 from labelwise.links import Link
 
 __all__ = ["Histogram", "histogram"]

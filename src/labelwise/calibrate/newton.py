@@ -1,4 +1,9 @@
-"""Logistic fits by damped Newton steps: every label at once, in float64, over blocks of rows.
+"""Features of the log-odds, scaled over all observed entries to mean 0 and variance 1.
+
+Scaled features make Newton steps well conditioned whatever the unit of the scores, and give a
+penalty on their weights one meaning: squared nats of log-odds.
+
+Logistic fits by damped Newton steps: every label at once, in float64, over blocks of rows.
 
     z = sum over f of theta_f phi_f(u)  +  theta_last          phi: features of the log-odds
     minimise over theta   sum over entries of softplus(z) - y z
@@ -8,25 +13,107 @@ bound. A step that does not lower a group's loss is halved for that group alone.
 
 The sum of softplus needs one exponential an entry and one logarithm a block:
     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
+
+Problem: the loss that a logistic calibrator minimises, for all labels at once.
+
+Shared      sum over labels of loss_k(theta)
+PerLabel    loss_k(theta_k) + pull_k / 2 |theta_k - center|^2, for each label
+
+One slope for all labels, one offset for each: a Newton step by elimination.
+
+The Hessian is an arrow: offsets touch only the slope. Eliminating them leaves one equation,
+    slope step = (g_a - sum h_ab g_b / h_bb) / (h_aa - sum h_ab^2 / h_bb).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.bins import Rows
-from labelwise.calibrate.entries import ROWS
-from labelwise.calibrate.features import Features
+from labelwise.calibrate.entries import ROWS, Rows
 
 __all__ = [
+    "MAX_SLOPE",
     "TOLERANCE",
     "Derivatives",
+    "Features",
+    "PerLabel",
+    "Problem",
+    "Raw",
+    "Shared",
+    "TiedSlope",
     "derivatives",
     "gradient",
     "minimise",
     "newton_step",
+    "scaled",
 ]
+
+Raw = Callable[[Tensor], tuple[Tensor, ...]]
+
+MAX_SLOPE = 100.0
+
+
+@dataclass(frozen=True)
+class Features:
+    """Scaled features; weights are kept between ``least`` and ``MAX_SLOPE``, the constant free."""
+
+    raw: Raw
+    least: float
+    mean: Tensor
+    deviation: Tensor
+
+    def __call__(self, u: Tensor) -> tuple[Tensor, ...]:
+        return tuple(
+            (phi - mean) / deviation
+            for phi, mean, deviation in zip(
+                self.raw(u), self.mean.tolist(), self.deviation.tolist(), strict=True
+            )
+        )
+
+    @property
+    def width(self) -> int:
+        """Return the number of weights, the constant included."""
+        return len(self.mean) + 1
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the least and largest weights, each (F,)."""
+        upper = self.mean.new_full((self.width,), MAX_SLOPE)
+        lower = torch.full_like(upper, self.least)
+        lower[-1], upper[-1] = -torch.inf, torch.inf
+        return lower, upper
+
+    @property
+    def starts(self) -> tuple[Tensor, Tensor]:
+        """Return two weights (1, F) to start from: the scores as they are, and scaled ones."""
+        as_they_are = torch.cat([self.deviation, self.mean.sum(0, keepdim=True)])[None]
+        plain = torch.ones_like(as_they_are)
+        plain[:, -1] = 0.0
+        return as_they_are, plain
+
+    def unscale(self, theta: Tensor) -> Tensor:
+        """Return the weights (G, F) of the raw features and their constant."""
+        slopes = theta[:, :-1] / self.deviation
+        offset = theta[:, -1:] - (slopes * self.mean).sum(1, keepdim=True)
+        return torch.cat([slopes, offset], dim=1)
+
+
+def scaled(rows: Rows, raw: Raw, least: float) -> Features:
+    """Return the features scaled by their mean and deviation over the rows."""
+    total: float | Tensor = 0.0
+    for u, _, w in rows.rows():
+        u = u.double()
+        weight = torch.ones_like(u) if w is None else w
+        moments = [torch.stack([weight, weight * phi, weight * phi * phi]) for phi in raw(u)]
+        total = total + torch.stack(moments).sum((2, 3))  # (F - 1, 3)
+    count, first, second = torch.as_tensor(total).T
+    mean = first / count
+    return Features(raw, least, mean, (second / count - mean.square()).clamp(min=1e-12).sqrt())
+
 
 Derivatives = tuple[Tensor, Tensor, Tensor]
 
@@ -133,3 +220,142 @@ def newton_step(theta: Tensor, grad: Tensor, hess: Tensor, lower: Tensor, upper:
         hess + torch.diag_embed(floor + (1 - free)), (grad * free)[..., None]
     )
     return solved[..., 0]
+
+
+POLISHING = 4
+
+
+@dataclass(frozen=True)
+class Problem(ABC):
+    """A loss over weights (G, F) of some features; subclasses give it and its gradient."""
+
+    features: Features
+
+    @abstractmethod
+    def evaluate(self, rows: Rows, theta: Tensor) -> Derivatives:
+        """Return loss (G,), gradient (G, F) and Hessian (G, F, F) over the rows."""
+
+    @abstractmethod
+    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+        """Return the gradient (G, F) alone."""
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Return the least and largest weights, (F,) or (G, F)."""
+        return self.features.bounds
+
+    def step(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
+        """Return the weights one full Newton step further, within the bounds."""
+        lower, upper = self.bounds
+        return (theta - newton_step(theta, grad, hess, lower, upper)).clamp(lower, upper)
+
+    def solve(self, rows: Rows, start: Tensor, tolerance: float) -> Tensor:
+        """Return the weights of the least loss over the rows."""
+        return minimise(partial(self.evaluate, rows), start, *self.bounds, tolerance)
+
+    def polish(self, rows: Rows, bins: Rows, theta: Tensor, tolerance: float) -> Tensor:
+        """Return the weights of the least loss over the rows, from those over their bins.
+
+        The Hessian of the bins is within a percent of the true one, so a step leaves about a
+        ten-thousandth of its gain. Should the steps not end, full Newton steps take over.
+        """
+        hess = self.evaluate(bins, theta)[2]
+        for _ in range(POLISHING):
+            grad = self.gradient(rows, theta)
+            moved = self.step(theta, grad, hess)
+            gain = (grad * (theta - moved)).sum()
+            theta = moved
+            if gain <= 1e4 * tolerance * len(theta):
+                return theta
+        return self.solve(rows, theta, tolerance)
+
+
+@dataclass(frozen=True)
+class Shared(Problem):
+    """One fit (1, F) for all labels."""
+
+    def evaluate(self, rows: Rows, theta: Tensor) -> Derivatives:
+        loss, grad, hess = derivatives(rows, self.features, theta)
+        return loss.sum(0, keepdim=True), grad.sum(0, keepdim=True), hess.sum(0, keepdim=True)
+
+    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+        return gradient(rows, self.features, theta).sum(0, keepdim=True)
+
+    def start(self, rows: Rows) -> Tensor:
+        """Return the better of the two starts; far from the scores' unit Newton steps get lost."""
+        return min(self.features.starts, key=lambda theta: self.evaluate(rows, theta)[0].item())
+
+
+@dataclass(frozen=True)
+class PerLabel(Problem):
+    """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
+
+    Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those
+    of the center.
+    """
+
+    center: Tensor
+    pull: Tensor
+    lacking: Tensor
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        fixed = self.lacking[:, None].repeat(1, self.features.width)
+        fixed[:, -1] = False
+        lower, upper = self.features.bounds
+        return torch.where(fixed, self.center, lower), torch.where(fixed, self.center, upper)
+
+    def evaluate(self, rows: Rows, theta: Tensor) -> Derivatives:
+        loss, grad, hess = derivatives(rows, self.features, theta)
+        away, pull = theta - self.center, self.pull[:, None]
+        ridge = torch.diag_embed(pull.expand_as(away))
+        return loss + (pull / 2 * away.square()).sum(1), grad + pull * away, hess + ridge
+
+    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+        pulled = self.pull[:, None] * (theta - self.center)
+        return gradient(rows, self.features, theta) + pulled
+
+
+@dataclass(frozen=True)
+class TiedSlope(Problem):
+    """Weights (K, 2) with equal slopes, and offsets pulled towards that of ``center`` (1, 2)."""
+
+    center: Tensor
+    pull: Tensor
+
+    def evaluate(self, rows: Rows, theta: Tensor) -> Derivatives:
+        loss, grad, hess = derivatives(rows, self.features, theta)
+        away = theta[:, 1] - self.center[:, 1]
+        grad[:, 1] += self.pull * away
+        hess[:, 1, 1] += self.pull
+        return loss + self.pull / 2 * away.square(), grad, hess
+
+    def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
+        grad = gradient(rows, self.features, theta)
+        grad[:, 1] += self.pull * (theta[:, 1] - self.center[:, 1])
+        return grad
+
+    def step(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
+        lower, upper = self.bounds
+        ratio = hess[:, 0, 1] / hess[:, 1, 1]
+        left = (grad[:, 0] - ratio * grad[:, 1]).sum()
+        slope = left / (hess[:, 0, 0] - ratio * hess[:, 0, 1]).sum()
+        slope = slope.clamp(theta[0, 0] - upper[0], theta[0, 0] - lower[0])
+        offset = grad[:, 1] / hess[:, 1, 1] - ratio * slope
+        return theta - torch.stack([slope.expand_as(offset), offset], dim=1)
+
+    def solve(self, rows: Rows, start: Tensor, tolerance: float) -> Tensor:
+        theta = start.clamp(*self.bounds)
+        loss, grad, hess = self.evaluate(rows, theta)
+        damping = 1.0
+        for _ in range(STEPS):
+            trial = theta + damping * (self.step(theta, grad, hess) - theta)
+            if (grad * (theta - trial)).sum() <= tolerance:
+                return trial
+            new = self.evaluate(rows, trial)
+            if new[0].sum() <= loss.sum() * (1 + 1e-14):
+                theta, damping = trial, 1.0
+                loss, grad, hess = new
+            else:
+                damping /= 2
+        return theta

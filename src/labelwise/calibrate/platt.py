@@ -16,10 +16,8 @@ from torch.nn.functional import logsigmoid
 
 from labelwise.arrays import Array
 from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, own_number, read_entries
-from labelwise.calibrate.features import Features
-from labelwise.calibrate.problem import PerLabel
+from labelwise.calibrate.newton import Features, PerLabel, TiedSlope
 from labelwise.calibrate.shrink import fit_labels, fit_shared
-from labelwise.calibrate.tied import TiedSlope
 from labelwise.links import Link
 
 __all__ = ["Platt", "platt"]

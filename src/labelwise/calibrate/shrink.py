@@ -13,12 +13,18 @@ from warnings import warn
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.bins import Bins, Chain, Rows, compressed
-from labelwise.calibrate.entries import Entries
-from labelwise.calibrate.features import MAX_SLOPE, Features, Raw, scaled
-from labelwise.calibrate.holdout import choose
-from labelwise.calibrate.newton import TOLERANCE, derivatives
-from labelwise.calibrate.problem import PerLabel, Problem, Shared
+from labelwise.calibrate.entries import Bins, Chain, Entries, Rows, choose, compressed
+from labelwise.calibrate.newton import (
+    MAX_SLOPE,
+    TOLERANCE,
+    Features,
+    PerLabel,
+    Problem,
+    Raw,
+    Shared,
+    derivatives,
+    scaled,
+)
 
 __all__ = ["fit_labels", "fit_shared"]
 
@@ -34,7 +40,7 @@ def fit_shared(entries: Entries, raw: Raw, least: float) -> Tensor:
     parts = compressed(entries, 1)
     features = scaled(parts[0], raw, least)
     problem = Shared(features)
-    theta = _fit(problem, entries, parts, problem.start(Chain(parts)))
+    theta = _solve(problem, entries, parts, problem.start(Chain(parts)))
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
 
@@ -59,14 +65,14 @@ def fit_labels(
     lacking = _one_sided(rows)
     pull = torch.where(lacking, max(strength, 1.0), strength)
     problem = each(features, center, pull, lacking)
-    theta = _fit(problem, entries, parts, center.expand(len(lacking), -1))
+    theta = _solve(problem, entries, parts, center.expand(len(lacking), -1))
     if strength == 0:
         theta = torch.where(lacking[:, None], center, theta)
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
 
 
-def _fit(problem: Problem, entries: Entries, parts: list[Rows], start: Tensor) -> Tensor:
+def _solve(problem: Problem, entries: Entries, parts: list[Rows], start: Tensor) -> Tensor:
     rows = Chain(parts)
     if not isinstance(parts[0], Bins):
         return problem.solve(rows, start, TOLERANCE)

@@ -57,12 +57,12 @@ def temperature(
     """Return the link with the temperature of the least log loss; a softmax stays a softmax."""
     if isinstance(link, Softmax):
         entries = read_entries(logits, labels, None, observed)
-        return Softmax(1 / _fit(entries, _softmax))
+        return Softmax(1 / _best_slope(entries, _softmax))
     entries = read_entries(logits, labels, link, observed)
-    return Temperature(link, 1 / _fit(entries, _sigmoid), entries.limit)
+    return Temperature(link, 1 / _best_slope(entries, _sigmoid), entries.limit)
 
 
-def _fit(entries: Entries, derivatives: Derivatives) -> float:
+def _best_slope(entries: Entries, derivatives: Derivatives) -> float:
     """Return a = 1 / T, from a start on some of the rows where there are many."""
     start = 1.0
     if len(entries.logits) > MANY:

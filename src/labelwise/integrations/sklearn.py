@@ -2,8 +2,10 @@
 
     MultilabelCalibrator(method="platt").fit(scores, Y).predict_proba(scores)
     MultilabelThreshold(goal="f").fit(P, Y).predict(P)
+    make_pipeline(MultilabelCalibrator(), MultilabelThreshold()).fit(scores, Y).predict(scores)
 
-Both take (N, K) arrays, images with no label included, and a mask of the entries that are known.
+Both take (N, K) arrays, images with no label included, and a mask of the entries that are known;
+in a pipeline it goes to a step by its name, as in ``fit(scores, Y, multilabelcalibrator__mask=M)``.
 """
 
 from collections.abc import Callable
@@ -12,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from labelwise.calibrate import CALIBRATORS, auto
+from labelwise.calibrate import fit_calibrator
 from labelwise.decide import (
     Threshold,
     average_k,
@@ -26,7 +28,9 @@ from labelwise.decide import (
     precision_at,
     recall_at,
 )
+from labelwise.errors import LabelwiseError
 from labelwise.links import Link, Sigmoid
+from labelwise.metrics import confusion, log_loss_from_logs
 
 __all__ = ["MultilabelCalibrator", "MultilabelThreshold"]
 
@@ -41,10 +45,10 @@ GOALS: dict[str, tuple[Callable[..., Threshold], str]] = {
 }
 
 
-class MultilabelCalibrator(BaseEstimator):  # type: ignore[misc]
+class MultilabelCalibrator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Calibrate scores (N, K) of a multi-label model to probabilities.
 
-    ``method`` is "auto" or a calibrator's name, such as "temperature", "platt" or "isotonic".
+    ``method`` is "auto", "none" or a calibrator's name, such as "temperature" or "platt-shared".
     ``scores`` says what the scores are, and is never guessed: "logits" (of sigmoids), "probs", or
     "raw" for scores that only rank.
     """
@@ -55,33 +59,52 @@ class MultilabelCalibrator(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Array, y: Array, mask: Array | None = None) -> Self:  # noqa: N803
         """Fit to labels ``y`` (N, K); where ``mask`` is False the label is not known."""
-        if self.method != "auto" and self.method not in CALIBRATORS:
-            names = ", ".join(["auto", *CALIBRATORS])
-            raise ValueError(f"method must be one of {names}, got {self.method!r}")
-        logits, link = self._logits(X)
+        logits, link = self._logits(X, reset=True)
         labels = check_array(y, dtype=None, ensure_all_finite=mask is None)
-        if self.method == "auto":
-            self.link_: Link = auto(logits, labels, link, mask).link
-        else:
-            self.link_ = CALIBRATORS[self.method](logits, labels, link, mask)
-        self.n_features_in_ = logits.shape[1]
+        try:
+            fitted, *_ = fit_calibrator(self.method, logits, labels, link, mask)
+        except LabelwiseError as error:
+            raise ValueError(str(error)) from None
+        if fitted is None and link is None:
+            raise ValueError("scores that only rank need a calibrator, got method='none'")
+        self.link_: Link = fitted or Sigmoid()
         return self
 
     def predict_proba(self, X: Array) -> Array:  # noqa: N803
         """Return the probability of each label, (N, K)."""
         check_is_fitted(self, "link_")
-        logits, _ = self._logits(X)
-        if logits.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {logits.shape[1]} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
-        with torch.no_grad():
-            probs: Array = self.link_(torch.from_numpy(logits)).numpy()
+        logits, _ = self._logits(X, reset=False)
+        probs: Array = self.link_(logits)
         return probs
 
-    def _logits(self, scores: Array) -> tuple[Array, Link | None]:
-        values = check_array(scores, dtype=[np.float64, np.float32], ensure_all_finite=False)
+    def transform(self, X: Array) -> Array:  # noqa: N803
+        """Return the probabilities, for the next step of a pipeline."""
+        return self.predict_proba(X)
+
+    def score(self, X: Array, y: Array, mask: Array | None = None) -> float:  # noqa: N803
+        """Return the log loss per known entry with its sign turned: higher is better."""
+        check_is_fitted(self, "link_")
+        log_p, log_q = self.link_.log_probs(torch.from_numpy(self._logits(X, reset=False)[0]))
+        return -float(log_loss_from_logs(log_p, log_q, np.asarray(y), mask).value)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return the names of the labels: those of the input's columns."""
+        check_is_fitted(self, "link_")
+        names = getattr(self, "feature_names_in_", input_features)
+        if names is None:
+            names = [f"x{column}" for column in range(self.n_features_in_)]
+        return np.asarray(names, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that there are several targets, and that the fit needs them."""
+        return _needs_labels(super().__sklearn_tags__())
+
+    def _logits(self, scores: Array, *, reset: bool) -> tuple[Array, Link | None]:
+        values = validate_data(
+            self, scores, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
+        )
+        if np.isnan(values).any():
+            raise ValueError("X must not hold NaN")
         if self.scores == "raw":
             return values, None
         if self.scores == "logits":
@@ -109,7 +132,7 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Array, y: Array, mask: Array | None = None) -> Self:  # noqa: N803
         """Fit to labels ``y`` (N, K); where ``mask`` is False the label is not known."""
-        probs = check_array(X, dtype=[np.float64, np.float32])
+        probs = validate_data(self, X, dtype=[np.float64, np.float32])
         if self.goal == "average k":
             self.rule_ = average_k(probs, self.level)
         elif self.goal in GOALS:
@@ -123,17 +146,25 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
             names = ", ".join([*GOALS, "average k"])
             raise ValueError(f"goal must be one of {names}, got {self.goal!r}")
         self.thresholds_ = np.broadcast_to(self.rule_.value, probs.shape[1]).copy()
-        self.n_features_in_ = probs.shape[1]
         return self
 
     def predict(self, X: Array) -> Array:  # noqa: N803
         """Return the label sets, (N, K) of 0 and 1."""
         check_is_fitted(self, "rule_")
-        probs = check_array(X, dtype=[np.float64, np.float32])
-        if probs.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {probs.shape[1]} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
+        probs = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
         sets: Array = self.rule_(probs).astype(np.int64)
         return sets
+
+    def score(self, X: Array, y: Array, mask: Array | None = None) -> float:  # noqa: N803
+        """Return the mean F1 of the labels; one neither present nor chosen is left out."""
+        return confusion(self.predict(X), np.asarray(y), mask).f_score().value
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that there are several targets, and that the fit needs them."""
+        return _needs_labels(super().__sklearn_tags__())
+
+
+def _needs_labels(tags: Any) -> Any:
+    tags.target_tags.required = True
+    tags.target_tags.multi_output = True
+    return tags

@@ -4,6 +4,9 @@
     metric.update(probs, labels, observed)
     metric.compute()
 
+In a ``MetricCollection`` name the arguments, ``update(probs=..., sets=..., labels=...)``: each
+metric takes those it knows, and metrics of equal state share one update.
+
 Labels are 0 or 1; ``observed`` masks unknown entries. Probabilities are never guessed from their
 range: pass what the model's link returns. Sums are int64 and float64, so they stay exact past 2^24
 entries and add up over ranks.
@@ -11,17 +14,19 @@ entries and add up over ranks.
 
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.arrays import check_shapes, mask_tensor
 from labelwise.metrics import (
     Averaged,
     CalibrationSums,
     Confusion,
     average_precision,
     confusion,
+    false_alarm_rate,
     width_edges,
-    zero_label_rows,
 )
 from labelwise.metrics.lines import By
 from labelwise.metrics.sets import Undefined
@@ -93,7 +98,8 @@ class MultilabelCalibrationError(Metric):  # type: ignore[misc]
         reliability = sums.pooled() if self.pool else sums.per_label()
         errors = {"ece": reliability.ece, "ace": reliability.ace, "mce": reliability.mce}
         value = errors[self.error]()
-        return torch.tensor(float(value) if self.pool else Averaged.over(value, "label").value)
+        figure = float(value) if self.pool else Averaged.over(value, "label").value
+        return torch.tensor(figure, device=self.device)
 
 
 class MultilabelMeanAveragePrecision(Metric):  # type: ignore[misc]
@@ -111,16 +117,21 @@ class MultilabelMeanAveragePrecision(Metric):  # type: ignore[misc]
 
     def update(self, scores: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
         """Add a batch of (B, K) scores and labels."""
-        known = torch.ones_like(labels, dtype=torch.bool) if observed is None else observed
+        check_shapes(scores=scores, labels=labels, observed=observed)
+        if observed is None:
+            observed = torch.ones_like(labels, dtype=torch.bool)
         self.scores.append(scores.detach())
-        self.labels.append(labels)
-        self.observed.append(known)
+        self.labels.append(labels.to(scores.device))
+        self.observed.append(mask_tensor(observed, "observed", scores.device))
 
     def compute(self) -> Tensor:
         """Return the mean over the labels or images that have a positive."""
+        if not len(self.scores):
+            return torch.tensor(float("nan"), device=self.device)
         joined = (dim_zero_cat(state) for state in (self.scores, self.labels, self.observed))
         scores, labels, observed = joined
-        return torch.tensor(average_precision(scores, labels, observed, by=self.by).value)
+        value = average_precision(scores, labels, observed, by=self.by).value
+        return torch.tensor(value, device=self.device)
 
 
 class MultilabelSetScore(Metric):  # type: ignore[misc]
@@ -157,7 +168,7 @@ class MultilabelSetScore(Metric):  # type: ignore[misc]
         tp, fp, fn, tn = self.counts.cpu().numpy()
         counts = Confusion(tp, fp, fn, tn, "label")
         chosen = counts if self.average == "macro" else counts.micro()
-        return torch.tensor(chosen.f_score(self.beta, self.undefined).value)
+        return torch.tensor(chosen.f_score(self.beta, self.undefined).value, device=self.device)
 
 
 class ZeroLabelFalseAlarmRate(Metric):  # type: ignore[misc]
@@ -174,9 +185,9 @@ class ZeroLabelFalseAlarmRate(Metric):  # type: ignore[misc]
 
     def update(self, sets: Tensor, labels: Tensor, observed: Tensor | None = None) -> None:
         """Add a batch of (B, K) boolean sets and labels."""
-        zero = torch.from_numpy(zero_label_rows(labels, observed)).to(sets.device)
-        self.alarms += (sets.any(dim=1) & zero).sum()
-        self.images += zero.sum()
+        alarms = false_alarm_rate(sets, labels, observed)
+        self.alarms += round(float(np.nansum(alarms.items)))
+        self.images += alarms.num_defined
 
     def compute(self) -> Tensor:
         """Return the rate; NaN without zero-label images."""

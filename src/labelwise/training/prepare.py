@@ -31,6 +31,7 @@ from labelwise.backbones import (
     freeze,
     freeze_batch_norm,
 )
+from labelwise.calibrate import find_calibrator
 from labelwise.data import FeatureRows, ImageSource, LabelTable, load
 from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
@@ -42,7 +43,6 @@ from labelwise.scoring import decoded
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
 from labelwise.training.execution import autocast_type
-from labelwise.training.fitting import find_calibrator
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.progress import Watch
