@@ -3,7 +3,7 @@
 import numpy as np
 
 from labelwise.data import FeatureRows, LabelTable
-from labelwise.training.progress import Silent
+from labelwise.progress import Silent
 from labelwise.training.settings import read_settings
 
 

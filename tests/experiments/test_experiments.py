@@ -45,8 +45,8 @@ from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.predictions import Predictions
+from labelwise.progress import Silent
 from labelwise.training.augment import make_augment
-from labelwise.training.progress import Silent
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 from labelwise.types import DatasetFacts

@@ -9,10 +9,10 @@ import torch
 from labelwise.backbones import create_backbone
 from labelwise.data import ArrayImages, LabelTable
 from labelwise.errors import DataError
+from labelwise.progress import Silent
 from labelwise.training import features
 from labelwise.training.features import compute, content_key
 from labelwise.training.loader import Loader
-from labelwise.training.progress import Silent
 
 
 def table(rows: int = 5, seed: int = 0) -> LabelTable:

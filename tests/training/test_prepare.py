@@ -18,6 +18,7 @@ from labelwise.files import load_tensors
 from labelwise.methods import METHODS
 from labelwise.objectives import ROLE
 from labelwise.predictor import Predictor
+from labelwise.progress import Silent
 from labelwise.training import checkpoint
 from labelwise.training.prepare import (
     advice_for_photos,
@@ -27,7 +28,6 @@ from labelwise.training.prepare import (
     fingerprint,
     set_biases_to_priors,
 )
-from labelwise.training.progress import Silent
 from labelwise.training.run import train
 from labelwise.types import Outputs
 

@@ -19,9 +19,9 @@ from labelwise.errors import (
 from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
+from labelwise.progress import Silent
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
-from labelwise.training.progress import Silent
 from labelwise.training.run import train
 
 

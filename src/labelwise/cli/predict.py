@@ -30,8 +30,8 @@ def predict(
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.data import PictureImages
     from labelwise.predictor import Predictor
+    from labelwise.progress import make_watch
     from labelwise.scoring import score
-    from labelwise.training.progress import make_watch
 
     if out is not None:
         check_suffix(out)

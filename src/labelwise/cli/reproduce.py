@@ -51,7 +51,7 @@ def reproduce(
     from labelwise.experiments.reproduce import Request
     from labelwise.experiments.reproduce import reproduce as run_table
     from labelwise.experiments.sources import Frozen
-    from labelwise.training.progress import make_watch
+    from labelwise.progress import make_watch
     from labelwise.training.settings import parse_assignments
 
     if list_ and table is None:
@@ -89,7 +89,7 @@ def reproduce(
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
     from labelwise.experiments.estimate import seconds_of
     from labelwise.experiments.reproduce import jobs_of, open_data
-    from labelwise.training.progress import make_watch
+    from labelwise.progress import make_watch
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     watch = make_watch()

@@ -90,7 +90,7 @@ def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None
     """Train, report, and say what came out and what to type next."""
     from labelwise.cli.outcome import report_run, summarise
     from labelwise.cli.text import resumable, say
-    from labelwise.training.progress import make_watch
+    from labelwise.progress import make_watch
     from labelwise.training.run import train as run
 
     with resumable(folder):

@@ -17,7 +17,7 @@ from labelwise.experiments.measures import Outcome, measure
 from labelwise.experiments.tuning import tries
 from labelwise.files import replacing
 from labelwise.methods import find_method
-from labelwise.training.progress import Watch
+from labelwise.progress import Watch
 from labelwise.training.settings import Settings
 from labelwise.training.validation import VALIDATION_METRICS, validation_figures
 from labelwise.types import nearest

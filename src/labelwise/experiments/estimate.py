@@ -12,8 +12,8 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.experiments.jobs import TrainingJob
+from labelwise.progress import NamedWatch, Watch
 from labelwise.training.execution import compiles
-from labelwise.training.progress import NamedWatch, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 

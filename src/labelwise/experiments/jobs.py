@@ -26,7 +26,7 @@ from labelwise.data import LabelTable
 from labelwise.experiments.measures import Outcome
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.files import replacing
-from labelwise.training.progress import NamedWatch, Watch
+from labelwise.progress import NamedWatch, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 

@@ -27,7 +27,7 @@ from labelwise.experiments.protocols import DATASETS, FROZEN, Experiment
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.experiments.statistics import SeedMean, seed_mean
 from labelwise.files import replacing
-from labelwise.training.progress import Watch
+from labelwise.progress import Watch
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 

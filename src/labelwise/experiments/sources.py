@@ -16,8 +16,8 @@ from labelwise.backbones import create_backbone
 from labelwise.data import LabelTable, load
 from labelwise.data.observe import single_positive
 from labelwise.errors import DataError
+from labelwise.progress import Watch
 from labelwise.training.features import compute
-from labelwise.training.progress import Watch
 
 __all__ = ["Frozen", "open_table", "with_validation"]
 

@@ -22,8 +22,8 @@ from labelwise.backbones import Backbone
 from labelwise.data import FeatureRows, ImageSource, LabelTable
 from labelwise.errors import DataError
 from labelwise.files import replacing
+from labelwise.progress import Silent, Watch
 from labelwise.scoring import infer, raise_failure
-from labelwise.training.progress import Silent, Watch
 
 __all__ = ["compute", "content_key"]
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from labelwise.data import ImageSource
 from labelwise.distributed import gather_rows, world_size
 from labelwise.predictor import Model
+from labelwise.progress import Silent, Watch
 from labelwise.scoring import infer, raise_failure
-from labelwise.training.progress import Silent, Watch
 from labelwise.types import Outputs
 
 __all__ = ["infer_logits"]

@@ -39,13 +39,13 @@ from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model, Predictor, find_head
+from labelwise.progress import Watch
 from labelwise.scoring import decoded
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
 from labelwise.training.execution import autocast_type
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
-from labelwise.training.progress import Watch
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import VALIDATION_METRICS
 from labelwise.types import DatasetFacts, nearest

@@ -7,12 +7,12 @@ from typing import Any
 
 from labelwise.data import LabelTable
 from labelwise.evaluate import Evaluation
+from labelwise.progress import Silent, Watch
 from labelwise.training import folder as run_folder
 from labelwise.training.execution import fastest_convolutions, make_fabric
 from labelwise.training.finish import finish
 from labelwise.training.loop import fit
 from labelwise.training.prepare import check_names, prepare
-from labelwise.training.progress import Silent, Watch
 from labelwise.training.settings import Settings
 
 __all__ = ["Run", "train"]

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: bars on a terminal, plain lines elsewhere."""
+"""What a person sees while long work goes on: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from labelwise.training.progress import Lines, NamedWatch, make_watch
+from labelwise.progress import Lines, NamedWatch, make_watch
 
 RECORD = {
     "epoch": 3,
@@ -60,7 +60,7 @@ def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypa
 def test_a_terminal_shows_a_bar_with_rate_and_time_left():
     code = (
         "import time\n"
-        "from labelwise.training.progress import make_watch\n"
+        "from labelwise.progress import make_watch\n"
         "watch = make_watch()\n"
         "watch.start('epoch 1/2', 400)\n"
         "for _ in range(4):\n"
