@@ -1,14 +1,34 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
 from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
+from labelwise.decide.promised_rules import (
+    Promised,
+    PromisedAnswers,
+    PromisedList,
+    certainty,
+    promise_answers,
+    promise_f,
+    promise_list,
+    promise_precision,
+    promise_recall,
+    promise_tags,
+)
+from labelwise.decide.promises import Check, Evidence, Promise, check_promise
 from labelwise.decide.risk import GroupRules, by_group, control_false_alarms, control_recall
-from labelwise.decide.rules import NEVER, ExpectedF, Rule, Threshold, TopK, expected_f
+from labelwise.decide.rules import NEVER, AtMost, ExpectedF, Rule, Threshold, TopK, expected_f
 from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
 
 __all__ = [
     "NEVER",
+    "AtMost",
+    "Check",
+    "Evidence",
     "ExpectedF",
     "GroupRules",
+    "Promise",
+    "Promised",
+    "PromisedAnswers",
+    "PromisedList",
     "Rule",
     "RuleFit",
     "Threshold",
@@ -16,6 +36,8 @@ __all__ = [
     "average_k",
     "best_f",
     "by_group",
+    "certainty",
+    "check_promise",
     "control_false_alarms",
     "control_recall",
     "expected_f",
@@ -23,5 +45,11 @@ __all__ = [
     "fit_rule",
     "least_cost",
     "precision_at",
+    "promise_answers",
+    "promise_f",
+    "promise_list",
+    "promise_precision",
+    "promise_recall",
+    "promise_tags",
     "recall_at",
 ]

@@ -3,6 +3,7 @@
     TopK(k)           the k most probable labels of each image; ties go to the lower column
     Threshold(t)      p >= t, with one t, or one per label
     ExpectedF(beta)   per image, the set with the most expected F-beta
+    AtMost(rule, k)   of a rule's set, the k most probable labels
 
 A rule is frozen and describes itself in plain data (``spec``), so that it is saved with a model.
 It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above every probability.
@@ -31,6 +32,7 @@ from labelwise.decide.arrays import as_numpy
 __all__ = [
     "NEVER",
     "Array",
+    "AtMost",
     "ExpectedF",
     "Rule",
     "Threshold",
@@ -153,6 +155,26 @@ class ExpectedF(Rule):
 
     def spec(self) -> dict[str, Any]:
         return {"beta": self.beta}
+
+
+@dataclass(frozen=True)
+class AtMost(Rule):
+    """The labels that ``rule`` chooses, of these at most the ``k`` most probable."""
+
+    rule: Rule
+    k: int
+    kind: ClassVar[str] = "at-most"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+
+    def __call__(self, probs: Array) -> Array:
+        sets: Array = self.rule(probs) & TopK(self.k)(probs)
+        return sets
+
+    def spec(self) -> dict[str, Any]:
+        return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "k": self.k}
 
 
 def just_below(score: float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labelwise.calibrate import Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare
-from labelwise.decide import ExpectedF, Rule, Threshold, TopK
+from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.objectives import PhiLink, QuasibinaryLink, SoftmaxOrNoneLink, SPALink
@@ -20,7 +20,7 @@ LINKS: dict[str, type[Link]] = {
     )
 }
 
-RULES: dict[str, type[Rule]] = {rule.kind: rule for rule in (ExpectedF, Threshold, TopK)}
+RULES: dict[str, type[Rule]] = {rule.kind: rule for rule in (AtMost, ExpectedF, Threshold, TopK)}
 
 
 def link_to_spec(link: Link) -> dict[str, Any]:
@@ -55,4 +55,9 @@ def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
     kind = spec.get("kind")
     if kind not in RULES:
         raise SettingsError(f"unknown rule {kind!r}{nearest(str(kind), RULES)}")
-    return RULES[kind](**{key: value for key, value in spec.items() if key != "kind"})
+    arguments = {
+        key: rule_from_spec(value) if isinstance(value, Mapping) and "kind" in value else value
+        for key, value in spec.items()
+        if key != "kind"
+    }
+    return RULES[kind](**arguments)

@@ -1,0 +1,123 @@
+"""Tests that a risk lies at or below a level, valid at every sample size.
+
+    exact binomial   losses 0 or 1:   p = P(Bin(n, level) <= number of losses)
+    betting          any losses with  z = loss - level <= most:
+                     p = 1 / mean over stakes s of  prod_i (1 - s z_i / most),   0 < s < 1
+    Hoeffding-Bentkus, losses in [0, 1], for comparison (Bates et al., 2021; used by MAPIE):
+                     p = min(exp(-n h(min(mean, level), level)), e P(Bin(n, level) <= ceil(n mean)))
+
+Under the hypothesis "risk >= level" each factor of the bet has mean at most 1, so the capital has
+mean at most 1 and exceeds 1/delta with probability at most delta (Markov). A mixture of stakes
+adapts to the variance of the losses (Waudby-Smith and Ramdas, 2024), which Hoeffding's bound
+does not, and does not depend on the order of the photos.
+
+Fixed sequence (Learn-then-Test, Angelopoulos et al., 2021): candidates are tested in an order
+that was set without these photos, until the first that cannot be rejected. All before it keep
+the promise, together, with the full confidence: there is no price for their number.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import beta, binom
+
+__all__ = [
+    "betting_p_values",
+    "binomial_p_values",
+    "clopper_pearson",
+    "first_failure",
+    "hoeffding_bentkus_p_values",
+    "ratio_interval",
+]
+
+Numbers = NDArray[np.float64]
+STAKES = np.geomspace(0.004, 0.98, 24)
+
+
+def binomial_p_values(losses: NDArray[Any], counts: NDArray[Any], level: float) -> Numbers:
+    """Return the p-values of "risk >= level" for numbers of losses among ``counts`` trials."""
+    values: Numbers = np.asarray(binom.cdf(losses, counts, level), dtype=np.float64)
+    return np.where(np.asarray(counts) > 0, values, 1.0)
+
+
+def betting_p_values(excess: Numbers, most: float) -> Numbers:
+    """Return the p-values (T,) of "mean excess >= 0" for values (n, T) that are at most ``most``.
+
+    Rows that do not count hold 0.
+    """
+    if not len(excess):
+        return np.ones(excess.shape[1])
+    capital = np.stack([np.log1p(-stake / most * excess).sum(0) for stake in STAKES])
+    average = logsumexp(capital, axis=0) - np.log(len(STAKES))
+    return np.asarray(np.exp(-np.maximum(average, 0.0)))
+
+
+def hoeffding_bentkus_p_values(means: NDArray[Any], counts: NDArray[Any], level: float) -> Numbers:
+    """Return the p-values of "risk >= level" for mean losses in [0, 1]."""
+    counts = np.asarray(counts, dtype=np.float64)
+    mean = np.minimum(np.asarray(means, dtype=np.float64), level)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.where(mean > 0, mean * np.log(mean / level), 0.0)
+        distance = first + (1 - mean) * np.log((1 - mean) / (1 - level))
+    whole = np.ceil(counts * np.asarray(means) - 1e-9)
+    bentkus = np.e * binom.cdf(whole, counts, level)
+    return np.where(counts > 0, np.minimum(np.minimum(np.exp(-counts * distance), bentkus), 1), 1.0)
+
+
+def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, float]:
+    """Return the interval of a chance; each end holds with ``confidence`` by itself.
+
+    >>> [round(end, 4) for end in clopper_pearson(9, 10, 0.95)]
+    [0.6058, 0.9949]
+    """
+    if count == 0:
+        return 0.0, 1.0
+    lower = 0.0 if hits == 0 else float(beta.ppf(1 - confidence, hits, count - hits + 1))
+    upper = 1.0 if hits == count else float(beta.ppf(confidence, hits + 1, count - hits))
+    return lower, upper
+
+
+def ratio_interval(
+    losses: Numbers, counts: Numbers, most: float, confidence: float
+) -> tuple[float, float]:
+    """Return the interval of (sum of losses) / (sum of counts) of independent photos.
+
+    Per photo 0 <= loss <= count <= ``most``. Each end holds with ``confidence``. Losses of 0 and 1
+    among counts of 1 give Clopper and Pearson's interval; others the ratios that betting leaves.
+    """
+    if not counts.sum():
+        return 0.0, 1.0
+    if (counts == 1).all() and ((losses == 0) | (losses == 1)).all():
+        return clopper_pearson(int(losses.sum()), len(losses), confidence)
+
+    def too_high(ratio: float) -> bool:
+        excess = (losses - ratio * counts)[:, None]
+        return bool(betting_p_values(excess, (1 - ratio) * most)[0] <= 1 - confidence)
+
+    def too_low(ratio: float) -> bool:
+        excess = (ratio * counts - losses)[:, None]
+        return bool(betting_p_values(excess, ratio * most)[0] <= 1 - confidence)
+
+    ratio = float(losses.sum() / counts.sum())
+    lower = _edge(too_low, ratio, 0.0) if ratio > 0 else 0.0
+    return lower, _edge(too_high, ratio, 1.0) if ratio < 1 else 1.0
+
+
+def first_failure(p_values: Numbers, delta: float) -> int:
+    """Return how many candidates, from the first on, are rejected before one is not."""
+    failed = np.flatnonzero(~(p_values <= delta))
+    return int(failed[0]) if len(failed) else len(p_values)
+
+
+def _edge(excluded: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Return the level nearest ``inside`` that is excluded, by bisection; else ``outside``."""
+    for _ in range(30):
+        middle = (inside + outside) / 2
+        if excluded(middle):
+            outside = middle
+        else:
+            inside = middle
+    return outside

@@ -1,0 +1,249 @@
+"""Promise: a statement about risk that was tested on photos of its own, and can be tested again.
+
+    recall      share of an image's labels that are chosen, mean over images that carry a label
+    precision   share of the chosen labels that are right, mean over images that get a label
+    f           F-beta of the image's set, mean over all images; 1 where both sets are empty
+    tags        share of right ones among all chosen labels of all images together
+    list        share of right ones among the images that a list holds
+    answers     share of right answers among the images that are not left to a person
+
+An image without labels is an ordinary image: any label chosen for it is wrong, and its empty set
+is right. A promise holds on photos exchangeable with those it was made on, if these fitted neither
+weights nor link nor rule; with probability ``confidence`` over the draw of those photos.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.decide.arrays import Answers, Matrix, read_answers
+from labelwise.decide.bounds import ratio_interval
+from labelwise.errors import DataError, SettingsError
+from labelwise.types import nearest
+
+__all__ = ["Check", "Evidence", "Promise", "What", "check_promise", "tally"]
+
+What = Literal["recall", "precision", "f", "tags", "list", "answers"]
+KINDS = ("recall", "precision", "f", "tags", "list", "answers")
+WORDS = {
+    "recall": "of the labels of an image are found, on average over images that carry one",
+    "precision": "of the chosen labels are right, on average over images that get one",
+    "f": "is the mean F1 of the sets, over all images",
+    "tags": "of all chosen labels together are right",
+    "list": "of the images on the list are right",
+    "answers": "of the answered images are right",
+}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is promised at which level, with which confidence, on how many and which photos.
+
+    ``labels`` is empty where it concerns all labels; ``observed`` is the value on the photos it
+    was made on, of which ``counted`` entered the test; ``photos_digest`` tells them again.
+    ``at_most`` is the most labels an image gets, where the promise depends on it.
+    """
+
+    what: What
+    level: float
+    confidence: float
+    n: int
+    counted: int
+    observed: float
+    photos: str
+    made: str
+    test: str
+    labels: tuple[str, ...] = ()
+    at_most: int | None = None
+    photos_digest: str = ""
+
+    def __post_init__(self) -> None:
+        if self.what not in KINDS:
+            raise SettingsError(f"unknown promise {self.what!r}{nearest(str(self.what), KINDS)}")
+        for name, value in (("level", self.level), ("confidence", self.confidence)):
+            if not isinstance(value, int | float) or not 0 < value < 1:
+                raise SettingsError(
+                    f"the {name} of a promise must lie between 0 and 1, got {value}"
+                )
+        object.__setattr__(self, "labels", tuple(self.labels))
+
+    def spec(self) -> dict[str, Any]:
+        """Return the promise as plain data."""
+        return {**asdict(self), "labels": list(self.labels)}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> "Promise":
+        """Return the promise that :meth:`spec` described."""
+        names = {field.name for field in fields(cls)}
+        unknown = sorted(set(spec) - names)
+        missing = sorted(names - set(spec) - {"labels", "at_most", "photos_digest"})
+        if unknown or missing:
+            raise SettingsError(
+                f"a promise must hold {', '.join(sorted(names))}; "
+                f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}"
+            )
+        return cls(**spec)
+
+    def __str__(self) -> str:
+        whose = "" if not self.labels else f" ({', '.join(self.labels[:3])}"
+        if self.labels:
+            whose += f" and {len(self.labels) - 3} more)" if len(self.labels) > 3 else ")"
+        return (
+            f"promised with {self.confidence:.0%} confidence: at least {self.level:.1%} "
+            f"{WORDS[self.what]}{whose}; made on {self.n:,} photos ({self.photos}), "
+            f"{self.counted:,} counted, value there {self.observed:.1%}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Photos a promise is made on: probabilities and labels (N, K), and where they come from.
+
+    ``fitted_on`` holds the ids of photos that fitted weights, link or rule: none may be here.
+    """
+
+    answers: Answers
+    names: tuple[str, ...]
+    ids: tuple[str, ...] | None = None
+    photos: str = "photos"
+
+    @classmethod
+    def read(
+        cls,
+        probs: Matrix,
+        labels: Matrix,
+        observed: Matrix | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        ids: Iterable[str] | None = None,
+        fitted_on: Iterable[str] = (),
+        photos: str = "photos",
+    ) -> "Evidence":
+        """Check the arrays, and that no photo was used before."""
+        answers = read_answers(probs, labels, observed)
+        rows, columns = answers.probs.shape
+        named = tuple(names) if names is not None else tuple(f"label {k}" for k in range(columns))
+        own = None if ids is None else tuple(map(str, ids))
+        if len(named) != columns or (own is not None and len(own) != rows):
+            raise ValueError(f"names and ids must fit probs of shape {(rows, columns)}")
+        used = set(fitted_on)
+        shared = [] if own is None else [name for name in own if name in used]
+        if shared:
+            raise DataError(
+                f"a promise needs photos that fitted nothing, but {len(shared):,} of {rows:,} were "
+                f"used for fitting, first {shared[0]!r}; keep a share of them apart for the promise"
+            )
+        if used and own is None:
+            raise ValueError("fitted_on can only be compared with ids; give both")
+        return cls(answers, named, own, photos)
+
+    def __len__(self) -> int:
+        return len(self.answers.probs)
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the ids, in any order; empty without ids."""
+        if self.ids is None:
+            return ""
+        return hashlib.sha256("\n".join(sorted(self.ids)).encode()).hexdigest()[:16]
+
+    def rows(self, chosen: NDArray[Any]) -> "Evidence":
+        """Return some of the photos."""
+        answers = Answers(*(getattr(self.answers, f.name)[chosen] for f in fields(Answers)))
+        ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
+        return Evidence(answers, self.names, ids, self.photos)
+
+    def columns(self, chosen: Sequence[int]) -> "Evidence":
+        """Return some of the labels."""
+        part = list(chosen)
+        answers = Answers(*(getattr(self.answers, f.name)[:, part] for f in fields(Answers)))
+        return Evidence(answers, tuple(self.names[k] for k in part), self.ids, self.photos)
+
+    def divided(self, share: float, seed: int) -> tuple["Evidence", "Evidence"]:
+        """Return ``share`` of the photos, drawn by seed, and the rest."""
+        if not 0 < share < 1 or len(self) < 2:
+            raise ValueError(f"a share between 0 and 1 of 2 photos or more is needed, got {share}")
+        order = np.random.default_rng(seed).permutation(len(self))
+        cut = min(max(1, round(share * len(self))), len(self) - 1)
+        return self.rows(np.sort(order[:cut])), self.rows(np.sort(order[cut:]))
+
+
+@dataclass(frozen=True)
+class Check:
+    """A promise on new photos: kept, broken or cannot tell, the value, its interval, how many."""
+
+    verdict: Literal["kept", "broken", "cannot tell"]
+    value: float
+    lower: float
+    upper: float
+    counted: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict}: {self.value:.1%} on {self.counted:,} new photos "
+            f"({self.lower:.1%} to {self.upper:.1%})"
+        )
+
+
+def check_promise(
+    promise: Promise,
+    sets: NDArray[np.bool_],
+    labels: Matrix,
+    observed: Matrix | None = None,
+    *,
+    names: Sequence[str] = (),
+    ids: Iterable[str] | None = None,
+) -> Check:
+    """Return whether the sets (N, K) that the promised rule gives on new photos keep the promise.
+
+    Kept and broken are each said with the promise's own confidence. ``list`` and ``answers`` take
+    the rows listed or answered, as sets of one column.
+    """
+    if ids is not None and promise.photos_digest:
+        same = hashlib.sha256("\n".join(sorted(map(str, ids))).encode()).hexdigest()[:16]
+        if same == promise.photos_digest:
+            raise DataError("these are the photos the promise was made on; check it on new ones")
+    answers = read_answers(np.asarray(sets, dtype=np.float64), labels, observed)
+    if promise.labels:
+        missing = sorted(set(promise.labels) - set(names))
+        if missing:
+            raise DataError(f"the promise speaks of {missing[0]!r}{nearest(missing[0], names)}")
+        part = [list(names).index(name) for name in promise.labels]
+        answers = Answers(*(getattr(answers, f.name)[:, part] for f in fields(Answers)))
+    losses, counts = tally(promise.what, answers, answers.probs >= 0.5)
+    most = (promise.at_most or answers.probs.shape[1]) if promise.what == "tags" else 1
+    lower, upper = ratio_interval(losses, counts, most, promise.confidence)
+    value, low, high = 1 - float(losses.sum() / max(counts.sum(), 1)), 1 - upper, 1 - lower
+    verdict: Literal["kept", "broken", "cannot tell"] = "cannot tell"
+    if len(losses) and low >= promise.level:
+        verdict = "kept"
+    elif len(losses) and high < promise.level:
+        verdict = "broken"
+    return Check(verdict, value, low, high, len(losses))
+
+
+def tally(
+    what: What, answers: Answers, sets: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return losses and counts of the images that count; the risk is the ratio of their sums.
+
+    Counts are 1, except for ``tags``, where they are the number of labels chosen for the image.
+    """
+    known = answers.present | answers.absent
+    hits = (sets & answers.present).sum(1).astype(np.float64)
+    chosen = (sets & known).sum(1).astype(np.float64)
+    held = answers.present.sum(1).astype(np.float64)
+    if what == "recall":
+        counted, losses = held > 0, 1 - hits / np.maximum(held, 1)
+    elif what == "f":
+        total = chosen + held
+        counted, losses = known.any(1), np.where(total > 0, 1 - 2 * hits / np.maximum(total, 1), 0)
+    else:
+        counted, losses = chosen > 0, 1 - hits / np.maximum(chosen, 1)
+    if what == "tags":
+        return (chosen - hits)[counted], chosen[counted]
+    return losses[counted], np.ones(np.count_nonzero(counted))

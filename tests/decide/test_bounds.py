@@ -1,0 +1,91 @@
+"""Oracles: scipy's exact test and interval, products written out, and errors counted in draws."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from labelwise.decide.bounds import (
+    STAKES,
+    betting_p_values,
+    binomial_p_values,
+    clopper_pearson,
+    first_failure,
+    hoeffding_bentkus_p_values,
+    ratio_interval,
+)
+
+
+@pytest.mark.parametrize(("losses", "count"), [(0, 30), (3, 40), (12, 40), (40, 40), (0, 0)])
+def test_binomial_p_values_are_the_exact_test(losses, count):
+    expected = binomtest(losses, count, 0.1, alternative="less").pvalue if count else 1.0
+    found = binomial_p_values(np.array([losses]), np.array([count]), 0.1)
+    np.testing.assert_allclose(found, [expected])
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 12), (5, 12), (12, 12)])
+def test_clopper_pearson_is_the_exact_interval(hits, count):
+    two_sided = binomtest(hits, count).proportion_ci(0.9, method="exact")
+    np.testing.assert_allclose(clopper_pearson(hits, count, 0.95), two_sided, atol=1e-12)
+    assert clopper_pearson(0, 0, 0.9) == (0.0, 1.0)
+
+
+def test_betting_is_the_mean_capital_of_constant_stakes():
+    excess = np.random.default_rng(0).choice([-0.2, 0.1, 0.8], size=(50, 3), p=[0.8, 0.15, 0.05])
+    for column, found in zip(excess.T, betting_p_values(excess, 0.8), strict=True):
+        capital = []
+        for stake in STAKES:
+            product = 1.0
+            for value in column:
+                product *= 1 - stake * value / 0.8
+            capital.append(product)
+        assert found == pytest.approx(min(1.0, 1 / np.mean(capital)))
+    np.testing.assert_array_equal(betting_p_values(np.zeros((0, 2)), 1.0), 1.0)
+
+
+def test_hoeffding_bentkus_is_its_formula_and_weaker_than_the_exact_test():
+    p = hoeffding_bentkus_p_values(np.array([0.05]), np.array([200]), 0.1)[0]
+    entropy = 0.05 * np.log(0.05 / 0.1) + 0.95 * np.log(0.95 / 0.9)
+    exact = binomtest(10, 200, 0.1, alternative="less").pvalue
+    assert p == pytest.approx(min(np.exp(-200 * entropy), np.e * exact))
+    assert p > exact
+
+
+@pytest.mark.parametrize("kind", ["binomial", "betting", "hoeffding-bentkus"])
+def test_a_true_hypothesis_is_rejected_in_at_most_delta_of_the_draws(kind):
+    """Losses whose mean is exactly the level, 4,000 draws, delta 0.1."""
+    rng, level, delta = np.random.default_rng(1), 0.2, 0.1
+    shape = (60, 4000)
+    if kind == "binomial":
+        losses = (rng.random(shape) < level).astype(float)
+        p = binomial_p_values(losses.sum(0), np.full(shape[1], shape[0]), level)
+    else:
+        losses = rng.beta(0.4, 1.6, size=shape)
+        if kind == "betting":
+            p = betting_p_values(losses - level, 1 - level)
+        else:
+            p = hoeffding_bentkus_p_values(losses.mean(0), np.full(shape[1], shape[0]), level)
+    rejected = int((p <= delta).sum())
+    assert binomtest(rejected, shape[1], delta, alternative="greater").pvalue > 1e-3
+    lower = p if kind == "binomial" else betting_p_values(losses - 1.8 * level, 1 - 1.8 * level)
+    assert (lower <= delta).mean() > (0.05 if kind == "binomial" else 0.5)
+
+
+def test_ratio_intervals_hold_their_ratio_and_shrink():
+    rng, truth, missed = np.random.default_rng(2), 0.2, 0
+    for _ in range(50):
+        counts = rng.integers(0, 4, 80).astype(float)
+        losses = rng.binomial(counts.astype(int), truth).astype(float)
+        lower, upper = ratio_interval(losses, counts, 3, 0.95)
+        assert lower <= losses.sum() / counts.sum() <= upper
+        missed += not lower <= truth <= upper
+    assert binomtest(missed, 50, 0.1, alternative="greater").pvalue > 1e-3
+    many = ratio_interval(np.tile(losses, 20), np.tile(counts, 20), 3, 0.95)
+    assert many[1] - many[0] < 0.4 * (upper - lower)
+    assert ratio_interval(np.zeros(3), np.zeros(3), 1, 0.95) == (0.0, 1.0)
+
+
+def test_a_sequence_ends_at_its_first_failure():
+    assert first_failure(np.array([0.01, 0.02, 0.2, 0.001]), 0.05) == 2
+    assert first_failure(np.array([0.2, 0.01]), 0.05) == 0
+    assert first_failure(np.array([0.01, 0.05]), 0.05) == 2
+    assert first_failure(np.array([np.nan]), 0.05) == 0

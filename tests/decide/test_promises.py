@@ -1,0 +1,248 @@
+"""Oracles: the promised share counted on thousands of other photos, over many draws of the photos
+the promise is made on (an exact binomial test of how often it breaks), and written-out cases.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from labelwise.data import posterior
+from labelwise.decide import (
+    NEVER,
+    AtMost,
+    Evidence,
+    Promise,
+    Threshold,
+    certainty,
+    check_promise,
+    promise_answers,
+    promise_f,
+    promise_list,
+    promise_precision,
+    promise_recall,
+    promise_tags,
+)
+from labelwise.errors import DataError, SettingsError
+from labelwise.methods import rule_from_spec, rule_to_spec
+
+DRAWS, PHOTOS, CONFIDENCE = 40, 700, 0.9
+
+
+@pytest.fixture(scope="module")
+def world():
+    """12,000 photos whose labels depend on each other given the photo; scores are honest."""
+    data = posterior(12_000, 1, 1, num_labels=6, most=0.4, least=0.02, spread=3.0, rho=0.5, seed=5)
+    return data.eta[:12_000], data.table.targets()[0][:12_000].astype(bool)
+
+
+def share(what, sets, truth):
+    """Return the promised quantity."""
+    hits, size, labels = (sets & truth).sum(1), sets.sum(1), truth.sum(1)
+    if what == "tags":
+        return hits.sum() / size.sum()
+    with np.errstate(invalid="ignore"):
+        if what == "f":
+            return np.nan_to_num(2 * hits / (size + labels), nan=1.0).mean()
+        return np.nanmean(hits / (labels if what == "recall" else size))
+
+
+def draws(world, photos=PHOTOS):
+    probs, truth = world
+    rng = np.random.default_rng(0)
+    for _ in range(DRAWS):
+        order = rng.permutation(len(probs))
+        held, new = order[:photos], order[photos : photos + 4000]
+        yield Evidence.read(probs[held], truth[held]), probs[new], truth[new]
+
+
+def assert_kept(broken):
+    assert binomtest(broken, DRAWS, 1 - CONFIDENCE, alternative="greater").pvalue > 0.01
+
+
+@pytest.mark.parametrize(
+    ("what", "make", "level", "least_size"),
+    [
+        ("precision", promise_precision, 0.8, 0.35),
+        ("recall", promise_recall, 0.8, 0.0),
+        ("f", promise_f, 0.6, 0.0),
+        ("tags", promise_tags, 0.8, 0.3),
+    ],
+)
+def test_promises_are_kept_on_new_photos(world, what, make, level, least_size):
+    broken, sizes, made = 0, [], 0
+    for evidence, probs, truth in draws(world):
+        found = make(evidence, level=level, confidence=CONFIDENCE)
+        made += bool(found.promises)
+        if found.promises:
+            sets = found.rule(probs)
+            value = share(what, sets, truth)
+            broken += value < level
+            sizes.append(sets.sum() / truth.sum())
+    assert_kept(broken)
+    assert made >= 0.9 * DRAWS
+    assert np.mean(sizes) > least_size
+
+
+@pytest.mark.parametrize(
+    ("what", "make", "level"),
+    [("precision", promise_precision, 0.55), ("recall", promise_recall, 0.75)],
+)
+def test_promises_per_label_are_kept_and_rare_labels_share_one(world, what, make, level):
+    broken = made = pooled = 0
+    for evidence, probs, truth in draws(world, photos=1000):
+        found = make(evidence, level=level, confidence=CONFIDENCE, scope="label")
+        sets = found.rule(probs)
+        for promise in found.promises:
+            columns = [evidence.names.index(name) for name in promise.labels]
+            broken += share(what, sets[:, columns], truth[:, columns]) < promise.level
+            made += 1
+            pooled += len(promise.labels) > 1
+    assert binomtest(broken, made, 1 - CONFIDENCE, alternative="greater").pvalue > 0.01
+    assert made > 2 * DRAWS
+    assert pooled > 0.1 * DRAWS
+
+
+def test_a_list_holds_as_many_right_photos_as_promised(world):
+    probs, truth = world
+    broken, sizes = 0, []
+    for evidence, new, real in draws((probs[:, :2], truth[:, :2])):
+        answers = evidence.answers
+        score = answers.probs[:, 0] * (1 - answers.probs[:, 1])
+        right = answers.present[:, 0] & ~answers.present[:, 1]
+        found = promise_list(score, right, wrong_at_most=0.4, confidence=CONFIDENCE)
+        listed = new[:, 0] * (1 - new[:, 1]) >= found.threshold
+        if found.promise is not None and listed.any():
+            broken += (real[:, 0] & ~real[:, 1])[listed].mean() < 0.6
+        sizes.append(listed.mean())
+    assert_kept(broken)
+    assert np.mean(sizes) > 0.02
+
+
+@pytest.mark.parametrize("measure", ["all", "precision", "f"])
+def test_answered_images_keep_the_promise_and_the_others_are_asked_about(world, measure):
+    broken, answered, level = 0, [], 0.75
+    for evidence, probs, truth in draws(world):
+        found = promise_answers(
+            evidence, Threshold(0.5), level=level, confidence=CONFIDENCE, measure=measure
+        )
+        sets, ask = found(probs)
+        answered.append(1 - ask.mean())
+        if ask.all():
+            continue
+        if measure == "all":
+            value = (sets == truth).all(1)[~ask].mean()
+        elif measure == "precision":
+            size = sets.sum(1)
+            value = np.where(size, (sets & truth).sum(1) / np.maximum(size, 1), 1.0)[~ask].mean()
+        else:
+            value = share("f", sets[~ask], truth[~ask])
+        broken += value < level
+    assert_kept(broken)
+    assert np.mean(answered) > 0.2
+
+
+def test_certainty_is_the_chance_that_the_set_is_right():
+    probs = np.array([[0.9, 0.2], [0.5, 0.4]])
+    sets = probs >= 0.5
+    np.testing.assert_allclose(np.exp(certainty(probs, sets)), [0.9 * 0.8, 0.5 * 0.6])
+    np.testing.assert_allclose(certainty(probs, sets, "precision"), [0.9, 0.5])
+    # One label chosen of two: F = 2 hits / (1 + labels), over the four label sets.
+    expected = [0.9 * (0.8 * 1 + 0.2 * 2 / 3), 0.5 * (0.6 * 1 + 0.4 * 2 / 3)]
+    np.testing.assert_allclose(certainty(probs, sets, "f"), expected)
+
+
+def test_images_without_labels_are_ordinary_images(world):
+    """Adding them makes precision harder, and every label chosen for them is wrong."""
+    probs, truth = (part[:1500] for part in world)
+    plain = promise_precision(Evidence.read(probs, truth), level=0.7)
+    empty = np.concatenate([truth, np.zeros_like(truth)])
+    harder = promise_precision(Evidence.read(np.tile(probs, (2, 1)), empty), level=0.7)
+    assert not harder.promises or harder.rule.value > plain.rule.value
+    nothing = Evidence.read(np.full((400, 6), 0.01), np.zeros((400, 6)))
+    found = promise_f(nothing, level=0.9, tuning=nothing)
+    assert not found.promises or not found.rule(np.full((1, 6), 0.001)).any()
+
+
+def test_unknown_entries_count_for_nothing(world):
+    probs, truth = (part[:600] for part in world)
+    observed = np.ones_like(truth)
+    observed[:, 3:] = False
+    hidden = np.where(observed, truth, 7)
+    part = promise_recall(Evidence.read(probs[:, :3], truth[:, :3]), level=0.7)
+    whole = promise_recall(Evidence.read(probs, hidden, observed), level=0.7)
+    assert whole.rule == part.rule
+    assert whole.promises[0].counted == part.promises[0].counted
+
+
+def test_photos_that_fitted_something_are_refused():
+    probs, labels = np.full((3, 1), 0.5), np.ones((3, 1))
+    with pytest.raises(DataError, match="1 of 3 were used for fitting, first 'b'; keep a share"):
+        Evidence.read(probs, labels, ids=["a", "b", "c"], fitted_on=["b", "x"])
+    with pytest.raises(ValueError, match="give both"):
+        Evidence.read(probs, labels, fitted_on=["b"])
+    Evidence.read(probs, labels, ids=["a", "b", "c"], fitted_on=["x"])
+
+
+def test_too_few_photos_promise_nothing_and_say_how_many_would_be_needed():
+    evidence = Evidence.read(np.full((10, 2), 0.9), np.ones((10, 2)))
+    found = promise_precision(evidence, level=0.9)
+    assert found.rule == Threshold(NEVER)
+    assert "29 that count would be needed" in found.refused[0]
+    assert promise_recall(evidence, level=0.9).rule == Threshold(0.0)
+    listed = promise_list(np.ones(10), np.ones(10), wrong_at_most=0.1)
+    assert listed.promise is None
+    assert listed.threshold == np.inf
+
+
+def promise(**changes):
+    fields = {"what": "precision", "level": 0.9, "confidence": 0.95, "n": 500, "counted": 400}
+    fields |= {"observed": 0.93, "photos": "val", "made": "2026-01-01", "test": "betting"}
+    return Promise(**fields | changes)
+
+
+def test_a_promise_is_plain_data_and_reads_as_a_sentence():
+    made = promise(labels=("dog", "cat"), at_most=5)
+    assert Promise.from_spec(json.loads(json.dumps(made.spec()))) == made
+    assert "95% confidence: at least 90.0%" in str(made)
+    assert "(dog, cat)" in str(made)
+    with pytest.raises(SettingsError, match="missing: level, unknown: lvl"):
+        Promise.from_spec({("lvl" if k == "level" else k): v for k, v in made.spec().items()})
+    with pytest.raises(SettingsError, match="unknown promise 'precison'; did you mean 'precision'"):
+        promise(what="precison")
+    with pytest.raises(SettingsError, match="level of a promise must lie between 0 and 1"):
+        promise(level=1.0)
+    rule = AtMost(Threshold(0.4), 3)
+    assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
+    np.testing.assert_array_equal(
+        AtMost(Threshold(0.4), 1)(np.array([[0.5, 0.6, 0.1]])), [[False, True, False]]
+    )
+
+
+@pytest.mark.parametrize("what", ["precision", "recall", "f", "tags"])
+def test_new_photos_keep_a_promise_break_it_or_cannot_tell(what):
+    truth = np.tile([[True, True], [True, False], [False, False]], (300, 1))
+    good, bad = truth.copy(), ~truth
+    assert check_promise(promise(what=what), good, truth).verdict == "kept"
+    assert check_promise(promise(what=what), bad, truth).verdict == "broken"
+    few = check_promise(promise(what=what), good[:3], truth[:3])
+    assert few.verdict == "cannot tell"
+    assert few.value == 1.0
+    none = check_promise(promise(what=what), np.zeros((0, 2), bool), np.zeros((0, 2)))
+    assert none.verdict == "cannot tell"
+
+
+def test_a_check_looks_at_the_labels_and_photos_that_were_promised():
+    truth = np.tile([[True, True]], (300, 1))
+    half = np.tile([[True, False]], (300, 1))
+    made = promise(what="recall", labels=("cat",))
+    assert check_promise(made, half, truth, names=("dog", "cat")).verdict == "broken"
+    made = promise(what="recall", labels=("dog",))
+    assert check_promise(made, half, truth, names=("dog", "cat")).verdict == "kept"
+    with pytest.raises(DataError, match="speaks of 'dog'"):
+        check_promise(made, half, truth, names=("dogs", "cat"))
+    ids = [str(i) for i in range(300)]
+    digest = Evidence.read(half * 1.0, truth, ids=ids).digest
+    with pytest.raises(DataError, match="photos the promise was made on"):
+        check_promise(promise(photos_digest=digest), half, truth, ids=ids[::-1])
