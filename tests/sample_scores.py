@@ -2,8 +2,12 @@
 
 import torch
 
+from labelwise.backbones import Transform
+from labelwise.decide import Rule
 from labelwise.links import Link, Sigmoid
+from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictions import Predictions
+from labelwise.predictor import HeadSpec, ModelSpec
 
 NAMES = ("dog", "cat", "beach", "car", "<b>tree & co</b>")
 
@@ -20,6 +24,19 @@ def sample(rows: int = 400, *, unknown: float = 0.0, seed: int = 0, names=NAMES)
         observed = torch.rand(rows, len(names), generator=generator) >= unknown
     ids = [f"image-{row}" for row in range(rows)]
     return Predictions(ids, 2 * odds, labels, observed, tuple(names), "test", Sigmoid())
+
+
+def spec_of(names, link: Link | None, rule: Rule) -> ModelSpec:
+    """Return the description of a model with these labels, link and rule, without its weights."""
+    return ModelSpec(
+        labels=tuple(names),
+        backbone={"name": "small-cnn", "channels": 8},
+        transform=Transform(32),
+        head=HeadSpec("linear"),
+        link=None if link is None else link_to_spec(link),
+        rule=rule_to_spec(rule),
+        weights_sha256="0" * 64,
+    )
 
 
 class Halved(Link):

@@ -1,17 +1,23 @@
 """Writing that is whole or not at all, and tensors in safetensors files.
 
 A file is written under a temporary name beside its place, forced to the disk, and renamed; a
-killed process or a full disk leaves the old file as it was.
+killed process or a full disk leaves the old file as it was. The writer holds a lock on its
+temporary file, so the next writer of the same file knows which ones were left behind by a kill.
 """
 
 import errno
+import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +25,18 @@ from torch import Tensor
 
 from labelwise.errors import CheckpointError, LabelwiseError
 
-__all__ = ["load_tensors", "part_of", "replacing", "save_tensors", "write_error"]
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = [
+    "load_tensors",
+    "part_of",
+    "remove_leftovers",
+    "replacing",
+    "replacing_folder",
+    "save_tensors",
+    "write_error",
+]
 
 T = TypeVar("T")
 
@@ -36,6 +53,9 @@ KINDS = {
     torch.bool: "BOOL",
 }
 
+CHECKSUM = "labelwise_sha256"
+NO_CHECKSUM = "0" * 64
+
 REASONS = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
     errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
@@ -49,24 +69,52 @@ REASONS = {
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``: a file, or a folder, to be written by the caller.
+    """Yield an empty temporary file beside ``path``, to be written by the caller.
 
     When the block ends well it takes the place of ``path`` in one step; when it does not, it is
-    removed. A folder can only take a free place.
+    removed. Only this file and its folder are forced to the disk.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        _force_to_disk(temporary)
-        os.replace(temporary, path)
-        _force_to_disk(path.parent)
+        with _held(temporary):
+            _remove_abandoned(path)
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, path)
+        _sync(path.parent)
     except OSError as error:
         _remove(temporary)
         raise write_error(path, error) from error
     except BaseException:
         _remove(temporary)
         raise
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yield a new temporary folder beside ``path``, which must be free when the block ends."""
+    temporary = _temporary(path)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in sorted(temporary.rglob("*"), reverse=True):
+            _sync(file)
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        _remove(temporary)
+        raise write_error(path, error) from error
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder that nobody else writes to now."""
+    for leftover in folder.glob(".*.partial"):
+        _remove(leftover)
 
 
 def write_error(path: Path, error: OSError) -> LabelwiseError:
@@ -76,12 +124,14 @@ def write_error(path: Path, error: OSError) -> LabelwiseError:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors to a new safetensors file at ``path``, one after the other.
+    """Write named tensors to a safetensors file at ``path``, one after the other.
 
     The library's own writer holds all of them in memory, hides the file from other users, and
-    leaves a second temporary file behind when it is killed.
+    leaves a second temporary file behind when it is killed. The SHA-256 of the whole file, with
+    zeros in its own place, stands in the header.
     """
-    header, offset = {}, 0
+    header: dict[str, Any] = {"__metadata__": {CHECKSUM: NO_CHECKSUM}}
+    offset = 0
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligned
     for name in order:
         tensor = tensors[name]
@@ -91,16 +141,26 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    start = len(text).to_bytes(8, "little") + text
+    digest = hashlib.sha256(start)
     with open(path, "wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.write(start)
         for name in order:
             plain = tensors[name].detach().cpu().contiguous()
-            stream.write(plain.reshape(-1).view(torch.uint8).numpy().data)
+            data = plain.reshape(-1).view(torch.uint8).numpy().data
+            stream.write(data)
+            digest.update(data)
+        stream.seek(start.index(NO_CHECKSUM.encode()))
+        stream.write(digest.hexdigest().encode())
 
 
 def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
-    """Return the named tensors of a safetensors file, on the CPU; of one ``part`` by the rest."""
+    """Return the named tensors of a safetensors file, on the CPU; of one ``part`` by the rest.
+
+    A file that :func:`save_tensors` wrote is checked: one flipped bit, and it is refused.
+    """
     try:
+        _check_sum(path)
         with safe_open(path, "pt") as file:
             names = {name: name for name in file.keys()}  # noqa: SIM118 (it is no mapping)
             chosen = names if part is None else part_of(names, part)
@@ -114,15 +174,66 @@ def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
     return tensors
 
 
+def _check_sum(path: Path) -> None:
+    """Raise if a file states a checksum that is not its own."""
+    with open(path, "rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        if size > os.fstat(stream.fileno()).st_size:
+            return  # no safetensors file at all
+        header = stream.read(size)
+        stated = re.search(rb'"%b": "([0-9a-f]{64})"' % CHECKSUM.encode(), header)
+        if stated is None:
+            return
+        digest = hashlib.sha256(size.to_bytes(8, "little"))
+        digest.update(header.replace(stated[1], NO_CHECKSUM.encode(), 1))
+        while data := stream.read(1 << 20):
+            digest.update(data)
+    if digest.hexdigest().encode() != stated[1]:
+        raise CheckpointError(f"{path} is damaged: it is not what was written")
+
+
 def part_of(named: Mapping[str, T], part: str) -> dict[str, T]:
     """Return what is named ``part.rest``, by the rest."""
     own = part + "."
     return {name.removeprefix(own): one for name, one in named.items() if name.startswith(own)}
 
 
-def _force_to_disk(path: Path) -> None:
-    for inner in path.iterdir() if path.is_dir() else ():
-        _force_to_disk(inner)
+def _temporary(path: Path) -> Path:
+    """Return a name that no other process has, in whatever container it runs."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+
+
+@contextmanager
+def _held(temporary: Path) -> Iterator[None]:
+    """Make a file and hold a lock on it."""
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    if sys.platform == "win32":  # open files cannot be renamed there
+        os.close(handle)
+        yield
+        return
+    try:
+        with suppress(OSError):  # a file system that knows no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary files of ``path`` whose writers are gone: nobody holds their locks."""
+    if sys.platform == "win32":
+        return
+    for leftover in path.parent.glob(f".{escape(path.name)}.*.partial"):
+        with suppress(OSError):  # held, gone already, not ours, or without locks
+            handle = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                leftover.unlink()
+            finally:
+                os.close(handle)
+
+
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from sample_scores import NAMES, sample
+from sample_scores import NAMES, sample, spec_of
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
+from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
+from labelwise.links import Sigmoid
 from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
@@ -68,8 +70,7 @@ def test_evaluate_speaks_json(undivided):
 
 def test_evaluate_a_run(tmp_path):
     sample(60).save(tmp_path / "predictions" / "test.parquet")
-    facts = {"link": {"kind": "sigmoid"}, "rule": {"kind": "threshold", "value": 0.4}}
-    (tmp_path / "model.json").write_text(json.dumps(facts))
+    spec_of(NAMES, Sigmoid(), Threshold(0.4)).save(tmp_path / "model.json")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1}\n{"step": 2, "loss": 0.5}\n')
     result = run("evaluate", tmp_path, "-o", tmp_path / "again")
     assert result.exit_code == 0, result.exception

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sample_scores import NAMES, sample
+from sample_scores import NAMES, sample, spec_of
 
 from labelwise.calibrate import Choice, platt
 from labelwise.decide import ExpectedF, Threshold, TopK
@@ -23,7 +23,6 @@ from labelwise.scores import (
     fixed_rule,
     judge,
     judge_as_given,
-    read_history,
     read_run,
     read_scores,
     save_calibration,
@@ -200,19 +199,17 @@ def test_a_run_is_read_from_its_files(tmp_path):
     predictions = sample(40)
     predictions.save(tmp_path / "predictions" / "test.parquet")
     link = platt(predictions.logits, predictions.labels, Sigmoid(), scope="shared")
-    facts = {"link": link_to_spec(link), "rule": {"kind": "top-k", "k": 2}}
-    (tmp_path / "model.json").write_text(json.dumps(facts))
+    spec = spec_of(NAMES, link, TopK(2))
+    spec.save(tmp_path / "model.json")
     run = read_run(tmp_path, "test")
     assert run.rule == TopK(2)
     assert link_to_spec(run.calibrated) == link_to_spec(link)
-    (tmp_path / "model.json").write_text(json.dumps({**facts, "link": {"kind": "sigmoid"}}))
+    spec.model_copy(update={"link": {"kind": "sigmoid"}}).save(tmp_path / "model.json")
     assert read_run(tmp_path, "test").calibrated is None
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
-    assert read_history(tmp_path) == [{"step": 1, "loss": 2.0}]
     with pytest.raises(CheckpointError, match="no predictions of 'val'; there are: test"):
         read_run(tmp_path, "val")
     (tmp_path / "model.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="no usable link and rule"):
+    with pytest.raises(CheckpointError, match=r"model\.json must have format 1, got None"):
         read_run(tmp_path, "test")
     with pytest.raises(CheckpointError, match="folder of a finished run"):
         read_run(tmp_path / "nowhere", "test")

@@ -50,9 +50,11 @@ def evaluate(
 def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
     """Write ``evaluation.json``, ``report.html`` and the charts."""
     from labelwise.report import plots, write_report
+    from labelwise.runs import RunFolder
 
-    evaluation.save(folder / "evaluation.json")
-    write_report(evaluation, folder / "report.html", title=title, **extras)
+    files = RunFolder(folder)
+    evaluation.save(files.evaluation_path)
+    write_report(evaluation, files.report, title=title, **extras)
     plots.save_charts(evaluation, folder / "charts")
 
 
@@ -92,13 +94,14 @@ def _run(folder: Path, split: str, options: dict[str, Any]) -> tuple["Evaluation
     """Return the evaluation of a run's saved predictions, and what else its report shows."""
     from labelwise.evaluate import evaluate as measure
     from labelwise.report import choose_examples
-    from labelwise.scores import read_history, read_run
+    from labelwise.runs import RunFolder
+    from labelwise.scores import read_run
 
     run = read_run(folder, split)
     own = run.predictions.link
     evaluation = measure(run.predictions, own, run.rule, calibrated=run.calibrated, **options)
     link = run.calibrated or own
-    extras: dict[str, Any] = {"history": read_history(folder)}
+    extras: dict[str, Any] = {"history": RunFolder(folder).journal.read()}
     if link is not None:
         extras["examples"] = choose_examples(run.predictions, link)
     return evaluation, extras

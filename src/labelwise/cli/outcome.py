@@ -1,6 +1,5 @@
 """What a finished run shows: its report and a short table."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,24 +14,21 @@ __all__ = ["report_run", "summarise"]
 
 def report_run(run: "Run") -> Path:
     """Write ``report.html`` into the run's folder unless it is there; return its path."""
-    from labelwise.predictions import Predictions
-    from labelwise.predictor import Predictor
     from labelwise.report import choose_examples, write_report
+    from labelwise.runs import RunFolder
 
-    path = run.folder / "report.html"
-    if run.was_finished and path.exists():
-        return path
-    split = run.evaluation.data.split or "test"
-    predictions = Predictions.load(run.folder / "predictions" / f"{split}.parquet")
-    link = Predictor.load(run.folder).link
+    files = RunFolder(run.folder)
+    if run.was_finished and files.report.exists():
+        return files.report
+    predictions = files.predictions(run.evaluation.data.split or "test")
+    link = files.spec.made_link
     examples = () if link is None else choose_examples(predictions, link, run.table.images)
-    lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return write_report(
         run.evaluation,
-        path,
+        files.report,
         title=f"{run.table.name}: {run.folder.name}",
         examples=examples,
-        history=[json.loads(line) for line in lines],
+        history=files.journal.read(),
     )
 
 

@@ -1,6 +1,5 @@
 """Estimates: how long runs will take, from a short one that is really carried out."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from labelwise.data import LabelTable
 from labelwise.experiments.jobs import TrainingJob
 from labelwise.progress import NamedWatch, Watch
+from labelwise.runs import RunFolder
 from labelwise.training.execution import compiles
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
@@ -62,8 +62,8 @@ def measure_speed(settings: Settings, table: LabelTable, watch: Watch | None = N
     with TemporaryDirectory() as folder:
         timed = watch and NamedWatch(watch, f"timing {settings.method}")
         train(Settings(**values), Path(folder), table=sample, watch=timed)
-        lines = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    first, last = (line for line in map(json.loads, lines) if "epoch" in line)
+        records = RunFolder(Path(folder)).journal.read()
+    first, last = (record for record in records if "epoch" in record)
     steady = float(last["seconds"]) - float(first["seconds"])
     return Speed(perf_counter() - begun - 2 * steady, float(last["images_per_second"]))
 

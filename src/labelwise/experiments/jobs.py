@@ -27,6 +27,7 @@ from labelwise.experiments.measures import Outcome
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.files import replacing
 from labelwise.progress import NamedWatch, Watch
+from labelwise.runs import RunFolder
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 
@@ -205,10 +206,7 @@ def _name(job: TrainingJob) -> str:
 
 def _progress_of(job: TrainingJob) -> str:
     """Return the epoch a run is at and its time left, or its step in the first epoch."""
-    metrics = job.folder / "metrics.jsonl"
-    text = metrics.read_text(encoding="utf-8") if metrics.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # the last line may still be being written
-    records = [json.loads(line) for line in whole.splitlines()]
+    records = RunFolder(job.folder).journal.read()
     if not records:
         return ""
     last = next((record for record in reversed(records) if "epoch" in record), None)

@@ -31,6 +31,7 @@ from labelwise.metrics import (
 )
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
+from labelwise.runs import RunFolder
 
 __all__ = ["MEASURES", "Measure", "Outcome", "measure", "probability_figures"]
 
@@ -49,7 +50,7 @@ class Outcome:
     @cached_property
     def val(self) -> Predictions | None:
         """Predictions of the validation images, None where the run has none."""
-        return self._read("val") if self._path("val").exists() else None
+        return self._read("val") if "val" in RunFolder(self.folder).splits else None
 
     @cached_property
     def test(self) -> Predictions:
@@ -64,10 +65,7 @@ class Outcome:
         return self.val
 
     def _read(self, split: str) -> Predictions:
-        return Predictions.load(self._path(split))
-
-    def _path(self, split: str) -> Path:
-        return self.folder / "predictions" / f"{split}.parquet"
+        return RunFolder(self.folder).predictions(split)
 
 
 @dataclass(frozen=True)

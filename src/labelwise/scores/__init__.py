@@ -3,7 +3,7 @@
 from labelwise.scores.folds import CrossFit, crossfit
 from labelwise.scores.judging import Fitted, Judged, Plan, fixed_rule, judge, judge_as_given
 from labelwise.scores.read import ScoreTable, read_scores
-from labelwise.scores.run import RunScores, read_history, read_run
+from labelwise.scores.run import RunScores, read_run
 from labelwise.scores.write import (
     comparison,
     decision,
@@ -25,7 +25,6 @@ __all__ = [
     "fixed_rule",
     "judge",
     "judge_as_given",
-    "read_history",
     "read_run",
     "read_scores",
     "save_calibration",

@@ -10,6 +10,7 @@ written before the checkpoint that names them. Schedules and data order are func
 position alone, so they need no state.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from torch.optim import Optimizer
 
 from labelwise.distributed import gather_rows
 from labelwise.errors import CheckpointError
-from labelwise.files import load_tensors, part_of, replacing, save_tensors
+from labelwise.files import load_tensors, part_of, replacing, replacing_folder, save_tensors
 from labelwise.objectives import Objective
 from labelwise.predictor import Model
 from labelwise.training.optimizer import WeightAverage, restore_state
@@ -189,10 +190,10 @@ def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
     """Write a new checkpoint and remove what it makes superfluous."""
     last = max((int(place.name) for place in _places(folder)), default=0)
     place = folder / f"{last + 1:08d}"
-    with replacing(place) as temporary:
-        temporary.mkdir()
+    with replacing_folder(place) as temporary:
         save_tensors(temporary / "state.safetensors", tensors)
-        (temporary / "state.json").write_text(json.dumps(facts), encoding="utf-8")
+        checked = {**facts, "sha256": _digest(facts)}
+        (temporary / "state.json").write_text(json.dumps(checked), encoding="utf-8")
     keep = {place.name, _best_name(facts.get("best_step"))}
     for other in folder.iterdir():
         if other.name not in keep:
@@ -214,10 +215,14 @@ def load_latest(
     path = places[-1] / "state.json"
     try:
         tensors = load_tensors(places[-1] / "state.safetensors", part)
-        return tensors, json.loads(path.read_bytes())
+        facts = json.loads(path.read_bytes())
+        stated = facts.pop("sha256", None)  # checkpoints of 0.1 have none
+        if stated not in (None, _digest(facts)):
+            raise CheckpointError(f"{path} is damaged: it is not what was written")
+        return tensors, facts
     except CheckpointError as error:
         raise CheckpointError(f"{error}; start over with --fresh") from None
-    except (OSError, ValueError) as error:
+    except (AttributeError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; start over with --fresh") from None
 
 
@@ -230,6 +235,10 @@ def save_best(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
 def load_best(folder: Path, step: int) -> dict[str, Tensor]:
     """Return the weights that :func:`save_best` wrote at ``step``."""
     return load_tensors(folder / _best_name(step))
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _places(folder: Path) -> list[Path]:

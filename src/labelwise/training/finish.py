@@ -49,7 +49,7 @@ def finish(training: Training, model: Model) -> Evaluation | None:
         for name, table in splits.items()
     }
     for name, rows in predictions.items():
-        rows.save(folder / "predictions" / f"{name}.parquet")
+        rows.save(training.run.predictions_path(name))
     notes: list[str] = []
     judged = predictions.get("test")
     if judged is None:
@@ -72,7 +72,7 @@ def finish(training: Training, model: Model) -> Evaluation | None:
     )
     link, space = fitted.link or own, training.table.space
     Predictor(model.cpu(), training.head, space, link, fitted.rule, settings.method).save(folder)
-    evaluation.save(folder / "evaluation.json")
+    evaluation.save(training.run.evaluation_path)
     return evaluation
 
 

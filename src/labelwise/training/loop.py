@@ -27,7 +27,6 @@ from labelwise.predictor import Model
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
 from labelwise.training.inference import infer_logits
-from labelwise.training.journal import Journal
 from labelwise.training.loader import Batch
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
@@ -48,10 +47,10 @@ class _Loop:
 
     def __init__(self, training: Training) -> None:
         self.training, self.fabric, self.watch = training, training.fabric, training.watch
-        self.recipe, self.folder = training.settings.recipe, training.checkpoints
+        self.recipe, self.folder = training.settings.recipe, training.run.checkpoint
         self.device, self.world = self.fabric.device, self.fabric.world_size
         self.loader = training.train_loader()
-        self.journal = Journal(training.folder / "metrics.jsonl")
+        self.journal = training.run.journal
         self.joined = min(self.loader.batch_size * self.world, len(self.loader.table))
         self.steps_per_epoch = -(-len(self.loader) // self.recipe.accumulate)
         self.steps = self.recipe.epochs * self.steps_per_epoch

@@ -40,6 +40,7 @@ from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model, Predictor, find_head
 from labelwise.progress import Watch
+from labelwise.runs import RunFolder
 from labelwise.scoring import decoded
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
@@ -82,9 +83,9 @@ class Training:
     objective: Objective
 
     @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.folder / "checkpoint"
+    def run(self) -> RunFolder:
+        """The files of the run."""
+        return RunFolder(self.folder)
 
     @property
     def is_first(self) -> bool:
@@ -171,7 +172,7 @@ def prepare(
     if settings.start is None:
         if settings.recipe.prior_bias:
             set_biases_to_priors(model, objective, facts)
-    elif fresh or not checkpoint.is_there(training.checkpoints):
+    elif fresh or not checkpoint.is_there(training.run.checkpoint):
         watch.say(_go_on_from(Path(settings.start), training))
     return training
 
@@ -311,7 +312,7 @@ def _go_on_from(folder: Path, training: Training) -> str:
             f"the run in {folder} has another model ({earlier.model.backbone.name}, head "
             f"{earlier.head.name!r}); start needs the same backbone and head"
         ) from None
-    found = checkpoint.load_latest(folder / "checkpoint", "objective")
+    found = checkpoint.load_latest(RunFolder(folder).checkpoint, "objective")
     same_images = found is not None and found[1].get("data") == training.fingerprint()
     knew = found is not None and same_images and training.objective.start_from(found[0])
     return f"starting from {folder}" + (", with its estimates of the labels" if knew else "")

@@ -8,9 +8,9 @@ from typing import Any
 from labelwise.data import LabelTable
 from labelwise.evaluate import Evaluation
 from labelwise.progress import Silent, Watch
-from labelwise.training import folder as run_folder
 from labelwise.training.execution import fastest_convolutions, make_fabric
 from labelwise.training.finish import finish
+from labelwise.training.folder import opened
 from labelwise.training.loop import fit
 from labelwise.training.prepare import check_names, prepare
 from labelwise.training.settings import Settings
@@ -49,10 +49,10 @@ def train(
         watch = Silent()
     training = prepare(settings, folder, fabric, watch, table=table, fresh=fresh)
     first = training.is_first
-    with run_folder.opened(folder, training.settings, fresh=fresh) if first else nullcontext():
+    with opened(training.run, training.settings, fresh=fresh) if first else nullcontext():
         fabric.barrier()
-        if run_folder.is_finished(folder):
-            evaluation = Evaluation.load(folder / "evaluation.json") if first else None
+        if training.run.is_finished:
+            evaluation = training.run.evaluation if first else None
             finished = True
         else:
             with fastest_convolutions():

@@ -1,0 +1,226 @@
+"""RunFolder: every file of a run, named, read and written in one place.
+
+    settings.yaml                  what was asked for, resolved
+    metrics.jsonl                  the journal: one JSON object per line, as training goes on
+    checkpoint/                    what a killed run goes on from
+    predictions/SPLIT.parquet      the logits of every split, with its labels
+    evaluation.json, report.html   the figures, and the page that shows them
+    model.json, model.safetensors  the model to deploy
+
+Two processes that train in one folder would write over each other's checkpoints, so the folder
+itself is locked while a run has it. The lock ends with its process, however that ends.
+"""
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.evaluate import Evaluation
+from labelwise.files import remove_leftovers, write_error
+from labelwise.predictions import Predictions
+from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE, ModelSpec, Predictor
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["Journal", "RunFolder"]
+
+FOLDERS = ("checkpoint", "predictions")
+FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, finished or not; nothing in it is read before it is asked for."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    @property
+    def settings_path(self) -> Path:
+        """``settings.yaml``."""
+        return self.path / "settings.yaml"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoint"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """``evaluation.json``."""
+        return self.path / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        """``report.html``."""
+        return self.path / "report.html"
+
+    def predictions_path(self, split: str) -> Path:
+        """``predictions/SPLIT.parquet``."""
+        return self.path / "predictions" / f"{split}.parquet"
+
+    @property
+    def journal(self) -> "Journal":
+        """``metrics.jsonl``, to be read or written."""
+        return Journal(self.path / "metrics.jsonl")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings as plain data."""
+        try:
+            values = yaml.safe_load(self.settings_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.path} is not the folder of a run") from None
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{self.settings_path} cannot be read: {reason}") from None
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{self.settings_path} must hold settings by name")
+        return values
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose predictions are there."""
+        return tuple(sorted(file.stem for file in (self.path / "predictions").glob("*.parquet")))
+
+    def predictions(self, split: str) -> Predictions:
+        """Return the predictions of a split."""
+        if split not in self.splits:
+            there = ", ".join(self.splits) or "none"
+            raise CheckpointError(
+                f"{self.path} has no predictions of {split!r}; there are: {there}"
+            )
+        return Predictions.load(self.predictions_path(split))
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The figures of a finished run."""
+        if not self.evaluation_path.exists():
+            raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
+        return Evaluation.load(self.evaluation_path)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the deployed model is, without its weights."""
+        return ModelSpec.load(self.path / MODEL_FILE)
+
+    def model(self, device: torch.device | str = "cpu") -> Predictor:
+        """Return the deployed model."""
+        return Predictor.load(self.path, device)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has written all its results."""
+        results = (self.evaluation_path, self.path / MODEL_FILE, self.path / WEIGHTS_FILE)
+        return all(file.exists() for file in results)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Have the folder alone while the block runs; what a killed run half wrote is removed."""
+        if sys.platform == "win32":  # folders cannot be opened there
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise write_error(self.path, error) from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for place in (self.path, *(self.path / name for name in FOLDERS)):
+                    remove_leftovers(place)
+            except BlockingIOError:
+                raise LabelwiseError(
+                    f"another process is training in {self.path}; "
+                    "wait for it, or choose another folder"
+                ) from None
+            except OSError:
+                pass  # a file system that knows no locks
+            yield
+        finally:
+            os.close(handle)
+
+    def clear(self) -> None:
+        """Remove the files of a run; others that lie there stay."""
+        for name in (*FILES, MODEL_FILE, WEIGHTS_FILE, *FOLDERS):
+            path = self.path / name
+            try:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise LabelwiseError(f"cannot remove {path}: {error.strerror}") from None
+
+
+class Journal:
+    """A file of records that can be cut back to where a checkpoint was taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the records; the last line may still be being written, or have been cut off.
+
+        A damaged line in between is left out with a warning: history is worth showing, and not
+        worth refusing a run for.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from None
+        records, (*lines, last) = [], content.split(b"\n")
+        for number, line in enumerate([*lines, last], start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                records.append(record)
+            elif line.strip() and number <= len(lines):
+                warnings.warn(f"{self.path}: line {number} is damaged, left out", stacklevel=2)
+        return records
+
+    def cut(self, size: int) -> None:
+        """Forget what was written after the first ``size`` bytes, and a line that has no end."""
+        try:
+            with self.path.open("a+b") as stream:
+                stream.seek(0)
+                kept = stream.read(size)
+                self.size = kept.rfind(b"\n") + 1
+                stream.truncate(self.size)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        line = (json.dumps(record) + "\n").encode()
+        try:
+            with self.path.open("ab") as stream:
+                stream.write(line)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+        self.size += len(line)
