@@ -308,6 +308,7 @@ def test_retrieval_equals_the_average_precision_of_each_query():
         hit = np.all([truth[rows, k] == want for k, want in parts], 0)
         if hit.any():
             found[len(parts)].append(average_precision_score(hit, score))
+    assert {point.length for point in result.retrieval} == set(found)
     for point in result.retrieval:
         assert point.queries == len(found[point.length])
         assert point.map == pytest.approx(np.mean(found[point.length]), abs=1e-6)

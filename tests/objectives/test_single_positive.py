@@ -65,7 +65,7 @@ def test_golden_complete_labels():
     close(SmoothedBCE(smoothing=0.0, **CODE)(*logits_and_labels(case)), case["expected"]["total"])
 
 
-def test_golden_of_paper_003():
+def test_golden_of_garcin_et_al():
     case = cases("avgk_an")["eq. (5) batch mean"]
     logits, labels = tensor(case["inputs"]["logits"]), one_hot(torch.tensor([0, 1, 0]), 4)
     close(WAN(per="image")(logits, labels), case["expected"]["loss"])

@@ -51,7 +51,9 @@ def test_the_four_surest_labels_stand_with_what_is_known_of_them(predictions):
     observed = torch.ones_like(predictions.labels, dtype=torch.bool)
     observed[:, 1] = False
     masked = replace(predictions, observed=observed)
-    for example in group(choose_examples(masked, Sigmoid()), "Drawn at random").examples:
+    drawn = group(choose_examples(masked, Sigmoid()), "Drawn at random").examples
+    assert drawn
+    for example in drawn:
         row = int(example.id.removeprefix("image-"))
         probs = predictions.logits[row].double().sigmoid().tolist()
         assert [g.prob for g in example.guesses] == pytest.approx(sorted(probs, reverse=True)[:4])
@@ -64,7 +66,9 @@ def test_the_four_surest_labels_stand_with_what_is_known_of_them(predictions):
 def test_pictures_are_found_by_id_and_tiny_ones_are_exact(predictions):
     pixels = np.random.default_rng(0).integers(0, 256, (61, 12, 10, 3), dtype=np.uint8)
     ids = ["another", *reversed(predictions.ids)]
-    for example in choose_examples(predictions, Sigmoid(), ArrayImages(pixels, ids))[0].examples:
+    examples = choose_examples(predictions, Sigmoid(), ArrayImages(pixels, ids))[0].examples
+    assert examples
+    for example in examples:
         assert example.tiny
         seen = np.asarray(decoded(example.picture))
         assert np.array_equal(seen, pixels[ids.index(example.id)])

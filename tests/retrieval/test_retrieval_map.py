@@ -59,7 +59,9 @@ def slow(log_p, log_q, truth, observed, length):
 @pytest.mark.parametrize("images", [3, 60])
 def test_all_queries_as_sklearn_says(kind, images):
     tables = problem(images, seed=images, **kind)
-    for result in retrieval_map(*tables, longest=4):
+    results = retrieval_map(*tables, longest=4)
+    assert [result.length for result in results] == [1, 2, 3, 4]
+    for result in results:
         expected = slow(*tables, result.length)
         assert result.value == pytest.approx(np.nanmean(expected), rel=1e-12)
         assert result.queries == (~np.isnan(expected)).sum()

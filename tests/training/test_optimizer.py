@@ -92,10 +92,14 @@ def test_restored_moments_have_the_layout_of_their_parameters(name):
             if isinstance(value, torch.Tensor):
                 entry[key] = value.clone(memory_format=torch.contiguous_format)
     restore_state(optimizer, state)
-    for parameter, entry in optimizer.state.items():
-        for value in entry.values():
-            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                assert value.stride() == parameter.stride()
+    strides = [
+        (value.stride(), parameter.stride())
+        for parameter, entry in optimizer.state.items()
+        for value in entry.values()
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    ]
+    assert strides
+    assert all(ours == theirs for ours, theirs in strides)
 
 
 def test_bad_optimizer_settings_are_refused():
