@@ -13,7 +13,7 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c con
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install browser demo test check bench docs clean
+.PHONY: help install browser demo test check bench docs dist clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,11 @@ bench: install ## print every benchmark's ratios
 docs: install ## build the documentation into site/ and run every example in it
 	NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
 	"$(BIN)/python" -m pytest tests/test_docs.py
+
+dist: install ## build the wheel and the sdist into dist/ and check them
+	rm -rf dist
+	"$(BIN)/python" -m build --no-isolation --outdir dist .
+	"$(BIN)/python" tests/distribution.py dist
 
 clean: ## remove .venv and caches (runs/ stays)
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis
