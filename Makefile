@@ -1,6 +1,7 @@
 # The two commands: `make demo` and `make test`. Both install what they need into .venv first.
 #
 #   PYTHON=python3.12            the interpreter that .venv is made from
+#   JOBS=2                       processes that `make test` uses
 #   TORCH_INDEX=URL              another index to take torch from, such as the CPU-only wheels of
 #                                https://download.pytorch.org/whl/cpu (pip's own configuration works too)
 SHELL := /bin/bash
@@ -9,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
+JOBS ?= 1
 PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -35,7 +37,7 @@ demo: install ## train, calibrate, evaluate and report on the embedded data (abo
 	"$(BIN)/labelwise" demo
 
 test: install browser ## run every test
-	"$(BIN)/python" -m pytest
+	"$(BIN)/python" -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 check: install ## format, lint, types, layers
 	"$(BIN)/ruff" format --check .
