@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from labelwise.backbones import create_backbone
-from labelwise.data import ArrayImages, FeatureRows, LabelTable
+from labelwise.data import ArrayImages, FeatureRows, LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.data.load import READERS
 from labelwise.errors import DataError, SettingsError
@@ -39,7 +39,7 @@ from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS
 from labelwise.experiments.published import PUBLISHED
 from labelwise.experiments.reproduce import Request, available, jobs_of, open_data, reproduce
-from labelwise.experiments.sources import Frozen, with_validation
+from labelwise.experiments.sources import Frozen
 from labelwise.experiments.statistics import SeedMean
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax

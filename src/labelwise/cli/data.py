@@ -1,12 +1,12 @@
 """``labelwise data``: describe a table, split it, hide labels, write it in another format."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.data import LabelTable
+    from labelwise.data import LabelTable, UnreadableImage
     from labelwise.data.describe import Description
 
 __all__ = ["data_app"]
@@ -28,8 +28,16 @@ Options = Annotated[
     typer.Option("--set", help="An option of the format, as columns.labels=tags."),
 ]
 Skip = Annotated[bool, typer.Option("--skip-missing", help="Leave missing images out.")]
+Duplicates = Annotated[
+    Literal["stop", "drop", "keep"],
+    typer.Option(help="Rows that are there twice, labels and all: stop, drop or keep."),
+]
+Extension = Annotated[
+    str | None, typer.Option(help="Added to image names that do not end in it, such as .jpg.")
+]
 Seed = Annotated[int, typer.Option(help="The seed of what is drawn by chance.")]
 LABELS_SHOWN = 30
+SHARES = "train=.8,val=.1,test=.1"
 
 
 @data_app.command("describe")
@@ -37,11 +45,15 @@ def describe_table(
     source: Source,
     options: Options = None,
     skip_missing: Skip = False,
+    duplicates: Duplicates = "stop",
+    extension: Extension = None,
     content: Annotated[
-        bool, typer.Option("--content", help="Also read every image and find shared ones.")
+        bool,
+        typer.Option("--content", help="Also read every pixel; name broken and shared images."),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail if a known set does not have its known counts.")
+        bool,
+        typer.Option("--strict", help="Fail if a known set is not whole, or an image unreadable."),
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every label.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -50,46 +62,87 @@ def describe_table(
     import json
 
     from labelwise.cli.text import say
-    from labelwise.data.checks import reject_shared_content
+    from labelwise.data.checks import reject_shared_content, without_unreadable
     from labelwise.data.describe import describe
     from labelwise.errors import DataError
 
-    table = _load(source, options, skip_missing)
+    table = _load(source, options, skip_missing, duplicates, extension)
+    broken = _find_unreadable(table) if content else []
     if content:
-        reject_shared_content(table)
+        good = without_unreadable(table, broken, on_error="skip") if broken else table
+        reject_shared_content(good)
     description = describe(table)
     stated, mismatches = _against_papers(source, table)
     if as_json:
-        say(json.dumps({**description.as_dict(), "count_mismatches": mismatches}, indent=2))
+        found = {"count_mismatches": mismatches}
+        if content:
+            found["unreadable"] = [image.reason for image in broken]
+        say(json.dumps({**description.as_dict(), **found}, indent=2))
     else:
         _show(description, LABELS_SHOWN if not every else len(description.labels))
         for sentence in mismatches:
             say(f"not the whole set: {sentence}")
         if stated and not mismatches:
             say("the counts are those stated of the whole set")
+        if content:
+            say(f"images that cannot be read: {len(broken):,} of {len(table):,}")
+            for image in broken if every else broken[:LABELS_SHOWN]:
+                say(f"  {image.reason}")
+            if len(broken) > LABELS_SHOWN and not every:
+                say(f"  ... and {len(broken) - LABELS_SHOWN:,} more (--all shows them)")
     if strict and mismatches:
         raise DataError(f"{table.name}: {'; '.join(mismatches)}")
+    if strict and broken:
+        raise DataError(f"{table.name}: {len(broken):,} images cannot be read")
 
 
 @data_app.command("split")
 def split_table(
     source: Source,
     out: Out,
-    shares: Annotated[str, typer.Option(help="Shares of the splits.")] = "train=.8,val=.1,test=.1",
+    shares: Annotated[
+        str | None,
+        typer.Option(help="Draw a new split with these shares.", show_default=SHARES),
+    ] = None,
+    val: Annotated[
+        float | None,
+        typer.Option(help="Keep the split there is and take this share of train for validation."),
+    ] = None,
     seed: Seed = 0,
     by_content: Annotated[
         bool, typer.Option(help="Read the images, keep equal ones in one split.")
     ] = True,
     options: Options = None,
     skip_missing: Skip = False,
+    duplicates: Duplicates = "stop",
+    extension: Extension = None,
 ) -> None:
-    """Write the table with a stratified split; groups and equal images stay together."""
+    """Write the table with a stratified split; groups and equal images stay together.
+
+    A table that has a split keeps it: --val takes validation out of train, --shares draws anew.
+    """
     from labelwise.cli.text import say
     from labelwise.data.export import export
-    from labelwise.data.split import stratified_split
+    from labelwise.data.split import stratified_split, with_validation
+    from labelwise.errors import DataError, SettingsError
 
-    table = _load(source, options, skip_missing)
-    parted = stratified_split(table, _shares(shares), seed=seed, by_content=by_content)
+    if val is not None and shares is not None:
+        raise SettingsError("give --val, which keeps the split there is, or --shares, not both")
+    table = _load(source, options, skip_missing, duplicates, extension)
+    there = {} if table.split is None else {s: len(part) for s, part in table.splits().items()}
+    listed = ", ".join(f"{name} {count:,}" for name, count in there.items())
+    if val is not None:
+        if "val" in there:
+            raise DataError(f"{table.name} has a val split already ({listed}); draw with --shares")
+        parted = with_validation(table, share=val, seed=seed, by_content=by_content)
+    elif there and shares is None:
+        raise DataError(
+            f"{table.name} has a split already ({listed}); take validation out of train with "
+            f"`--val 0.1`, or draw a new split with `--shares {SHARES}`"
+        )
+    else:
+        wanted = _shares(shares or SHARES)
+        parted = stratified_split(table, wanted, seed=seed, by_content=by_content)
     export(parted, out)
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in parted.splits().items())
     say(f"wrote {out}: {sizes}")
@@ -108,6 +161,8 @@ def observe_table(
     seed: Annotated[int | None, typer.Option(help="Default 1200 for single positives.")] = None,
     options: Options = None,
     skip_missing: Skip = False,
+    duplicates: Duplicates = "stop",
+    extension: Extension = None,
 ) -> None:
     """Write the table with fewer labels known, or some of them wrong.
 
@@ -122,7 +177,7 @@ def observe_table(
     chosen = [single_positive, keep is not None, flip_present > 0 or flip_absent > 0]
     if sum(chosen) != 1:
         raise SettingsError("give one of --single-positive, --keep, --flip-present/--flip-absent")
-    table = _load(source, options, skip_missing)
+    table = _load(source, options, skip_missing, duplicates, extension)
     if single_positive:
         table = corrupt.single_positive(table, seed=1200 if seed is None else seed)
     elif keep is not None:
@@ -136,23 +191,51 @@ def observe_table(
 
 @data_app.command("export")
 def export_table(
-    source: Source, out: Out, options: Options = None, skip_missing: Skip = False
+    source: Source,
+    out: Out,
+    options: Options = None,
+    skip_missing: Skip = False,
+    duplicates: Duplicates = "stop",
+    extension: Extension = None,
 ) -> None:
     """Write the table in another format."""
     from labelwise.cli.text import say
     from labelwise.data.export import export
 
-    table = _load(source, options, skip_missing)
+    table = _load(source, options, skip_missing, duplicates, extension)
     export(table, out)
     say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
 
 
-def _load(source: str, options: list[str] | None, skip_missing: bool) -> "LabelTable":
+def _load(
+    source: str,
+    options: list[str] | None,
+    skip_missing: bool,
+    duplicates: Literal["stop", "drop", "keep"],
+    extension: str | None,
+) -> "LabelTable":
     from labelwise.data import load
     from labelwise.training.settings import nested, parse_assignments
 
     given = nested(parse_assignments(options or ()))
-    return load(source, skip_missing=skip_missing, **given)
+    if extension is not None:
+        given["extension"] = extension
+    return load(source, skip_missing=skip_missing, duplicates=duplicates, **given)
+
+
+def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":
+    """Return the broken images, with a progress bar on the error output if that is a terminal."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from labelwise.data.checks import find_unreadable
+
+    console = Console(file=sys.stderr)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("reading every image", total=len(table))
+        return find_unreadable(table, progress=lambda done: bar.update(task, completed=done))
 
 
 def _shares(text: str) -> dict[str, float]:

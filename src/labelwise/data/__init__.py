@@ -1,5 +1,11 @@
 """Label tables, where their images are, and every format they are read from."""
 
+from labelwise.data.checks import (
+    UnreadableImage,
+    find_unreadable,
+    fingerprint,
+    without_unreadable,
+)
 from labelwise.data.describe import Description, describe
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
@@ -18,7 +24,7 @@ from labelwise.data.images import (
 from labelwise.data.load import load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
 from labelwise.data.sets import LabelSets
-from labelwise.data.split import mlspl_split, stratified_split
+from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelTable
 
 __all__ = [
@@ -35,9 +41,12 @@ __all__ = [
     "PictureImages",
     "PosteriorData",
     "SpanImages",
+    "UnreadableImage",
     "as_images",
     "describe",
     "export",
+    "find_unreadable",
+    "fingerprint",
     "flip_labels",
     "keep_known",
     "load",
@@ -47,4 +56,6 @@ __all__ = [
     "scenes",
     "single_positive",
     "stratified_split",
+    "with_validation",
+    "without_unreadable",
 ]

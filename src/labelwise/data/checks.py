@@ -104,12 +104,12 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     again = np.flatnonzero(first != np.arange(len(codes)))
     for row in again.tolist():
         _reject_conflict(table, names[row], int(first[row]), row)
-    count = f"{len(again):,} row{'s' * (len(again) > 1)}"
+    count = f"repeated rows: {len(again):,}"
     if duplicates == "keep":
-        return replace(table, notes=(*table.notes, f"{count} are there twice and were kept"))
+        return replace(table, notes=(*table.notes, f"{count}, kept"))
     if duplicates == "drop":
         kept = table.subset(first == np.arange(len(codes)))
-        return replace(kept, notes=(*kept.notes, f"{count} that were there twice were dropped"))
+        return replace(kept, notes=(*kept.notes, f"{count}, dropped"))
     row = int(again[0])
     raise DataError(
         f"{table.name}: every image must be named once, got {names[row]!r} in rows "

@@ -7,6 +7,9 @@ optional. Without ``labels`` every other column is a label holding 1, 0, or noth
 unknown.
 """
 
+import ast
+import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +30,14 @@ __all__ = [
     "first_true",
     "read_lists",
     "read_one_hot",
+    "written_list",
 ]
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
 EVERYTHING = "*"
+WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
+LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$)""")
 STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 STATES |= {"": -1, "-1": -1, "-1.0": -1, "nan": -1}  # unknown
 At = Callable[[int], str]  # the name of a row of this batch, for errors
@@ -250,15 +256,67 @@ def _names_of(codes: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
 
 def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
     text = pc.fill_null(column, "")
-    comma = pc.match_substring(text, ",")
-    if separator != "," and not vocabulary.closed and pc.any(comma).as_py():
-        row = first_true(comma)
-        raise DataError(
-            f"{at(row)}: {header!r} is split on {separator!r} but holds a comma, got "
-            f"{text[row].as_py()!r}; give separator ',' if it parts labels, or the names of all "
-            "labels if it belongs to one"
-        )
+    if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
+        return _written_lists(text, header, at)
+    for mark, word in ((",", "comma"), (";", "semicolon")):
+        found = pc.match_substring(text, mark)
+        if separator != mark and not vocabulary.closed and pc.any(found).as_py():
+            row = first_true(found)
+            raise DataError(
+                f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
+                f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it parts labels, or "
+                "the names of all labels if it belongs to one"
+            )
     return pc.split_pattern(text, separator)
+
+
+def _written_lists(text: Any, header: str, at: At) -> Any:
+    """Return lists that were written as text, such as ``['Comedy', 'Drama']``."""
+    coded = text.dictionary_encode()
+    words = [written_list(cell) for cell in coded.dictionary.to_pylist()]
+    code = np.asarray(coded.indices, np.int64)
+    broken = np.array([word is None for word in words])[code]
+    if broken.any():
+        row = int(broken.argmax())
+        raise DataError(
+            f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
+            f"row if it is in one, got {text[row].as_py()!r:.80}"
+        )
+    return pa.array([word or [] for word in words], pa.list_(pa.string())).take(coded.indices)
+
+
+def written_list(text: str) -> list[str] | None:
+    """Return the names of a list written by Python or JSON, None if it is something else.
+
+    >>> written_list("['Comedy', \"Ocean's\"]")
+    ['Comedy', "Ocean's"]
+    """
+    text = text.strip()
+    if not text:
+        return []
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    place, end, words = 1, len(text) - 1, []
+    while text[place:end].strip():
+        item = LIST_ITEM.match(text, place, end)
+        if item is None:
+            return None
+        words.append(_unquoted(item[1]))
+        place = item.end()
+    return None if None in words else [word for word in words if word is not None]
+
+
+def _unquoted(literal: str) -> str | None:
+    if "\\" not in literal:
+        return literal[1:-1]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that mean themselves
+            text = str(ast.literal_eval(literal))
+        text.encode()
+        return text
+    except (ValueError, SyntaxError):
+        return None
 
 
 def _is_text(kind: Any) -> bool:

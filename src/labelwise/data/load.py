@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
@@ -296,8 +297,18 @@ def _exists(text: str) -> bool:
 def _known(
     options: Mapping[str, Any], make: Callable[..., LabelTable], name: str
 ) -> dict[str, Any]:
-    accepted = [option for option in inspect.signature(make).parameters if option != "path"]
-    for option in options:
+    """Return the options of a reader, of the types it takes, or raise a SettingsError."""
+    accepted = dict(inspect.signature(make).parameters)
+    accepted.pop("path", None)
+    values = {}
+    for option, value in options.items():
         if option not in accepted:
             raise SettingsError(f"{name!r} has no option {option!r}{nearest(option, accepted)}")
-    return dict(options)
+        try:
+            values[option] = TypeAdapter(accepted[option].annotation).validate_python(value)
+        except ValidationError as error:
+            rule = error.errors()[0]["msg"].replace("Input should", "must")
+            raise SettingsError(
+                f"the option {option!r} of {name!r}: {rule}, got {value!r:.60}"
+            ) from None
+    return values

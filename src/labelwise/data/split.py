@@ -20,9 +20,9 @@ from scipy.sparse.csgraph import connected_components
 from labelwise.data.checks import content_codes
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLITS, LabelTable
-from labelwise.errors import SettingsError
+from labelwise.errors import DataError, SettingsError
 
-__all__ = ["mlspl_split", "stratified_split"]
+__all__ = ["mlspl_split", "stratified_split", "with_validation"]
 
 MOST_DENSE = 3000  # labels up to which all pairs may be counted in one dense array
 MOST_PAIRS = 20_000_000  # beyond this many pairs in all, only single labels are balanced
@@ -51,6 +51,47 @@ def stratified_split(
     totals = np.asarray(items.sum(0), np.int64)
     chosen = _deal(items, totals, _order(items, totals, seed), list(wanted.values()))
     return replace(table, split=np.array(list(wanted), "U5")[chosen[unit]])
+
+
+def with_validation(
+    table: LabelTable, *, share: float = 0.1, seed: int = 0, by_content: bool = False
+) -> LabelTable:
+    """Return the table, ``share`` of whose training images became validation if it had none.
+
+    A table without any split gets train and val. The images are drawn in proportion to each label
+    set, the same for every method and training seed; groups stay together, and with
+    ``by_content`` equal images too. A note says what was done.
+    """
+    if not 0 < share < 1:
+        raise SettingsError(f"the share of validation must be between 0 and 1, got {share:g}")
+    if table.split is not None and "val" in table.split:
+        return table
+    rows = np.arange(len(table))
+    if table.split is not None:
+        rows = np.flatnonzero(table.split == "train")
+    if len(rows) < 2:
+        raise DataError(f"{table.name}: validation is taken out of train, which has too few images")
+    if table.group is not None or by_content:
+        shares = {"train": 1 - share, "val": share}
+        part = stratified_split(table.subset(rows), shares, seed=seed, by_content=by_content)
+        taken = rows[np.asarray(part.split) == "val"]
+    else:
+        taken = _drawn_by_label_set(table, rows, share, seed)
+    split = np.full(len(table), "train", "U5") if table.split is None else table.split.astype("U5")
+    split[taken] = "val"
+    note = f"{len(taken):,} of {len(rows):,} training images became validation, there was none"
+    return replace(table, split=split, notes=(*table.notes, note))
+
+
+def _drawn_by_label_set(
+    table: LabelTable, rows: NDArray[np.int64], share: float, seed: int
+) -> NDArray[np.int64]:
+    """Return a share of the rows; those of equal label sets lie together and are dealt in turn."""
+    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+    keys = [table.present.row(row).tobytes() for row in rows.tolist()]
+    order = np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")
+    taken: NDArray[np.int64] = rows[order][np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
+    return taken
 
 
 def mlspl_split(

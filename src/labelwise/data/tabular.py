@@ -29,7 +29,7 @@ from labelwise.data.columns import (
 )
 from labelwise.data.images import BytesImages, FileImages, ImageSource
 from labelwise.data.names import Names
-from labelwise.data.rows import label_names
+from labelwise.data.rows import label_names, require_file
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
 from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
@@ -43,6 +43,7 @@ PLACE = Path("/var/tmp")  # /tmp may itself be memory
 TABULAR: dict[str, Callable[[Path], TabularFile]] = {
     ".csv": open_delimited,
     ".tsv": open_delimited,
+    ".txt": open_delimited,
     ".jsonl": open_jsonlines,
     ".ndjson": open_jsonlines,
     ".parquet": open_parquet,
@@ -102,7 +103,7 @@ class TableBuilder:
     def __init__(
         self, layout: TableColumns, vocabulary: Vocabulary, *, separator: str = "|"
     ) -> None:
-        self.layout, self.vocabulary, self.separator = layout, vocabulary, separator
+        self.columns, self.vocabulary, self.separator = layout, vocabulary, separator
         self.paths: list[Any] = []
         self.images = Spool()
         self.present: list[SparseRows] = []
@@ -111,22 +112,30 @@ class TableBuilder:
         self.group: list[Any] = []
 
     def add(
-        self, batch: Any, where: str, first: int, *, split: str | None = None, prefix: str = ""
+        self,
+        batch: Any,
+        where: str,
+        first: int,
+        *,
+        split: str | None = None,
+        prefix: str = "",
+        extension: str = "",
     ) -> None:
         """Take in a record batch of file ``where`` that begins after ``first`` rows.
 
-        ``split`` is for files without a split column; ``prefix`` goes before each path.
+        ``split`` is for files without a split column; ``prefix`` goes before each path and
+        ``extension`` after those that do not end in it.
         """
 
         def at(row: int) -> str:
             return f"{where}, row {first + row + 1}"
 
-        layout = self.layout
+        layout = self.columns
         if layout.image is not None:
             self._add_image(batch.column(layout.image), at)
         if layout.path is not None:
             paths = _texts(batch.column(layout.path), layout.path, at)
-            self.paths.append(_prefixed(paths, prefix) if prefix else paths)
+            self.paths.append(_completed(paths, prefix, extension))
         self._add_labels(batch, at)
         if layout.split is not None:
             self.split.append(_splits(batch.column(layout.split), at))
@@ -155,7 +164,7 @@ class TableBuilder:
         )
 
     def _add_labels(self, batch: Any, at: Any) -> None:
-        layout = self.layout
+        layout = self.columns
         if layout.labels is None:
             present, unknown = read_one_hot(batch, layout.one_hot, at)
             self.present.append(present)
@@ -182,19 +191,19 @@ class TableBuilder:
     def _add_image(self, column: Any, at: Any) -> None:
         if pa.types.is_struct(column.type):
             fields = [column.type.field(index).name for index in range(column.type.num_fields)]
-            if self.layout.path is None and "path" in fields:
+            if self.columns.path is None and "path" in fields:
                 paths = column.field("path").cast(pa.large_string())
                 self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
             column = column.field("bytes") if "bytes" in fields else column
         if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
             raise DataError(
-                f"{at(0)}: {self.layout.image!r} must hold image bytes, got {column.type}; "
+                f"{at(0)}: {self.columns.image!r} must hold image bytes, got {column.type}; "
                 "if it names files, call it 'path'"
             )
         self.images.add(column)
 
     def _images(self, root: Path, name: str) -> ImageSource:
-        if self.layout.image is None:
+        if self.columns.image is None:
             return FileImages(root, Names(pa.chunked_array(self.paths)))
         blobs = self.images.finish()
         given = pa.chunked_array(self.paths) if self.paths else None
@@ -205,9 +214,12 @@ class TableBuilder:
         return BytesImages(blobs, Names(numbered))
 
 
-def _prefixed(paths: Any, prefix: str) -> Any:
-    start, nothing = (pa.scalar(text, pa.large_string()) for text in (prefix, ""))
-    return pc.binary_join_element_wise(start, paths, nothing)
+def _completed(paths: Any, prefix: str, extension: str) -> Any:
+    start, end, nothing = (pa.scalar(text, pa.large_string()) for text in (prefix, extension, ""))
+    if extension:
+        longer = pc.binary_join_element_wise(paths, end, nothing)
+        paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
+    return pc.binary_join_element_wise(start, paths, nothing) if prefix else paths
 
 
 def _texts(column: Any, header: str, at: Any) -> Any:
@@ -277,26 +289,30 @@ def read_tables(
     separator: str = "|",
     ignore: Sequence[str] | str = (),
     root: str | Path | None = None,
+    delimiter: str | None = None,
+    extension: str = "",
     called: str | None = None,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
-    Image paths start from the files' folder or ``root``. The table is ``called`` after the first
-    file unless told otherwise.
+    Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
+    parts the labels of a cell, ``delimiter`` the columns of CSV, TSV and TXT. The table is
+    ``called`` after the first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
     if not separator:
         raise SettingsError("separator must not be empty")
-    if columns is not None and not isinstance(columns, Mapping):
-        raise SettingsError(f"columns must map a meaning to a header, got {columns!r}")
+    delimiter = "\t" if delimiter == "tab" else delimiter
+    if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):
+        raise SettingsError(f"delimiter must be one character or 'tab', got {delimiter!r}")
     ignore = [ignore] if isinstance(ignore, str) else ignore
     given = label_names(names)
     base = (
         Path(root) if root is not None else Path(os.path.commonpath([f.parent for f, _ in files]))
     )
-    gather: TableBuilder | None = None
+    builder: TableBuilder | None = None
     for file, split in files:
-        stream = TABULAR[file.suffix.lower()](file)
+        stream = _opened(require_file(file), delimiter)
         stated = {
             meaning: header
             for meaning, header in stream.meanings.items()
@@ -309,22 +325,31 @@ def read_tables(
         words = given
         if words is None and layout.labels is not None:
             words = stream.class_names(layout.labels)
-        if gather is None:
+        if builder is None:
             first = file
             known = words if layout.labels is not None else layout.one_hot
-            gather = TableBuilder(layout, Vocabulary(known), separator=separator)
-        elif layout != gather.layout:
+            builder = TableBuilder(layout, Vocabulary(known), separator=separator)
+        elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
-        elif words is not None and words != list(gather.vocabulary):
+        elif words is not None and words != list(builder.vocabulary):
             raise DataError(f"{file.name} and {first.name} must have the same classes")
         inside = os.path.relpath(file.parent, base) if root is None else "."
         prefix = "" if inside == "." or layout.image is not None else f"{inside}/"
         rows = 0
         for batch in stream.batches(layout.headers()):
-            gather.add(batch, file.name, rows, split=split, prefix=prefix)
+            builder.add(batch, file.name, rows, split=split, prefix=prefix, extension=extension)
             rows += batch.num_rows
-    if gather is None:
+    if builder is None:
         raise DataError("there is no table to read")
-    if gather.split and len(gather.split) != len(gather.present):
+    if builder.split and len(builder.split) != len(builder.present):
         raise DataError("either all files must have a split or none")
-    return gather.finish(base, called or files[0][0].stem)
+    return builder.finish(base, called or files[0][0].stem)
+
+
+def _opened(file: Path, delimiter: str | None) -> TabularFile:
+    opener = TABULAR[file.suffix.lower()]
+    if delimiter is None:
+        return opener(file)
+    if opener is not open_delimited:
+        raise SettingsError(f"{file.name}: delimiter is for CSV, TSV and TXT files")
+    return open_delimited(file, delimiter)

@@ -24,6 +24,7 @@ from labelwise.errors import DataError
 __all__ = ["TabularFile", "open_delimited", "open_jsonlines", "open_parquet"]
 
 BLOCK_BYTES = 1 << 22
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 BATCH_ROWS = 16384
 BATCH_BYTES = 1 << 26
 READ_BYTES = 1 << 20
@@ -49,22 +50,46 @@ class TabularFile:
     text_only: bool = False
 
 
-def open_delimited(path: Path) -> TabularFile:
-    """Return the table in a .csv or .tsv file with a header line."""
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
+    """Return the table in a .csv, .tsv or .txt file with a header line.
+
+    The delimiter of .txt is the one of tab, comma and semicolon that stands in its header.
+    """
     with path.open("rb") as stream:
         first = stream.readline(BLOCK_BYTES)
     try:
         line = first.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path.name}: the file must be UTF-8 text; save it as UTF-8") from None
+    if delimiter is None:
+        delimiter = DELIMITERS.get(path.suffix.lower()) or _delimiter_in(line, path.name)
     try:
         header = next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error as error:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None
     if not any(name.strip() for name in header):
         raise DataError(f"{path.name}: the table is empty")
+    other = next((mark for mark in ";\t," if mark in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise DataError(
+            f"{path.name}: the header is one column, {header[0]!r}; if {other!r} parts the "
+            f"columns, give `--set {_setting('delimiter', other)}`"
+        )
     return TabularFile(header, partial(_delimited_batches, path, delimiter), text_only=True)
+
+
+def _delimiter_in(header: str, where: str) -> str:
+    marks = [mark for mark in "\t,;" if mark in header]
+    if len(marks) > 1:
+        raise DataError(
+            f"{where}: its columns could be parted by {' or '.join(map(repr, marks))}; "
+            f"say which, as in `--set {_setting('delimiter', marks[0])}`"
+        )
+    return marks[0] if marks else ","
+
+
+def _setting(option: str, mark: str) -> str:
+    return f"{option}=tab" if mark == "\t" else f"'{option}={mark}'"
 
 
 def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterator[Any]:

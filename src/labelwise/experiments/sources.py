@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.data import LabelTable, load
+from labelwise.data import LabelTable, load, with_validation
 from labelwise.data.observe import single_positive
 from labelwise.errors import DataError
 from labelwise.progress import Watch
 from labelwise.training.features import compute
 
-__all__ = ["Frozen", "open_table", "with_validation"]
+__all__ = ["Frozen", "open_table"]
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,3 @@ def open_table(
         )
         table = compute(table, backbone, cache, device=device, watch=watch)
     return table
-
-
-def with_validation(table: LabelTable, *, share: float = 0.1, seed: int = 0) -> LabelTable:
-    """Return the table, ``share`` of whose training rows became validation if it had none."""
-    if table.split is None:
-        raise DataError(f"{table.name} has no split column; make one with `labelwise data split`")
-    if "val" in table.split:
-        return table
-    rows = np.flatnonzero(table.split == "train")
-    generator = np.random.default_rng(seed)
-    rows = rows[generator.permutation(len(rows))]
-    # Rows of equal label sets lie together, and every 1/share-th of that order is taken.
-    keys = [table.present.row(row).tobytes() for row in rows.tolist()]
-    order = np.argsort(np.unique(keys, return_inverse=True)[1], kind="stable")
-    taken = rows[order][np.diff(np.floor(np.arange(len(rows) + 1) * share)) > 0]
-    split = table.split.astype("<U5").copy()
-    split[taken] = "val"
-    return replace(table, split=split)

@@ -218,6 +218,11 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
         raise SettingsError(f"{where}{error}") from None
 
 
+def _may_be_yaml(text: str) -> bool:
+    """Return False for a single mark such as a comma, which only means itself."""
+    return len(text) != 1 or text.isalnum() or text == "~"
+
+
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     """Return the values of ``a.b=c`` texts, read as YAML."""
     values = {}
@@ -227,7 +232,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise SettingsError(f"a setting must look like key=value, got {text!r}")
         try:
-            values[key] = yaml.load(value, _Loader)
+            values[key] = yaml.load(value, _Loader) if _may_be_yaml(value) else value
         except yaml.YAMLError:
             raise SettingsError(f"the value of {key} is not valid YAML: {value!r}") from None
     return values

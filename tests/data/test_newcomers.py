@@ -1,0 +1,255 @@
+"""Tables as newcomers bring them, and the commands they type at them.
+
+Oracles: the rows written here by hand, Python's own ``ast.literal_eval`` for written lists.
+"""
+
+import ast
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import jpeg
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.data import LabelTable, find_unreadable, fingerprint, load, with_validation
+from labelwise.data.checks import without_unreadable
+from labelwise.data.columns import written_list
+from labelwise.data.generated import scenes
+from labelwise.errors import DataError, SettingsError
+
+RUN = CliRunner()
+
+
+def run(*words):
+    return RUN.invoke(app, ["data", *map(str, words)])
+
+
+def described(*words):
+    result = run("describe", *words, "--json")
+    assert result.exit_code == 0, result.output + str(result.exception)
+    return json.loads(result.output)
+
+
+def names(found):
+    return [label["name"] for label in found["labels"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.txt", "path\tlabels\na.jpg\tx|y\nb.jpg\ty\n"),
+        ("t.txt", "path;labels\na.jpg;x|y\nb.jpg;y\n"),
+        ("t.txt", "path,labels\na.jpg,x|y\nb.jpg,y\n"),
+        ("t.csv", "path,labels\na.jpg,\"['x', 'y']\"\nb.jpg,['y']\n"),
+        ("t.tsv", 'path\tlabels\na.jpg\t["x", "y"]\nb.jpg\t["y"]\n'),
+    ],
+)
+def test_tables_that_need_no_option(folder, name, text):
+    folder.pictures("a.jpg", "b.jpg")
+    table = load(folder.text(name, text))
+    assert table.targets()[0].tolist() == [[1, 1], [0, 1]]
+
+
+def test_the_marks_that_part_labels_and_columns(folder):
+    folder.pictures("a.jpg", "b.jpg")
+    table = folder.text("t.csv", 'path,labels\na.jpg,"x,y"\nb.jpg,y\n')
+    assert "`--set 'separator=,'`" in str(run("describe", table).exception)
+    assert names(described(table, "--set", "separator=,")) == ["x", "y"]
+    table = folder.text("u.csv", "path,labels\na.jpg,x;y\nb.jpg,y\n")
+    assert "`--set 'separator=;'`" in str(run("describe", table).exception)
+    assert names(described(table, "--set", "separator=;")) == ["x", "y"]
+    table = folder.text("v.csv", "path;labels\na.jpg;x|y\nb.jpg;y\n")
+    assert "`--set 'delimiter=;'`" in str(run("describe", table).exception)
+    assert names(described(table, "--set", "delimiter=;")) == ["x", "y"]
+    table = folder.text("w.csv", "path\tlabels\na.jpg\tx|y\nb.jpg\ty\n")
+    assert "`--set delimiter=tab`" in str(run("describe", table).exception)
+    assert names(described(table, "--set", "delimiter=tab")) == ["x", "y"]
+    table = folder.text("x.txt", "path,a;b\na.jpg,1\n")
+    assert "parted by ',' or ';'" in str(run("describe", table).exception)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=4))
+def test_written_lists_are_those_of_python_and_json(words):
+    assert written_list(repr(words)) == ast.literal_eval(repr(words)) == words
+    assert written_list(json.dumps(words, ensure_ascii=False)) == words
+
+
+@settings(deadline=None)
+@given(st.text("[]'\",\\ abx\n0", max_size=12))
+def test_any_text_is_a_list_only_if_python_says_so(text):
+    found = written_list(f"[{text}]")
+    if found is not None:
+        assert ast.literal_eval(f"[{text}]".replace("\\ ", "\\\\ ")) is not None
+
+
+@pytest.mark.parametrize("cell", ["['a' 'b']", "['a', 1]", "[\"a', 'b']", "['a'"])
+def test_a_broken_written_list_names_its_row(folder, cell):
+    text = json.dumps({"path": "b.jpg", "labels": cell})
+    file = folder.text("t.jsonl", f'{{"path": "a.jpg", "labels": "[\'x\']"}}\n{text}\n')
+    with pytest.raises(DataError, match=r"t\.jsonl, row 2: .*quoted names"):
+        load(file, check_files=False)
+
+
+def test_extension_and_subfolders(folder):
+    folder.pictures("photos/2024/a.jpg", "photos/2025/b.jpg")
+    table = folder.text("t.csv", "path,labels\na,x\nb.jpg,y\n")
+    problem = run("describe", table).exception
+    assert "2 of 2 images are missing" in str(problem)
+    found = described(table, "--extension", ".jpg")
+    assert found["images"] == 2
+    assert found["notes"] == [
+        f"2 images were found by name in folders below {folder.path}",
+    ]
+    assert list(load(table, extension=".jpg").ids) == ["photos/2024/a.jpg", "photos/2025/b.jpg"]
+    folder.pictures("other/a.jpg")
+    assert "images are missing" in str(run("describe", table, "--extension", ".jpg").exception)
+
+
+def test_a_bare_name_suggests_the_extension(folder):
+    folder.pictures("a.jpg")
+    table = folder.text("t.csv", "path,labels\na,x\n")
+    assert "`--extension .jpg`" in str(run("describe", table).exception)
+
+
+def test_missing_files(folder):
+    folder.pictures("a.jpg")
+    table = folder.text("t.csv", "path,labels\na.jpg,x\ngone.jpg,y\n")
+    assert "`--skip-missing`" in str(run("describe", table).exception)
+    assert described(table, "--skip-missing")["images"] == 1
+
+
+def test_duplicate_rows(folder):
+    folder.pictures("a.jpg", "b.jpg")
+    same = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\n./a.jpg,x\n")
+    assert "`--duplicates drop`" in str(run("describe", same).exception)
+    dropped = described(same, "--duplicates", "drop")
+    assert (dropped["images"], dropped["notes"]) == (
+        2,
+        ["repeated rows: 1, dropped"],
+    )
+    assert described(same, "--duplicates", "keep")["images"] == 3
+    other = folder.text("u.csv", "path,labels\na.jpg,x\na.jpg,y\n")
+    for choice in ("stop", "drop", "keep"):
+        problem = run("describe", other, "--duplicates", choice).exception
+        assert "with different labels" in str(problem)
+
+
+def test_broken_photos_are_named(folder):
+    folder.pictures("a.jpg", "b.jpg", "c.jpg")
+    folder.text("b.jpg", jpeg(1)[:-20])
+    table = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\nc.jpg,\n")
+    result = run("describe", table, "--content")
+    assert result.exit_code == 0
+    assert "images that cannot be read: 1 of 3" in result.output
+    assert "b.jpg: the image cannot be read (image file is truncated" in result.output
+    assert isinstance(run("describe", table, "--content", "--strict").exception, DataError)
+    whole = load(table)
+    found = find_unreadable(whole)
+    assert [(image.row, image.id) for image in found] == [(1, "b.jpg")]
+    kept = without_unreadable(whole, found, on_error="skip")
+    assert list(kept.ids) == ["a.jpg", "c.jpg"]
+    assert kept.notes[-1].startswith("left out: 1 of 3 images cannot be read")
+    with pytest.raises(DataError, match="`--on-error skip`"):
+        without_unreadable(whole, found, on_error="stop")
+
+
+def test_split_keeps_the_split_there_is(folder):
+    rows = [f"{n}.jpg,{'x' if n % 2 else 'y'},{'test' if n < 10 else 'train'}" for n in range(50)]
+    folder.pictures(*(f"{n}.jpg" for n in range(50)))
+    table = folder.text("t.csv", "\n".join(["path,labels,split", *rows]))
+    out = folder.path / "out.csv"
+    problem = str(run("split", table, "-o", out).exception)
+    assert "has a split already (train 40, test 10)" in problem
+    assert not out.exists()
+    assert run("split", table, "-o", out, "--val", "0.1").exit_code == 0
+    made, given_split = load(out), load(table).split
+    assert {name: len(part) for name, part in made.splits().items()} == {
+        "train": 36,
+        "val": 4,
+        "test": 10,
+    }
+    assert set(given_split[made.split == "test"]) == {"test"}
+    assert "val split already" in str(run("split", out, "-o", out, "--val", "0.1").exception)
+    assert isinstance(
+        run("split", table, "-o", out, "--val", ".1", "--shares", "train=1").exception,
+        SettingsError,
+    )
+    assert run("split", table, "-o", out, "--shares", "train=.5,test=.5").exit_code == 0
+    assert len(load(out).splits()["train"]) == 25
+
+
+def test_validation_for_a_table_that_has_none():
+    table = scenes(200, 0, 40)
+    given_val = with_validation(table, share=0.2)
+    assert {name: len(part) for name, part in given_val.splits().items()} == {
+        "train": 160,
+        "val": 40,
+        "test": 40,
+    }
+    assert given_val.notes == ("40 of 200 training images became validation, there was none",)
+    assert with_validation(given_val) is given_val
+    plain = LabelTable(table.space, table.images, table.present, table.unknown)
+    assert len(with_validation(plain, share=0.25).splits()["val"]) == 60
+    with pytest.raises(SettingsError, match="between 0 and 1"):
+        with_validation(table, share=1.0)
+
+
+def test_a_group_is_never_divided_for_validation():
+    table = scenes(120, 0, 0)
+    grouped = LabelTable(
+        table.space,
+        table.images,
+        table.present,
+        table.unknown,
+        group=load_names(f"patient{n // 6}" for n in range(120)),
+    )
+    held = with_validation(grouped, share=0.2)
+    sides = {}
+    for name, split in zip(grouped.group, held.split, strict=True):
+        sides.setdefault(name, set()).add(str(split))
+    assert all(len(side) == 1 for side in sides.values())
+    assert set(held.split) == {"train", "val"}
+
+
+def load_names(values):
+    from labelwise.data.names import Names
+
+    return Names(list(values))
+
+
+def test_a_fingerprint_is_of_the_content(folder, tmp_path_factory):
+    texts = {"t.csv": "path,labels\na.jpg,x\nb.jpg,y|x\n"}
+    places = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
+    for place in places:
+        (place / "a.jpg").write_bytes(jpeg(0))
+        (place / "b.jpg").write_bytes(jpeg(1))
+        (place / "t.csv").write_text(texts["t.csv"])
+    first, second = (fingerprint(load(place / "t.csv")) for place in places)
+    assert first == second
+    (places[1] / "u.jsonl").write_text(
+        '{"path": "a.jpg", "labels": ["x"]}\n{"path": "b.jpg", "labels": ["x", "y"]}\n'
+    )
+    assert fingerprint(load(places[1] / "u.jsonl")) == first
+    changed = {
+        "path,labels\na.jpg,x\nb.jpg,y\n",
+        "path,labels\nb.jpg,y|x\na.jpg,x\n",
+        "path,labels,split\na.jpg,x,train\nb.jpg,y|x,val\n",
+        "path,labels,unknown\na.jpg,x,y\nb.jpg,y|x,\n",
+    }
+    found = set()
+    for text in changed:
+        (places[1] / "t.csv").write_text(text)
+        found.add(fingerprint(load(places[1] / "t.csv")))
+    (places[0] / "b.jpg").write_bytes(jpeg(1) + b"\0")
+    found.add(fingerprint(load(places[0] / "t.csv")))
+    assert len(found | {first}) == 6
+
+
+def test_options_of_the_wrong_type_are_one_sentence(folder):
+    file = folder.text("t.csv", "path,labels\na.jpg,x\n")
+    for option in ("separator=3", "columns=3", "ignore.x=1", "root=1", "delimiter=ab", "names=1"):
+        problem = run("describe", file, "--set", option).exception
+        assert isinstance(problem, SettingsError | DataError), option
