@@ -5,17 +5,15 @@ from train once, with a fixed seed and in proportion to each label set, so that 
 every training seed sees the same three splits.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from labelwise.backbones import create_backbone
 from labelwise.data import LabelTable, load, with_validation
 from labelwise.data.observe import single_positive
-from labelwise.errors import DataError
 from labelwise.progress import Watch
 from labelwise.training.features import compute
 
