@@ -113,9 +113,64 @@ def test_decide_writes_thresholds_by_label(undivided, tmp_path):
     assert json.loads(spoken) == record
 
 
+def test_decide_shows_each_label_on_the_rows_it_was_fitted_on_and_on_others(undivided, scores):
+    result = run("decide", undivided, "--scores", "probs", "--rule", "precision-0.7", "--json")
+    figures = json.loads(result.stdout)["labels"]
+    assert list(figures) == ["by cross-validation", "on the rows it was fitted on"]
+    with np.load(undivided) as file:
+        probs, labels = file["scores"], file["labels"] == 1
+    thresholds = json.loads(result.stdout)["thresholds"]
+    for k, row in enumerate(figures["on the rows it was fitted on"]):
+        chosen = probs[:, k] >= thresholds[row["name"]]
+        value, lower, upper = row["precision"]
+        assert value == labels[chosen, k].mean() >= 0.7
+        assert lower < value < upper
+        assert row["chosen"] == chosen.sum()
+    shown = run("decide", scores, "--scores", "logits", "--rule", "cost-1-5", *APART).stdout
+    assert "per label, on other rows (95 % intervals)" in shown
+
+
+def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
+    predictions = sample(1600)
+    np.savez(
+        tmp_path / "many.npz",
+        scores=predictions.logits.numpy(),
+        labels=predictions.labels.numpy(),
+        names=np.array(NAMES),
+        split=np.repeat(["val", "test"], 800),
+    )
+    words = ["decide", tmp_path / "many.npz", "--scores", "logits", *APART]
+    result = run(*words, "--promise", "precision=0.8", "-o", tmp_path / "p.json")
+    assert result.exit_code == 0, result.exception
+    assert "promised with 95% confidence: at least 80.0%" in result.stdout
+    record = json.loads((tmp_path / "p.json").read_text())
+    assert record["rule"]["kind"] == "threshold"
+    assert record["promises"][0]["n"] == 640
+    assert record["checks"][0]["value"] > 0.8
+    assert record["checks"][0]["verdict"] in result.stdout
+    words += ["--promise", "recall-per-label=80%", "--calibrate", "platt", "--json"]
+    spoken = json.loads(run(*words, "--confidence", 0.9).stdout)
+    assert spoken["promises"][0]["labels"] == ["dog"]
+    assert spoken["promises"][0]["confidence"] == 0.9
+    assert spoken["fitted_on"] == "400 rows of val; the calibrator was fitted on 400 others"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["decide", "SCORES", "--scores", "logits", *APART], "either --rule"),
+        (
+            ["decide", "SCORES", "--scores", "logits", "--rule", "0.5", "--confidence", "0.9"],
+            "belong to --promise",
+        ),
+        (
+            ["decide", "SCORES", "--scores", "logits", "--promise", "recall", *APART],
+            "recall=0.9|like",
+        ),
+        (
+            ["decide", "SCORES", "--scores", "logits", "--promise", "precision=0.99", *APART],
+            "299 that count would be needed",
+        ),
         (["evaluate", "nowhere.csv", "--scores", "logits"], "does not exist"),
         (["evaluate", "SCORES"], "--scores logits or --scores probs"),
         (["evaluate", "SCORES", "--scores", "logits"], "has the splits test, val"),

@@ -66,8 +66,6 @@ def test_a_true_hypothesis_is_rejected_in_at_most_delta_of_the_draws(kind):
             p = hoeffding_bentkus_p_values(losses.mean(0), np.full(shape[1], shape[0]), level)
     rejected = int((p <= delta).sum())
     assert binomtest(rejected, shape[1], delta, alternative="greater").pvalue > 1e-3
-    lower = p if kind == "binomial" else betting_p_values(losses - 1.8 * level, 1 - 1.8 * level)
-    assert (lower <= delta).mean() > (0.05 if kind == "binomial" else 0.5)
 
 
 def test_ratio_intervals_hold_their_ratio_and_shrink():

@@ -1,18 +1,44 @@
-"""``labelwise decide``: thresholds and other rules, fitted on anyone's scores."""
+"""``labelwise decide``: thresholds and other rules, fitted on anyone's scores, and promises."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from labelwise.cli.evaluate import Scores
 
+if TYPE_CHECKING:
+    from labelwise.decide import LabelFigures
+
 __all__ = ["decide"]
+
+SHOWN = 20
 
 
 def decide(
     source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet or .npz.")],
-    rule: Annotated[str, typer.Option(help="best-f, precision-0.9, recall-0.9, average-3, ...")],
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="0.5, top-4, average-3, best-f, expected-f, precision-0.9, recall-0.9, "
+            "cost-1-5 (false alarm, miss), miss-rate-0.1, false-alarms-0.05; thresholds end in "
+            "-shared or -per-label."
+        ),
+    ] = None,
+    promise: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a rule: precision=0.9, recall=0.9 (both also -per-label), f=0.6, "
+            "tags=0.95, tested so that it holds on new photos."
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Of the promise; 0.95 unless given.")
+    ] = None,
+    promise_share: Annotated[
+        float | None,
+        typer.Option(help="Of the rows, kept from the calibrator for the promise; 0.5."),
+    ] = None,
     scores: Annotated[Scores | None, typer.Option(help="What the file's scores are.")] = None,
     link: Annotated[
         str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
@@ -29,24 +55,153 @@ def decide(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the rule as JSON.")] = False,
 ) -> None:
-    """Fit a rule that turns probabilities into label sets, and judge it on rows it did not see."""
-    from labelwise.cli.evaluate import show
-    from labelwise.cli.text import say
-    from labelwise.scores import Plan, decision, judge, read_scores, save_json
+    """Fit a rule that turns probabilities into label sets, and judge it on rows it did not see.
 
+    With --promise the rule is tested, so that it keeps a precision, recall or F on new photos.
+    """
+    from labelwise.errors import SettingsError
+    from labelwise.scores import read_scores
+
+    if (rule is None) == (promise is None):
+        raise SettingsError("give either --rule, such as best-f, or --promise, such as recall=0.9")
+    if promise is None and (confidence is not None or promise_share is not None):
+        raise SettingsError("--confidence and --promise-share belong to --promise")
+    if promise_share is not None and calibrate == "none":
+        raise SettingsError("--promise-share keeps rows from a calibrator; give --calibrate too")
     table = read_scores(source, scores, link=link, labels=labels)
     other = None if test is None else read_scores(test, scores, link=link)
+    rows: dict[str, Any] = {"other": other, "fit_on": fit_on, "report_on": report_on, "seed": seed}
+    if promise is not None:
+        share = 0.5 if promise_share is None else promise_share
+        options = {"calibrator": calibrate, "share": share, **rows}
+        _promise(table, promise, confidence or 0.95, options, out, json=json)
+        return
+    _rule(table, str(rule), calibrate, folds, rows, out, json=json)
+
+
+def _rule(
+    table: Any,
+    rule: str,
+    calibrate: str,
+    folds: int,
+    rows: dict[str, Any],
+    out: Path | None,
+    *,
+    json: bool,
+) -> None:
+    from labelwise.cli.evaluate import show
+    from labelwise.cli.text import say
+    from labelwise.decide import label_figures
+    from labelwise.scores import Plan, chosen_sets, decision, judge
+
+    seed = rows.pop("seed")
     plan = Plan(calibrator=calibrate, rule=rule, folds=folds, seed=seed)
-    judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on, query_length=0)
+    judged = judge(table, plan, query_length=0, **rows)
     record = decision(judged)
+    figures: dict[str, tuple[LabelFigures, ...]] = {}
+    if judged.sets is not None:
+        fitted = judged.fitted_rows
+        new = "by cross-validation" if fitted is judged.predictions else "on other rows"
+        for name, predictions, sets in (
+            (new, judged.predictions, judged.sets),
+            ("on the rows it was fitted on", fitted, chosen_sets(fitted, judged.made)),
+        ):
+            figures[name] = label_figures(
+                sets, predictions.labels, predictions.observed, names=predictions.names
+            )
+    record["labels"] = {name: [row.spec() for row in part] for name, part in figures.items()}
+    _write(record, out, json=json)
+    if json:
+        return
+    show(judged.evaluation, json=False, out=None)
+    for name, part in figures.items():
+        say()
+        _show_figures(f"per label, {name} (95 % intervals)", part)
+    say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
+    if out is not None:
+        say(f"thresholds: {out}")
+
+
+def _promise(
+    table: Any,
+    text: str,
+    confidence: float,
+    options: dict[str, Any],
+    out: Path | None,
+    *,
+    json: bool,
+) -> None:
+    from labelwise.cli.text import say, show_table
+    from labelwise.errors import DataError
+    from labelwise.scores import promise_scores
+
+    found = promise_scores(table, text, confidence=confidence, **options)
+    promised = found.promised
+    if not promised.promises:
+        raise DataError(promised.refused[0])
+    _write(found.spec(), out, json=json)
+    if json:
+        return
+    if found.link_words:
+        say(f"calibrator: {found.link_words}")
+    for promise in promised.promises[:SHOWN]:
+        say(str(promise))
+    for sentence in promised.refused[:SHOWN]:
+        say(f"not promised: {sentence}")
+    if found.checks:
+        show_table(
+            ("promise", "level", "on other rows", "from", "to", "photos", "verdict"),
+            [
+                (
+                    ", ".join(promise.labels[:3]) or promise.what,
+                    f"{promise.level:.3f}",
+                    f"{check.value:.3f}",
+                    f"{check.lower:.3f}",
+                    f"{check.upper:.3f}",
+                    f"{check.counted:,}",
+                    check.verdict,
+                )
+                for promise, check in zip(promised.promises, found.checks, strict=True)
+            ],
+        )
+    else:
+        say("not checked: --test FILE or --report-on SPLIT would check it on other rows")
+    say(f"made on {found.fitted_on}")
+    if out is not None:
+        say(f"rule and promises: {out}")
+
+
+def _write(record: dict[str, Any], out: Path | None, *, json: bool) -> None:
+    from labelwise.cli.text import say
+    from labelwise.scores import save_json
+
     if out is not None:
         save_json(out, record)
     if json:
         import json as text
 
         say(text.dumps(record, ensure_ascii=False, allow_nan=False))
-        return
-    show(judged.evaluation, json=False, out=None)
-    say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
-    if out is not None:
-        say(f"thresholds: {out}")
+
+
+def _show_figures(title: str, rows: "tuple[LabelFigures, ...]") -> None:
+    from labelwise.cli.text import say, show_table
+
+    def cell(figure: tuple[float, float, float] | None) -> str:
+        return "–" if figure is None else "{:.3f} ({:.3f} to {:.3f})".format(*figure)
+
+    worst = sorted(rows, key=lambda row: (row.f1 or (2.0,))[0])[:SHOWN]
+    show_table(
+        ("label", "present", "chosen", "precision", "recall", "F1"),
+        [
+            (
+                row.name,
+                f"{row.present:,}",
+                f"{row.chosen:,}",
+                *map(cell, (row.precision, row.recall, row.f1)),
+            )
+            for row in worst
+        ],
+        title=title,
+    )
+    if len(rows) > SHOWN:
+        say(f"the {SHOWN} labels of lowest F1 of {len(rows):,}; all of them with --json or -o")

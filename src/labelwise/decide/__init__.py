@@ -1,11 +1,14 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
+from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
 from labelwise.decide.promised_rules import (
     Promised,
     PromisedAnswers,
     PromisedList,
+    Wish,
     certainty,
+    find_promise,
     promise_answers,
     promise_f,
     promise_list,
@@ -25,6 +28,7 @@ __all__ = [
     "Evidence",
     "ExpectedF",
     "GroupRules",
+    "LabelFigures",
     "Promise",
     "Promised",
     "PromisedAnswers",
@@ -33,6 +37,7 @@ __all__ = [
     "RuleFit",
     "Threshold",
     "TopK",
+    "Wish",
     "average_k",
     "best_f",
     "by_group",
@@ -41,8 +46,10 @@ __all__ = [
     "control_false_alarms",
     "control_recall",
     "expected_f",
+    "find_promise",
     "find_rule",
     "fit_rule",
+    "label_figures",
     "least_cost",
     "precision_at",
     "promise_answers",

@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from labelwise.decide.arrays import Answers, Matrix, as_numpy
-from labelwise.decide.bounds import betting_p_values, binomial_p_values, first_failure
+from labelwise.decide.bounds import (
+    betting_p_values,
+    binomial_p_values,
+    first_failure,
+    hoeffding_bentkus_p_values,
+)
 from labelwise.decide.promises import Evidence, Promise, What
 from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, expected_f, just_below
 from labelwise.errors import SettingsError
@@ -33,7 +38,9 @@ __all__ = [
     "Promised",
     "PromisedAnswers",
     "PromisedList",
+    "Wish",
     "certainty",
+    "find_promise",
     "promise_answers",
     "promise_f",
     "promise_list",
@@ -44,6 +51,7 @@ __all__ = [
 
 Numbers = NDArray[np.float64]
 Scope = Literal["shared", "label"]
+Test = Literal["exact binomial", "Hoeffding-Bentkus", "betting"]
 COARSE, FINE = 120, 80  # candidates on the tuning photos, and on the others
 PRIOR_POSITIVES = 20  # of a rare label, at which its own threshold weighs as much as the common
 EASY = 1e-3  # times delta: the p-value that the first candidate is expected to have
@@ -106,6 +114,52 @@ class _Scored:
 # What a risk is: (scored, candidates, allowed risk) -> (excess over it, weight), both (N, T).
 # The risk is sum(excess) / sum(weight) + allowed; an excess is at most 1 - allowed.
 Risk = Callable[[_Scored, Numbers, float], tuple[Numbers, Numbers]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A promise that is asked for: its text is ``precision=0.9`` or ``recall-per-label=90%``."""
+
+    what: Literal["precision", "recall", "f", "tags"]
+    level: float
+    scope: Scope = "shared"
+
+    def __call__(
+        self, evidence: Evidence, confidence: float, tuning: Evidence | None = None, seed: int = 0
+    ) -> Promised:
+        """Return the rule that keeps the promise; ``tuning`` photos may have been used before."""
+        options: dict[str, Any] = {"level": self.level, "confidence": confidence}
+        if self.what == "recall":
+            return promise_recall(evidence, scope=self.scope, **options)
+        options |= {"tuning": tuning, "seed": seed}
+        if self.what == "precision":
+            return promise_precision(evidence, scope=self.scope, **options)
+        return (promise_f if self.what == "f" else promise_tags)(evidence, **options)
+
+
+def find_promise(text: str) -> Wish:
+    """Return what a text asks to be promised.
+
+    >>> find_promise("precision-per-label=90%")
+    Wish(what='precision', level=0.9, scope='label')
+    """
+    name, equals, number = text.partition("=")
+    what = name.strip().removesuffix("-per-label")
+    whats = ("precision", "recall", "f", "tags")
+    if what not in whats or not equals:
+        raise SettingsError(
+            f"a promise must be written like precision=0.9, of {', '.join(whats)}, got {text!r}"
+        )
+    per_label = what != name.strip()
+    if per_label and what not in ("precision", "recall"):
+        raise SettingsError(f"{what} is promised for all labels together, got {text!r}")
+    try:
+        value = float(number.strip().removesuffix("%"))
+    except ValueError:
+        raise SettingsError(f"the level of a promise must be a number, got {text!r}") from None
+    level = value / 100 if number.strip().endswith("%") or value > 1 else value
+    _check(level, 0.5)
+    return Wish(what, level, "label" if per_label else "shared")  # type: ignore[arg-type]
 
 
 def promise_precision(
@@ -225,7 +279,7 @@ def promise_list(
         tuning, tested = every.divided(tuning_share, seed)
         scale = len(tested) / len(tuning)
         given = _sequence(_raw(tuning), _wrong_share, 1 - level, 1 - confidence, scale)
-    found = _walk(_raw(tested), _wrong_share, given, 1 - level, 1 - confidence, binary=True)
+    found = _walk(_raw(tested), _wrong_share, given, 1 - level, 1 - confidence, "exact binomial")
     if found is None:
         return PromisedList(np.inf, None, _refusal("list", tested, level, confidence))
     threshold, counted, risk = found
@@ -260,19 +314,19 @@ def promise_answers(
     else:
         losses = np.where(chosen + held > 0, 1 - 2 * hits / np.maximum(chosen + held, 1), 0.0)
     sure = certainty(answers.probs, np.asarray(rule(answers.probs)), measure)
-    binary = measure == "all"
+    tests: dict[str, Test] = {"all": "exact binomial", "precision": "Hoeffding-Bentkus"}
+    test = tests.get(measure, "betting")
     order = np.random.default_rng(seed).permutation(len(sure))
     cut = max(1, round(tuning_share * len(sure)))
     parts = [_Graded(sure[rows], losses[rows]) for rows in (order[:cut], order[cut:])]
     scale = len(order) / cut - 1
     candidates = _sequence(parts[0], _graded, 1 - level, 1 - confidence, scale)
-    found = _walk(parts[1], _graded, candidates, 1 - level, 1 - confidence, binary=binary)
+    found = _walk(parts[1], _graded, candidates, 1 - level, 1 - confidence, test)
     tested = evidence.rows(np.sort(order[cut:]))
     if found is None:
         refusal = _refusal("answers", tested, level, confidence)
         return PromisedAnswers(rule, measure, np.inf, None, refusal)
     least, counted, risk = found
-    test = "exact binomial" if binary else "betting"
     promise = _promise("answers", tested, level, confidence, counted, 1 - risk, test)
     return PromisedAnswers(rule, measure, least, replace(promise, labels=()))
 
@@ -344,12 +398,14 @@ def _f_loss(scored: _Scored, candidates: Numbers, risk: float) -> tuple[Numbers,
     return counted * (loss - risk), counted
 
 
-def _p_values(excess: Numbers, counted: Numbers, risk: float, *, binary: bool) -> Numbers:
-    if binary:
-        counts = counted.sum(0)
-        losses = np.rint((excess + risk * counted).sum(0))
-        return binomial_p_values(losses, counts, risk)
-    return betting_p_values(excess, 1 - risk)
+def _p_values(excess: Numbers, counted: Numbers, risk: float, test: Test) -> Numbers:
+    if test == "betting":
+        return betting_p_values(excess, 1 - risk)
+    counts = counted.sum(0)
+    losses = (excess + risk * counted).sum(0)
+    if test == "exact binomial":
+        return binomial_p_values(np.rint(losses), counts, risk)
+    return hoeffding_bentkus_p_values(losses / np.maximum(counts, 1), counts, risk)
 
 
 def _sequence(
@@ -383,13 +439,13 @@ def _sequence(
 
 
 def _walk(
-    scored: Any, measure: Any, candidates: Numbers, risk: float, delta: float, *, binary: bool
+    scored: Any, measure: Any, candidates: Numbers, risk: float, delta: float, test: Test
 ) -> tuple[float, int, float] | None:
     """Return the last candidate before the first failure, how many count, and the risk there."""
     if not len(candidates):
         return None
     excess, counted = measure(scored, candidates, risk)
-    passed = first_failure(_p_values(excess, counted, risk, binary=binary), delta)
+    passed = first_failure(_p_values(excess, counted, risk, test), delta)
     if passed == 0:
         return None
     last = passed - 1
@@ -415,7 +471,9 @@ def _shared(
         _Scored(_log_odds(e) - offset, e.answers.present, e.answers.absent)
         for e in (tuning, tested)
     ]
-    single = len(tested.names) == 1 and what in ("precision", "tags")
+    test: Test = "Hoeffding-Bentkus" if what == "precision" else "betting"
+    if len(tested.names) == 1 and what in ("precision", "tags"):
+        test = "exact binomial"
     scale = len(tested) / max(len(tuning), 1)
     easy = 0.0 if only_start or what == "tags" else EASY
     candidates = _sequence(parts[0], measure, 1 - level, 1 - confidence, scale, easy)
@@ -425,12 +483,11 @@ def _shared(
         candidates[:1] if only_start else candidates,
         1 - level,
         1 - confidence,
-        binary=single,
+        test,
     )
     if found is None:
         return Promised(Threshold(NEVER), (), (_refusal(what, tested, level, confidence),))
     threshold, counted, risk = found
-    test = "exact binomial" if single else "betting"
     promise = _promise(what, tested, level, confidence, counted, 1 - risk, test)
     values = [_as_probability(threshold + move) for move in offset]
     rule = Threshold(values[0] if shift is None else tuple(values))
@@ -456,7 +513,8 @@ def _recall(
         if binary:
             p = binomial_p_values(np.rint(losses.sum()), np.array(len(losses)), 1 - level)
         else:
-            p = betting_p_values(losses[:, None] - (1 - level), level)
+            count = np.array(len(losses))
+            p = hoeffding_bentkus_p_values(losses.mean(), count, 1 - level)
         return bool(np.all(p <= 1 - confidence))
 
     if not len(own) or not kept(0):
@@ -465,7 +523,7 @@ def _recall(
     while failed - passed > 1:
         middle = (passed + failed) // 2
         passed, failed = (middle, failed) if kept(middle) else (passed, middle)
-    test = "exact binomial" if binary else "betting"
+    test = "exact binomial" if binary else "Hoeffding-Bentkus"
     value = 1 - float(losses_at(passed).mean())
     counted = int(np.count_nonzero(rows))
     made = _promise("recall", evidence, level, confidence, counted, value, test)

@@ -37,6 +37,10 @@ WORDS = {
     "list": "of the images on the list are right",
     "answers": "of the answered images are right",
 }
+ONE_LABEL = {
+    "recall": "of the images that carry this label are found",
+    "precision": "of the images that get this label carry it",
+}
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,15 @@ class Promise:
         return cls(**spec)
 
     def __str__(self) -> str:
+        words = WORDS[self.what]
+        if len(self.labels) == 1:
+            words = ONE_LABEL.get(self.what, words)
         whose = "" if not self.labels else f" ({', '.join(self.labels[:3])}"
         if self.labels:
             whose += f" and {len(self.labels) - 3} more)" if len(self.labels) > 3 else ")"
         return (
             f"promised with {self.confidence:.0%} confidence: at least {self.level:.1%} "
-            f"{WORDS[self.what]}{whose}; made on {self.n:,} photos ({self.photos}), "
+            f"{words}{whose}; made on {self.n:,} photos ({self.photos}), "
             f"{self.counted:,} counted, value there {self.observed:.1%}"
         )
 

@@ -6,6 +6,9 @@ Three ways to keep the roles apart: two splits of one file, two files, or folds 
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from labelwise.calibrate import Candidate, Choice, auto
 from labelwise.decide import Rule, find_rule
 from labelwise.errors import DataError, SettingsError
@@ -16,7 +19,7 @@ from labelwise.scores.folds import crossfit
 from labelwise.scores.read import ScoreTable
 from labelwise.training.fitting import fit_calibrator, fit_rule
 
-__all__ = ["Fitted", "Judged", "Plan", "fixed_rule", "judge", "judge_as_given"]
+__all__ = ["Fitted", "Judged", "Plan", "chosen_sets", "fixed_rule", "judge", "judge_as_given"]
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,18 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The evaluation, the rows it is of, what to keep, and which rows that was fitted on."""
+    """The evaluation, the rows it is of, what to keep, and which rows that was fitted on.
+
+    ``sets`` are those the evaluation is of, where a rule was fitted; ``fitted_rows`` the rows that
+    link and rule were fitted on.
+    """
 
     evaluation: Evaluation
     predictions: Predictions
     made: Fitted
     fitted_on: str
+    fitted_rows: Predictions
+    sets: Tensor | None = None
 
     @property
     def link(self) -> Link | None:
@@ -107,7 +116,8 @@ def judge(
             notes=made.notes,
             **options,
         )
-        return Judged(evaluation, seen, made, f"{len(held):,} rows of {words}")
+        sets = None if made.rule is None else chosen_sets(seen, made)
+        return Judged(evaluation, seen, made, f"{len(held):,} rows of {words}", held, sets)
     whole = _only(table, None)
     plan, choice = _chosen(whole, plan)
     made = _fit(whole, plan, choice)
@@ -128,7 +138,17 @@ def judge(
         notes=(note, *made.notes),
         **options,
     )
-    return Judged(evaluation, whole, made, f"all {len(whole):,} rows")
+    return Judged(evaluation, whole, made, f"all {len(whole):,} rows", whole, fits.sets)
+
+
+@torch.no_grad()
+def chosen_sets(predictions: Predictions, made: Fitted) -> Tensor:
+    """Return the sets that the fitted link and rule choose."""
+    link = made.link or predictions.link
+    if link is None or made.rule is None:
+        raise SettingsError("there is no rule, or no link for it")
+    sets: Tensor = made.rule(link(predictions.logits).float())
+    return sets
 
 
 def _chosen(predictions: Predictions, plan: Plan) -> tuple[Plan, Choice | None]:

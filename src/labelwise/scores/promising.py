@@ -1,0 +1,124 @@
+"""Promises made on people's own scores, with what is fitted kept apart from what is promised on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelwise.decide import Check, Evidence, Promised, check_promise, find_promise
+from labelwise.errors import SettingsError
+from labelwise.links import Link
+from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.predictions import Predictions
+from labelwise.scores.judging import Plan, _chosen, _divided, _fit, _only
+from labelwise.scores.read import ScoreTable, take
+
+__all__ = ["PromisedScores", "evidence_of", "promise_scores"]
+
+
+@dataclass(frozen=True, eq=False)
+class PromisedScores:
+    """A rule with its promises, the link it needs, and how they stand on other rows if given."""
+
+    promised: Promised
+    link: Link
+    link_words: str
+    names: tuple[str, ...]
+    fitted_on: str
+    checks: tuple[Check, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "rule": rule_to_spec(self.promised.rule),
+            "promises": [promise.spec() for promise in self.promised.promises],
+            "refused": list(self.promised.refused),
+            "probabilities": link_to_spec(self.link),
+            "labels": list(self.names),
+            "fitted_on": self.fitted_on,
+            "checks": [
+                {
+                    "verdict": c.verdict,
+                    "value": c.value,
+                    "lower": c.lower,
+                    "upper": c.upper,
+                    "photos": c.counted,
+                }
+                for c in self.checks
+            ],
+        }
+
+
+@torch.no_grad()
+def evidence_of(
+    predictions: Predictions, link: Link, *, photos: str, fitted_on: Sequence[str] = ()
+) -> Evidence:
+    """Return predictions as photos that a promise can be made on."""
+    probs = link(predictions.logits.double())
+    return Evidence.read(
+        probs,
+        predictions.labels,
+        predictions.observed,
+        names=predictions.names,
+        ids=predictions.ids,
+        fitted_on=fitted_on,
+        photos=photos,
+    )
+
+
+def promise_scores(
+    table: ScoreTable,
+    text: str,
+    *,
+    confidence: float = 0.95,
+    calibrator: str = "none",
+    share: float = 0.5,
+    other: ScoreTable | None = None,
+    fit_on: str | None = None,
+    report_on: str | None = None,
+    seed: int = 0,
+) -> PromisedScores:
+    """Return a rule that keeps the promise of a text, made on rows that fitted nothing.
+
+    With a calibrator, ``share`` of the rows are kept from it for the promise. Rows of ``other``,
+    or of the split ``report_on``, check the promise.
+    """
+    wish = find_promise(text)
+    seen: Predictions | None = None
+    if other is not None or report_on is not None:
+        held, seen, words = _divided(table, other, fit_on, report_on)
+    else:
+        held, words = (table.part(fit_on), fit_on) if fit_on else (_only(table, None), table.source)
+    if not 0 < share < 1:
+        raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
+    link, link_words, tuning, photos = held.link, "", None, held
+    if calibrator != "none":
+        order = np.random.default_rng(seed).permutation(len(held))
+        cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
+        fitted, photos = (take(held, np.sort(part)) for part in (order[:cut], order[cut:]))
+        made = _fit(fitted, *_chosen(fitted, Plan(calibrator, "none")))
+        link, link_words = made.link or held.link, made.link_words
+        if link is not None:
+            tuning = evidence_of(fitted, link, photos=words)
+    if link is None:
+        raise SettingsError(
+            "these scores only rank, so nothing can be promised; calibrate them first, "
+            "for example with --calibrate platt"
+        )
+    used = tuning.ids if tuning is not None and tuning.ids is not None else ()
+    evidence = evidence_of(photos, link, photos=words, fitted_on=used)
+    promised = wish(evidence, confidence, tuning, seed)
+    checks: tuple[Check, ...] = ()
+    if seen is not None:
+        with torch.no_grad():
+            sets = np.asarray(promised.rule(link(seen.logits.double()).numpy()))
+        checks = tuple(
+            check_promise(p, sets, seen.labels, seen.observed, names=seen.names, ids=seen.ids)
+            for p in promised.promises
+        )
+    part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"
+    return PromisedScores(
+        promised, link, link_words, held.names, f"{len(evidence):,} rows of {words}{part}", checks
+    )
