@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from labelwise.backbones import create_backbone
+from labelwise.cli import main
 from labelwise.data import ArrayImages, FeatureRows, LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.data.load import READERS
@@ -34,7 +35,13 @@ from labelwise.experiments.jobs import (
     run_jobs,
     start_peak_memory,
 )
-from labelwise.experiments.measures import MEASURES, Outcome, measure
+from labelwise.experiments.measures import (
+    MEASURES,
+    Outcome,
+    image_effects,
+    measure,
+    probability_figures,
+)
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS
 from labelwise.experiments.published import PUBLISHED
@@ -44,6 +51,7 @@ from labelwise.experiments.statistics import SeedMean
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import HEADS, METHODS, make_objective
+from labelwise.metrics import average_precision
 from labelwise.predictions import Predictions
 from labelwise.progress import Silent
 from labelwise.training.augment import make_augment
@@ -118,6 +126,8 @@ def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     assert "two-way, seed-1, epoch 15/15" in watch.tasks
     assert watch.open == 0
     assert set(first.column("mAP@class")["two-way"]) == {0, 1}
+    assert first.image_covariance["mAP@class"]["bce"]["two-way"] > 0
+    assert set(first.image_covariance["log loss before"]) == {"bce"}
     assert not first.column("ECE before")["two-way"]
     assert first.column("ECE after")["two-way"]
     assert first.column("host MB")["bce"][1] > 50
@@ -203,6 +213,64 @@ def test_measures_agree_with_sklearn(tmp_path):
     assert found["retrieval n=1"] == pytest.approx(found["mAP@class"])
 
 
+@pytest.mark.parametrize("name", ["mAP@class", "mAP@sample", "ACE before", "log loss before"])
+def test_image_effects_are_the_paired_bootstrap(tmp_path, name):
+    # Oracle: both methods' figures of resampled images, each computed anew.
+    # The errors of calibration are far from 0, where their modulus has a kink.
+    first = predictions(300, link=Sigmoid())
+    first = replace(first, logits=first.logits + 1.5)
+    second = replace(first, logits=first.logits + 0.7 * torch.randn(first.logits.shape))
+    runs = [outcome(tmp_path / part, table) for part, table in (("a", first), ("b", second))]
+    effects = [image_effects(run)[name] for run in runs]
+    gaps = []
+    for _ in range(300):
+        rows = torch.from_numpy(RNG.integers(300, size=300))
+        drawn = [
+            replace(table, logits=table.logits[rows], labels=table.labels[rows])
+            for table in (first, second)
+        ]
+        found = []
+        for table in drawn:
+            found.append(
+                probability_figures(Sigmoid(), table)[name.removesuffix(" before")]
+                if name.endswith("before")
+                else average_precision(
+                    table.logits, table.labels, by="image" if name == "mAP@sample" else "label"
+                ).value
+            )
+        gaps.append(found[0] - found[1])
+    assert np.linalg.norm(effects[0] - effects[1]) == pytest.approx(np.std(gaps), rel=0.2)
+
+
+def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
+    rows = {
+        "a": {0: {"mAP@class": 0.5, "log loss before": np.inf}},
+        "b": {0: {"mAP@class": 0.4}},
+    }
+    saved = Comparison(rows, {"a": {}, "b": {}})
+    saved.save(tmp_path)
+    assert '"infinite"' in (tmp_path / "comparison.json").read_text()
+    assert Comparison.load(tmp_path) == saved
+    assert [row[1] for row in saved.cells(["log loss before"])[1]] == ["∞", "–"]
+
+
+def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    table = small_table(60)
+    pictures = ArrayImages(RNG.integers(0, 255, (60, 8, 8, 3), dtype=np.uint8))
+    export(replace(table, images=pictures), tmp_path / "photos.parquet")
+    arguments = ["compare", "photos.parquet", "--methods", "bce", "--seeds", "2", "--dry-run"]
+    arguments += ["--features", "small-cnn", "--set", "recipe.epochs=2", "--set", "image_size=8"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr().out
+    assert not end.value.code
+    assert "2 runs, about" in shown
+    assert "the features of 60 images by small-cnn, not timed" in shown
+    assert not (tmp_path / "runs").exists()
+
+
 def test_columns_are_the_papers_definitions(tmp_path):
     test = predictions(link=Sigmoid())
     run = outcome(tmp_path, test)
@@ -232,7 +300,8 @@ def test_average_five_is_counted_over_images_and_over_classes_by_shot(tmp_path):
     train.labels[:, 0], train.labels[:, 1] = 0, 1  # one class seldom, one often
     found = columns.average_five_by_shot(outcome(tmp_path, train, val, test))
     probs = val.logits.double().softmax(dim=1)
-    lowest = probs.flatten().sort(descending=True).values[5 * len(val) - 1]
+    place = 5 * len(val)  # the cut lies midway between the last chosen and the first left out
+    lowest = probs.flatten().sort(descending=True).values[place - 1 : place + 1].mean()
     chosen = (test.logits.double().softmax(dim=1) >= lowest).numpy()
     truth, counts = test.labels.numpy() == 1, train.labels.sum(dim=0).numpy()
     assert found["overall"] == pytest.approx(100 * (chosen & truth).sum() / len(test))

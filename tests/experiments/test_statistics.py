@@ -4,7 +4,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from scipy.stats import t, ttest_rel
+from scipy.stats import norm, t, ttest_rel
 
 from labelwise.experiments.statistics import (
     SeedMean,
@@ -29,7 +29,8 @@ def test_interval_is_students():
     )
 
 
-def test_one_run_has_no_interval_and_undefined_runs_are_left_out():
+def test_fewer_than_three_runs_have_no_interval_and_undefined_runs_are_left_out():
+    assert seed_mean([0.5, 0.7]) == SeedMean(pytest.approx(0.6), -inf, inf, 2)
     assert seed_mean([0.5]) == SeedMean(0.5, -inf, inf, 1)
     assert seed_mean([0.5, float("nan")]).n == 1
     assert seed_mean([float("nan")]).n == 0
@@ -46,6 +47,21 @@ def test_pairs_only_the_seeds_both_have():
     gap = paired_difference("a", "b", {"a": {0: 1.0, 1: 2.0, 2: 9.0}, "b": {0: 0.0, 1: 1.0}})
     assert gap.over_seeds.n == 2
     assert gap.over_seeds.mean == 1.0
+
+
+def test_test_images_widen_what_seeds_alone_would_tell_apart():
+    values = {"a": by_seed([0.50, 0.51, 0.52]), "b": by_seed([0.48, 0.49, 0.50001])}
+    alone = paired_difference("a", "b", values)
+    shared = {"a": {"a": 4e-4, "b": 4e-4}, "b": {"a": 4e-4, "b": 4e-4}}
+    apart = {"a": {"a": 4e-4, "b": 0.0}, "b": {"a": 0.0, "b": 4e-4}}
+    assert paired_difference("a", "b", values, shared).p_value == alone.p_value < 0.001
+    assert paired_difference("a", "b", values, apart).p_value == pytest.approx(
+        2 * norm.sf(alone.over_seeds.mean / np.sqrt(8e-4)), rel=0.01
+    )
+    equal = {"a": by_seed([0.5, 0.5]), "b": by_seed([0.4, 0.4])}
+    assert paired_difference("a", "b", equal, apart).p_value == pytest.approx(
+        2 * norm.sf(0.1 / np.sqrt(8e-4))
+    )
 
 
 def test_holm_stops_at_the_first_that_is_not_told_apart():

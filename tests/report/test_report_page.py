@@ -149,6 +149,38 @@ def test_every_table_can_be_reached_and_scrolled_by_keyboard(evaluation):
         assert box["aria-label"]
 
 
+def test_what_was_measured_is_named(evaluation):
+    origin = {"Method": "spa", "Command": f"labelwise train {EVIL}"}
+    document = Document(page(evaluation, title="t", origin=origin))
+    assert f"Methodspa\nCommand{origin['Command']}".replace("\n", "") in document.text
+    assert "origin" in [attributes.get("class") for _, attributes in document.elements]
+
+
+def test_intervals_hold_their_value_and_nothing_rounds_to_certainty():
+    # So well calibrated that the basic bootstrap's interval of the top-4 error lies below it.
+    logits = torch.randn(400, 5, generator=torch.Generator().manual_seed(0)) * 10
+    truth = (torch.rand(400, 5, generator=torch.Generator().manual_seed(50)) < logits.sigmoid()).to(
+        torch.uint8
+    )
+    names, ids = tuple("abcde"), [str(n) for n in range(400)]
+    result = evaluate(Predictions(ids, logits, truth, None, names, "test", Sigmoid()), Sigmoid())
+    for figure in result.headline:
+        assert figure.low <= figure.value <= figure.high, figure.name
+    sentence = page(result, title="t").partition("were truly present")[0].rpartition("given")[2]
+    assert "100%" not in sentence
+    assert "99." in sentence
+
+
+def test_an_infinite_log_loss_is_not_undefined():
+    certain = replace(sample(), logits=sample().logits * 1e38)
+    result = evaluate(certain, Sigmoid(), query_length=0)
+    figure = next(figure for figure in result.headline if figure.name == "Log loss")
+    assert figure.value is None
+    assert result.is_infinite(figure)
+    assert '<span class="number">∞</span>' in page(result, title="t")
+    assert "<td>∞</td>" in page(result, title="t")
+
+
 def test_every_part_that_applies_is_there(evaluation):
     text = page(evaluation, title="t")
     for name in ("glance", "calibration", "decisions", "zero-label", "labels", "how"):

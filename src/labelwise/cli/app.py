@@ -99,6 +99,12 @@ def _note(
 
 
 def _sentence(error: Exception) -> str:
+    """Say what went wrong; only what no input or machine can cause is called a bug."""
     if isinstance(error, LabelwiseError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "out of memory; a smaller batch_size or image_size needs less"
     return f"{type(error).__name__}: {error}; this should not happen, --debug shows where it did"

@@ -51,7 +51,7 @@ def compare(
     from labelwise.experiments.compare import ComparisonPlan
     from labelwise.experiments.compare import compare as run_comparison
     from labelwise.experiments.jobs import InProcess, LocalProcesses, default_workers
-    from labelwise.experiments.sources import Frozen, open_table
+    from labelwise.experiments.sources import Frozen, blank_features, open_table
     from labelwise.progress import make_watch
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.training.settings import parse_assignments, read_settings
@@ -63,11 +63,14 @@ def compare(
     plan = ComparisonPlan(base, names, tuple(range(seeds)), tune)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
     watch = make_watch()
-    table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     workers = jobs or default_workers()
     if dry_run:
-        _announce(plan, table, workers, watch)
+        table = open_table(base.data, base.data_options)
+        _announce(plan, blank_features(table, frozen) if frozen else table, workers, watch)
+        if features:
+            say(f"before them, the features of {len(table):,} images by {features}, not timed")
         return
+    table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     name = f"{table.name}, features of {features}" if features else table.name
     executor = LocalProcesses(workers) if workers > 1 and not features else InProcess(table)
     with resumable(out):

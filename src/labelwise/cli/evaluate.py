@@ -43,7 +43,10 @@ def evaluate(
         table = read_scores(source, scores, link=link, labels=labels)
         evaluation, extras = judge_as_given(table, fixed_rule(rule), split=split, **options), {}
     if out is not None:
-        write_folder(evaluation, out, title=source.name, **extras)
+        from labelwise.cli.outcome import command
+
+        origin = {"Data": str(source), "Command": command()} | extras.pop("origin", {})
+        write_folder(evaluation, out, title=source.name, origin=origin, **extras)
     show(evaluation, json=json, out=out)
 
 
@@ -92,6 +95,7 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
 
 def _run(folder: Path, split: str, options: dict[str, Any]) -> tuple["Evaluation", dict[str, Any]]:
     """Return the evaluation of a run's saved predictions, and what else its report shows."""
+    from labelwise.cli.outcome import origin_of
     from labelwise.evaluate import evaluate as measure
     from labelwise.report import choose_examples
     from labelwise.runs import RunFolder
@@ -101,7 +105,10 @@ def _run(folder: Path, split: str, options: dict[str, Any]) -> tuple["Evaluation
     own = run.predictions.link
     evaluation = measure(run.predictions, own, run.rule, calibrated=run.calibrated, **options)
     link = run.calibrated or own
-    extras: dict[str, Any] = {"history": RunFolder(folder).journal.read()}
+    extras: dict[str, Any] = {
+        "history": RunFolder(folder).journal.read(),
+        "origin": origin_of(folder),
+    }
     if link is not None:
         extras["examples"] = choose_examples(run.predictions, link)
     return evaluation, extras

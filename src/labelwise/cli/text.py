@@ -7,21 +7,23 @@ from pathlib import Path
 
 import typer
 
+from labelwise.plain import for_terminal, one_line
+
 __all__ = ["complain", "duration", "in_all", "resumable", "say", "show_table"]
 
 
 def say(text: str = "") -> None:
-    """Print one line to the output."""
-    print(text, flush=True)
+    """Print text to the output, with what a terminal would act on escaped."""
+    print("\n".join(map(for_terminal, text.split("\n"))), flush=True)
 
 
 def complain(sentence: str) -> None:
-    """Print one sentence to the error output."""
+    """Print one sentence, on one line, to the error output."""
     from rich.console import Console
     from rich.text import Text
 
     Console(file=sys.stderr, soft_wrap=True).print(
-        Text.assemble(("labelwise: ", "bold red"), sentence), highlight=False
+        Text.assemble(("labelwise: ", "bold red"), one_line(sentence)), highlight=False
     )
 
 
@@ -67,17 +69,21 @@ def show_table(
     from rich.table import Table
     from rich.text import Text
 
+    columns = [one_line(column) for column in columns]
+    rows = [[one_line(cell) for cell in row] for row in rows]
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)
     if names and _width(columns, rows) > console.width:
         turned = _turned(columns, rows, names)
-        columns, rows = min((columns, rows), turned, key=lambda table: _width(*table))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        if _width(*turned) < _width(columns, rows):
+            columns, rows = turned
+    words = None if title is None else Text(one_line(title), "italic")
+    table = Table(title=words, title_justify="left", box=None, pad_edge=False)
     for number, column in enumerate(columns):
         cells = [row[number] for row in rows]
         right = bool(cells) and all(_is_number(cell) for cell in cells)
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
+        table.add_column(Text(column), justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table, highlight=False)

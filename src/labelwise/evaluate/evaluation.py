@@ -31,6 +31,7 @@ __all__ = [
 
 Floats = tuple[float | None, ...]
 Counts = tuple[int, ...]
+LOG_LOSS = "Log loss"  # the one headline figure that can be infinite
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,11 @@ class Evaluation:
     def final(self) -> Calibration | None:
         """The calibration of the probabilities in use: after a calibrator, if there was one."""
         return self.after or self.before
+
+    def is_infinite(self, figure: Figure) -> bool:
+        """Whether a headline figure without a value is infinite, and not undefined."""
+        certain_and_wrong = self.final is not None and self.final.infinite > 0
+        return figure.name == LOG_LOSS and figure.value is None and certain_and_wrong
 
     def to_json(self) -> str:
         """Return the evaluation as JSON."""

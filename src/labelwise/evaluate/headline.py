@@ -8,7 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.evaluate.evaluation import Calibration, Figure, RankingFigures, Sets, ZeroLabel
+from labelwise.evaluate.evaluation import (
+    LOG_LOSS,
+    Calibration,
+    Figure,
+    RankingFigures,
+    Sets,
+    ZeroLabel,
+)
 from labelwise.evaluate.intervals import (
     macro_f1_influence,
     mean_ap_influence,
@@ -22,7 +29,9 @@ __all__ = ["calibration_figures", "ranking_figures", "set_figures", "zero_label_
 
 DRAWS = 500
 JACKKNIFE = "Interval: infinitesimal jackknife over images."
-BOOTSTRAP = f"Interval: {DRAWS} bootstrap draws of images."
+BOOTSTRAP = (
+    f"Interval: {DRAWS} bootstrap draws of images, widened to hold the value where it would not."
+)
 
 
 def ranking_figures(
@@ -61,13 +70,16 @@ def calibration_figures(
         (f"ECE, top {part.k}", part.top_k, errors(where=surest)),
     ):
         how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}. {BOOTSTRAP}"
-        low, high = defined(interval.low), defined(interval.high)
+        # Resampled errors are larger than the error itself, so that taking this excess off, as
+        # the basic bootstrap does, can move the whole interval below the value shown.
+        low = defined(min(interval.low, interval.value))
+        high = defined(max(interval.high, interval.value))
         figures.append(Figure(name, curve.ece, how, low, high, "lower"))
     score = partial(_smooth, better="lower", percent=False)
     return [
         *figures,
         score(
-            "Log loss",
+            LOG_LOSS,
             part.log_loss,
             mean_influence(loss, counts),
             "Mean over known entries of −log of the truth's probability, in nats.",

@@ -5,15 +5,19 @@ trained once per seed. Runs of one seed share data, order and start, so differen
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labelwise.errors import SettingsError
-from labelwise.experiments.comparison import Comparison
+from labelwise.experiments.comparison import JUDGED, Comparison
 from labelwise.experiments.jobs import Executor, TrainingJob, figures_of, run_jobs
-from labelwise.experiments.measures import Outcome, measure
+from labelwise.experiments.measures import Outcome, image_effects, measure
+from labelwise.experiments.statistics import Covariance
 from labelwise.experiments.tuning import tries
 from labelwise.files import replacing
 from labelwise.methods import find_method
@@ -96,9 +100,30 @@ def compare(
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measure)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
-    comparison = Comparison(figures, {name: _tunable(used) for name, (used, _) in chosen.items()})
+    comparison = Comparison(
+        figures,
+        {name: _tunable(used) for name, (used, _) in chosen.items()},
+        _image_covariance({key: job.folder for key, job in jobs.items()}),
+    )
     comparison.save(folder)
     return comparison
+
+
+def _image_covariance(folders: Mapping[tuple[str, int], Path]) -> dict[str, Covariance]:
+    """Return the covariance of the methods' mean figures over test images, by judged column."""
+    effects: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
+    for (method, _), folder in folders.items():
+        for name, effect in image_effects(Outcome(folder)).items():
+            effects.setdefault(name, {}).setdefault(method, []).append(effect)
+    means = {
+        name: {method: np.mean(runs, axis=0) for method, runs in by_method.items()}
+        for name, by_method in effects.items()
+        if name in JUDGED
+    }
+    return {
+        name: {a: {b: float(u @ v) for b, v in mean.items()} for a, u in mean.items()}
+        for name, mean in means.items()
+    }
 
 
 def with_values(settings: Settings, **values: object) -> Settings:

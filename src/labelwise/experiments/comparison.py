@@ -2,13 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isfinite, isinf
+from dataclasses import asdict, dataclass, field
+from math import inf, isfinite, isinf
 from pathlib import Path
+from typing import Any
 
 from labelwise.errors import DataError
 from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import SeedMean, compare_to_best, seed_mean, verdict
+from labelwise.experiments.statistics import (
+    Covariance,
+    Difference,
+    SeedMean,
+    compare_to_best,
+    seed_mean,
+    verdict,
+)
 from labelwise.files import replacing
 
 __all__ = ["Comparison", "show_figure"]
@@ -31,6 +39,7 @@ HEADLINE = (
     "host MB",
     "GPU MB",
 )
+INFINITE = "infinite"
 JUDGED = (
     "mAP@class",
     "mAP@sample",
@@ -43,16 +52,21 @@ JUDGED = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """``figures[method][seed][column]``, and the settings each method was trained with."""
+    """``figures[method][seed][column]``, and the settings each method was trained with.
+
+    An undefined figure is left out, an infinite one is ``inf``. ``image_covariance[column]`` is the
+    covariance of the methods' mean figures over the choice of test images, for judged columns.
+    """
 
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
     settings: Mapping[str, Mapping[str, object]]
+    image_covariance: Mapping[str, Covariance] = field(default_factory=dict)
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return one column as ``{method: {seed: value}}``.
 
-        A method that is undefined or infinite on one seed has no values: the mean over the others
-        would flatter it.
+        A method that is undefined on one seed has no values: the mean over the others would
+        flatter it.
         """
         return {
             method: {seed: row[name] for seed, row in by_seed.items()}
@@ -72,11 +86,18 @@ class Comparison:
         """Return one sentence per column on what is and is not told apart."""
         sentences = []
         for name in names:
-            higher = MEASURES[name].higher_is_better
-            values = {method: by_seed for method, by_seed in self.column(name).items() if by_seed}
-            gaps = compare_to_best(values, higher_is_better=higher)
-            sentences.append(verdict(name, gaps, higher_is_better=higher))
+            higher, images = MEASURES[name].higher_is_better, name in self.image_covariance
+            gaps = self.differences(name)
+            sentences.append(verdict(name, gaps, higher_is_better=higher, images=images))
         return sentences
+
+    def differences(self, name: str) -> list[Difference]:
+        """Return the difference of every method with a finite mean to the best one."""
+        return compare_to_best(
+            {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
+            higher_is_better=MEASURES[name].higher_is_better,
+            image_covariance=self.image_covariance.get(name),
+        )
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
         """Return the header and the cells of a table, one row per method."""
@@ -107,10 +128,8 @@ class Comparison:
 
     def save(self, folder: Path) -> None:
         """Write ``comparison.json`` and ``comparison.md``."""
-        for name, text in (
-            ("comparison.json", json.dumps(asdict(self), indent=1)),
-            ("comparison.md", self.markdown()),
-        ):
+        plain = json.dumps(_without_infinity(asdict(self)), indent=1, allow_nan=False)
+        for name, text in (("comparison.json", plain), ("comparison.md", self.markdown())):
             with replacing(folder / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
 
@@ -122,11 +141,21 @@ class Comparison:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(f"{path} does not exist; run `labelwise compare` first") from None
+        if "image_covariance" not in values:
+            raise DataError(
+                f"{path} was written by an earlier version; run the same `labelwise compare` "
+                "again, finished runs are not repeated"
+            )
         figures = {
-            method: {int(seed): row for seed, row in by_seed.items()}
+            method: {
+                int(seed): {
+                    name: inf if value == INFINITE else value for name, value in row.items()
+                }
+                for seed, row in by_seed.items()
+            }
             for method, by_seed in values["figures"].items()
         }
-        return Comparison(figures, values["settings"])
+        return Comparison(figures, values["settings"], values["image_covariance"])
 
 
 def show_figure(value: SeedMean, percent: bool) -> str:
@@ -141,6 +170,13 @@ def show_figure(value: SeedMean, percent: bool) -> str:
     mean = f"{scale * value.mean:.{digits}f}"
     half = scale * value.half_width
     return f"{mean} ± {half:.{digits}f}" if isfinite(half) else mean
+
+
+def _without_infinity(value: Any) -> Any:
+    """Return plain data as JSON can hold it: infinity as a word, since null would be undefined."""
+    if isinstance(value, dict):
+        return {key: _without_infinity(part) for key, part in value.items()}
+    return INFINITE if isinstance(value, float) and isinf(value) else value
 
 
 def _arrow(name: str) -> str:

@@ -6,17 +6,21 @@ probabilities lowers MMC and predicting base rates lowers ECE, so log loss and B
 given for images with labels (IN) and without (OUT) apart: there such a trade shows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.calibrate import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
+from labelwise.evaluate.intervals import mean_ap_influence, mean_influence
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -27,13 +31,26 @@ from labelwise.metrics import (
     reliability,
     separation_auroc,
     top_accuracy,
+    width_edges,
     zero_label_rows,
 )
+from labelwise.metrics.bins import image_cells
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 from labelwise.runs import RunFolder
 
-__all__ = ["MEASURES", "Measure", "Outcome", "measure", "probability_figures"]
+__all__ = [
+    "MEASURES",
+    "Measure",
+    "Outcome",
+    "image_effects",
+    "measure",
+    "probability_figures",
+]
+
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+BINS = 10
 
 
 class Outcome:
@@ -97,7 +114,7 @@ MEASURES: dict[str, Measure] = _columns()
 
 
 def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
-    """Return the figures of one run by column name; undefined ones are left out.
+    """Return the figures of one run by column name; undefined ones are left out, infinite stay.
 
     ``queries`` bounds the number of queries of each length in retrieval mAP.
     """
@@ -125,7 +142,49 @@ def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, fl
             log_p, log_q, labels, observed, longest=3, exhaustive=queries, sample=queries, seed=seed
         )
         figures |= {f"retrieval n={point.length}": point.value for point in points}
-    return {name: value for name, value in figures.items() if np.isfinite(value)}
+    return {name: value for name, value in figures.items() if not np.isnan(value)}
+
+
+@torch.no_grad()
+def image_effects(run: Outcome) -> dict[str, Floats]:
+    """Return how much each test image moves a figure, (N,), for figures that methods are judged by.
+
+    The sum of their squares is the variance of the figure over the choice of test images. For ACE
+    it is an upper bound where bins are hardly off: the modulus of a gap has a kink at 0.
+    """
+    val, test = run.val, run.test
+    observed = test.observed
+    present = test.labels > 0.5 if observed is None else (test.labels > 0.5) & observed
+    by_image = average_precision(test.logits, test.labels, observed, by="image").items
+    effects = {
+        "mAP@class": mean_ap_influence(test.logits, present, observed),
+        "mAP@sample": mean_influence(np.nan_to_num(by_image), ~np.isnan(by_image)),
+    }
+    if test.link is not None:
+        effects |= _staged("before", _probability_effects(test.link, test, present))
+    if val is not None:
+        fitted = platt(val.logits, val.labels, test.link, val.observed)
+        effects |= _staged("after", _probability_effects(fitted, test, present))
+    return effects
+
+
+def _probability_effects(link: Link, test: Predictions, present: Tensor) -> dict[str, Floats]:
+    log_p, log_q = link.log_probs(test.logits.double())
+    probs = log_p.exp()
+    known = torch.ones_like(present) if test.observed is None else test.observed
+    loss = -torch.where(present, log_p, log_q).masked_fill(~known, 0.0)
+    square = ((probs - present.double()) ** 2).masked_fill(~known, 0.0)
+    entries = known.sum(1).numpy()
+    counts, said, seen = image_cells(probs, test.labels, test.observed, None, width_edges(BINS))
+    total = counts.sum(0)
+    filled = total > 0
+    gap = (said.sum(0) - seen.sum(0))[filled] / total[filled]
+    moved = ((said - seen)[:, filled] - gap * counts[:, filled]) / total[filled]
+    return {
+        "ACE": (moved * np.sign(gap)).mean(1),
+        "log loss": mean_influence(loss.sum(1).numpy(), entries),
+        "Brier": mean_influence(square.sum(1).numpy(), entries),
+    }
 
 
 @torch.no_grad()
@@ -160,5 +219,5 @@ def _zero_label(link: Link, test: Predictions) -> dict[str, float]:
     return {"zero-label AUROC": auroc, "zero-label MMC": float(confidence[empty].mean())}
 
 
-def _staged(stage: str, figures: dict[str, float]) -> dict[str, float]:
+def _staged(stage: str, figures: Mapping[str, T]) -> dict[str, T]:
     return {f"{name} {stage}": value for name, value in figures.items()}

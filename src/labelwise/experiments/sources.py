@@ -5,19 +5,20 @@ from train once, with a fixed seed and in proportion to each label set, so that 
 every training seed sees the same three splits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.data import LabelTable, load, with_validation
+from labelwise.data import FeatureRows, LabelTable, load, with_validation
 from labelwise.data.observe import single_positive
 from labelwise.progress import Watch
 from labelwise.training.features import compute
 
-__all__ = ["Frozen", "open_table"]
+__all__ = ["Frozen", "blank_features", "open_table"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,12 @@ def open_table(
         )
         table = compute(table, backbone, cache, device=device, watch=watch)
     return table
+
+
+def blank_features(table: LabelTable, frozen: Frozen) -> LabelTable:
+    """Return the table with zeros in the place of the features it would have, none computed."""
+    backbone = create_backbone(
+        frozen.name, weights=None, image_size=frozen.image_size, squash=frozen.squash
+    )
+    zeros = np.broadcast_to(np.float32(0), (len(table), backbone.channels))
+    return replace(table, images=FeatureRows(zeros, table.images.ids))

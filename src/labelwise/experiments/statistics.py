@@ -1,10 +1,14 @@
 """Intervals over seeds, paired differences, and what they allow us to say.
 
-    interval    mean ± t(n-1, 97.5 %) s / sqrt(n)
-    difference  the same over d_i = a_i - b_i, seed by seed: runs of one seed share data and order
+    interval    mean ± t(n-1, 97.5 %) s / sqrt(n), from three seeds on
+    difference  d = mean of a_i - b_i, seed by seed: runs of one seed share data and order
+                var d = s_d^2 / n + sum over test images m of (U_am - U_bm)^2
     verdict     Holm: differences sorted by p, the j-th of m held against 5 % / (m - j + 1)
 
-One seed has no interval, and nothing can be told apart with it.
+U_am is how much image m moves the mean figure of a (the infinitesimal jackknife), so that the
+second part of the variance is that of the paired bootstrap over images; the first is that of the
+seeds. Degrees of freedom are Satterthwaite's: the images' are taken as many. One seed tells
+nothing apart. Two have no interval of their own: t with one degree of freedom is ±12.7 s.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +18,23 @@ from math import inf, isfinite, isinf, isnan, nan, sqrt
 import numpy as np
 from scipy.stats import t as student
 
-__all__ = ["Difference", "SeedMean", "compare_to_best", "paired_difference", "seed_mean", "verdict"]
+__all__ = [
+    "Covariance",
+    "Difference",
+    "SeedMean",
+    "compare_to_best",
+    "paired_difference",
+    "seed_mean",
+    "verdict",
+]
+
+Covariance = Mapping[str, Mapping[str, float]]
+ENOUGH = 3  # runs that an interval over seeds needs
 
 
 @dataclass(frozen=True)
 class SeedMean:
-    """A mean over n runs with its 95 % interval; infinite with one run."""
+    """A mean over n runs with its 95 % interval; infinite with fewer than ``ENOUGH`` runs."""
 
     mean: float
     low: float
@@ -52,30 +67,45 @@ def seed_mean(values: Sequence[float]) -> SeedMean:
     if not len(kept):
         return SeedMean(nan, nan, nan, 0)
     mean = float(kept.mean())
-    if len(kept) == 1 or isinf(mean):
+    if len(kept) < ENOUGH or isinf(mean):
         return SeedMean(mean, -inf, inf, len(kept))
     half = float(student.ppf(0.975, len(kept) - 1) * kept.std(ddof=1) / sqrt(len(kept)))
     return SeedMean(mean, mean - half, mean + half, len(kept))
 
 
 def paired_difference(
-    first: str, second: str, values: Mapping[str, Mapping[int, float]]
+    first: str,
+    second: str,
+    values: Mapping[str, Mapping[int, float]],
+    image_covariance: Covariance | None = None,
 ) -> Difference:
-    """Return ``values[first] - values[second]`` over the seeds that both have."""
+    """Return ``values[first] - values[second]`` over the seeds that both have.
+
+    ``image_covariance`` is that of the methods' mean figures over test images.
+    """
     seeds = sorted(set(values[first]) & set(values[second]))
     gaps = [values[first][seed] - values[second][seed] for seed in seeds]
     over_seeds = seed_mean(gaps)
     if over_seeds.n < 2:
         return Difference(first, second, over_seeds, 1.0)
-    spread = float(np.std(gaps, ddof=1)) / sqrt(over_seeds.n)
+    by_seeds = float(np.var(gaps, ddof=1)) / over_seeds.n
+    by_images = 0.0
+    if image_covariance is not None:
+        one, other = image_covariance[first], image_covariance[second]
+        by_images = max(one[first] + other[second] - 2 * one[second], 0.0)
+    spread = sqrt(by_seeds + by_images)
     if spread == 0:
         return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
-    p_value = float(2 * student.sf(abs(over_seeds.mean) / spread, over_seeds.n - 1))
+    freedom = (over_seeds.n - 1) * ((by_seeds + by_images) / by_seeds) ** 2 if by_seeds else inf
+    p_value = float(2 * student.sf(abs(over_seeds.mean) / spread, freedom))
     return Difference(first, second, over_seeds, p_value)
 
 
 def compare_to_best(
-    values: Mapping[str, Mapping[int, float]], *, higher_is_better: bool
+    values: Mapping[str, Mapping[int, float]],
+    *,
+    higher_is_better: bool,
+    image_covariance: Covariance | None = None,
 ) -> list[Difference]:
     """Return the difference of every method to the best one, decided together by Holm's rule."""
     means = {name: seed_mean(list(by_seed.values())).mean for name, by_seed in values.items()}
@@ -83,7 +113,9 @@ def compare_to_best(
     if len(defined) < 2:
         return []
     best = (max if higher_is_better else min)(defined, key=defined.__getitem__)
-    gaps = [paired_difference(name, best, values) for name in defined if name != best]
+    gaps = [
+        paired_difference(name, best, values, image_covariance) for name in defined if name != best
+    ]
     gaps.sort(key=lambda gap: gap.p_value)
     decided, still = [], True
     for rank, gap in enumerate(gaps):
@@ -92,8 +124,13 @@ def compare_to_best(
     return decided
 
 
-def verdict(metric: str, differences: Sequence[Difference], *, higher_is_better: bool) -> str:
-    """Say in plain words which methods are told apart from the best one, and which are not."""
+def verdict(
+    metric: str, differences: Sequence[Difference], *, higher_is_better: bool, images: bool = False
+) -> str:
+    """Say in plain words which methods are told apart from the best one, and which are not.
+
+    ``images`` says that the differences were held against the choice of test images too.
+    """
     if not differences:
         return f"{metric}: fewer than two methods have a value, so there is nothing to compare."
     best = differences[0].second
@@ -105,7 +142,8 @@ def verdict(metric: str, differences: Sequence[Difference], *, higher_is_better:
     word = "higher" if higher_is_better else "lower"
     parts = []
     if behind:
-        parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {runs} seeds")
+        chance = f"{runs} seeds and of the test images" if images else f"{runs} seeds"
+        parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {chance}")
     if level:
         parts.append(f"{best} cannot be told apart from {_listed(level)}")
     return f"{metric}: {'; '.join(parts)}."

@@ -3,6 +3,7 @@
 from labelwise.markup.document import Part, document
 from labelwise.markup.html import Child, Markup, join, tag, trusted
 from labelwise.markup.words import (
+    INFINITE,
     UNDEFINED,
     Cell,
     chance,
@@ -16,6 +17,7 @@ from labelwise.markup.words import (
 )
 
 __all__ = [
+    "INFINITE",
     "UNDEFINED",
     "Cell",
     "Child",

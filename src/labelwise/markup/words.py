@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from labelwise.markup.html import Child, Markup, join, tag
 
 __all__ = [
+    "INFINITE",
     "UNDEFINED",
     "Cell",
     "chance",
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 UNDEFINED = "–"
+INFINITE = "∞"
 
 
 def percent(value: float | None, digits: int = 1) -> str:

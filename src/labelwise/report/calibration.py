@@ -2,7 +2,9 @@
 
 from labelwise.evaluate import Calibration, Curve, Evaluation
 from labelwise.markup import (
+    INFINITE,
     Markup,
+    chance,
     details,
     figure,
     join,
@@ -99,7 +101,10 @@ def _sentence(parts: list[Calibration]) -> str:
     text = "On the diagonal a probability means what it says."
     if busiest:
         said, seen, count = max(busiest, key=lambda b: b[2])
-        text += f" Of the {count:,} entries given about {said:.0%}, {seen:.0%} were truly present."
+        text += (
+            f" Of the {count:,} entries given about {chance(said)}, {chance(seen)} were truly "
+            "present."
+        )
     if len(parts) == 2:
         first = parts[0].pooled
         text += (
@@ -117,7 +122,7 @@ def _comparison(parts: list[Calibration]) -> Markup:
         ("MCE, all entries", [percent(p.pooled.mce, 2) for p in parts]),
         ("ECE, mean over labels", [percent(p.label_mean_ece, 2) for p in parts]),
         (f"ECE, top {final.k}", [percent(p.top_k.ece, 2) for p in parts]),
-        ("Log loss", [plain(p.log_loss) for p in parts]),
+        ("Log loss", [INFINITE if p.infinite else plain(p.log_loss) for p in parts]),
         ("Brier score", [plain(p.brier) for p in parts]),
         ("  of it miscalibration", [plain(p.reliability, 5) for p in parts]),
         ("  resolution (more is better)", [plain(p.resolution, 5) for p in parts]),

@@ -1,5 +1,6 @@
 """The page of a comparison: its parts in the order in which they are read, and its file."""
 
+from math import isinf
 from pathlib import Path
 
 from labelwise.experiments.comparison import JUDGED, Comparison, show_figure
@@ -7,6 +8,7 @@ from labelwise.experiments.measures import MEASURES
 from labelwise.experiments.statistics import seed_mean
 from labelwise.files import replacing
 from labelwise.markup import (
+    INFINITE,
     UNDEFINED,
     Cell,
     Markup,
@@ -39,9 +41,12 @@ RULES = {
     "images is taken for it, once.",
     "Seeds": "Runs of one seed share data, order and start, so methods are compared seed by seed.",
     "SeedMean": "Mean ± t(n − 1, 97.5 %) s / √n over the n seeds. It holds what training chance "
-    "does, not which images happened to be in the test split. One seed has no interval.",
-    "Told apart": "The paired differences of every method to the best one, held together against "
-    "5 % by Holm's rule, within one measure. Not told apart does not mean equal.",
+    "does, not which images happened to be in the test split. It needs three seeds: with two, t "
+    "would make it ±12.7 s.",
+    "Told apart": "The paired differences of every method to the best one. Their variance is that "
+    "of the seeds plus, for mAP, ACE, log loss and Brier, that of the paired bootstrap over test "
+    "images (by how much each image moves the difference). All differences of a measure are held "
+    "together against 5 % by Holm's rule. Not told apart does not mean equal.",
     "Before and after": "Before: the method's own link from logits to probabilities; a method "
     "that only ranks has no such figures. After: the same shrunk per-label Platt fit on "
     "validation for every method. Zero-label figures and retrieval read the own link, or the "
@@ -57,8 +62,8 @@ RULES = {
     "Retrieval": "A query wants some labels and not others; images are ranked by the joint "
     "probability, labels taken as independent given the image. All queries of a length, or a "
     "seeded sample of them, the same for every method.",
-    "Undefined": "What has no value, or an infinite one, is left out of means, and shows as a dash "
-    "where nothing is left.",
+    "Undefined": "What has no value on one seed has no mean, and shows as a dash; what is infinite "
+    "on one seed has an infinite mean, and shows as ∞.",
 }
 
 
@@ -197,6 +202,8 @@ def chosen_settings(comparison: Comparison) -> Markup | None:
 
 
 def _run_cell(value: float | None, percent: bool) -> Cell:
+    if value is not None and isinf(value):
+        return Cell(INFINITE)
     if value is None:
         return Cell(UNDEFINED)
     return Cell(show_figure(seed_mean([value]), percent), value)

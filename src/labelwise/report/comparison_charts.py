@@ -8,13 +8,13 @@ one, and no place in the charts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite, isinf
 from typing import Literal
 
 from labelwise.experiments.comparison import Comparison, show_figure
 from labelwise.experiments.measures import MEASURES
-from labelwise.experiments.statistics import Difference, SeedMean, compare_to_best, seed_mean
-from labelwise.markup import Markup, figure, join, paragraph, section, table, tag
+from labelwise.experiments.statistics import SeedMean, seed_mean
+from labelwise.markup import UNDEFINED, Markup, figure, join, paragraph, section, table, tag
 from labelwise.report.charts import Series, line_chart
 from labelwise.report.points import Dots, NamedPoint, dot_plot, named_points
 
@@ -89,7 +89,7 @@ def present(comparison: Comparison, name: str) -> dict[str, SeedMean]:
 
 def standings(comparison: Comparison, name: str) -> dict[str, Standing]:
     """Return the standing of every method that has a value; a single one is ``only``."""
-    gaps = _gaps(comparison, name)
+    gaps = comparison.differences(name)
     values = present(comparison, name)
     if not gaps:
         return dict.fromkeys(values, "only")
@@ -109,7 +109,7 @@ def best_of(comparison: Comparison, name: str) -> str | None:
 
 def runs_shared(comparison: Comparison, name: str) -> int:
     """Return on how many seeds methods and the best one were compared, at the least."""
-    return min((gap.over_seeds.n for gap in _gaps(comparison, name)), default=0)
+    return min((gap.over_seeds.n for gap in comparison.differences(name)), default=0)
 
 
 def scale(name: str) -> float:
@@ -126,12 +126,6 @@ def tone(comparison: Comparison, method: str) -> str:
     """Return the class that gives a method its colour on this page."""
     number = list(comparison.figures).index(method)
     return f"m{number % TONES}" + (" dashed" if number >= TONES else "")
-
-
-def _gaps(comparison: Comparison, name: str) -> list[Difference]:
-    column = comparison.column(name)
-    values = {method: column[method] for method in present(comparison, name)}
-    return compare_to_best(values, higher_is_better=MEASURES[name].higher_is_better)
 
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -196,14 +190,17 @@ def _measure_figure(comparison: Comparison, name: str) -> Markup:
 
 
 def _methods_without(comparison: Comparison, name: str) -> str:
-    """Say which methods have no value; one seed without is enough."""
-    parts = []
+    """Say which methods have no finite value; one seed without is enough."""
+    lost: dict[str, list[str]] = {"Undefined": [], "Infinite": []}
     for method, by_seed in comparison.figures.items():
-        lost = sum(name not in row for row in by_seed.values())
-        if lost:
-            some = f" ({lost} of {len(by_seed)} seeds)" if lost < len(by_seed) else ""
-            parts.append(f"{method}{some}")
-    return f" Undefined or infinite: {', '.join(parts)}." if parts else ""
+        counts = {
+            "Undefined": sum(name not in row for row in by_seed.values()),
+            "Infinite": sum(isinf(row.get(name, 0.0)) for row in by_seed.values()),
+        }
+        for word, count in counts.items():
+            some = f" ({count} of {len(by_seed)} seeds)" if count < len(by_seed) else ""
+            lost[word] += [f"{method}{some}"] if count else []
+    return "".join(f" {word}: {', '.join(names)}." for word, names in lost.items() if names)
 
 
 def _standing_key() -> Markup:
@@ -278,9 +275,9 @@ def paid(comparison: Comparison, part: str) -> list[Paid]:
     for method, quiet in comparison.column(MMC).items():
         column = f"log loss {part} {'before' if _has_own_link(comparison, method) else 'after'}"
         losses = comparison.column(column)[method]
-        if quiet:
+        if quiet and losses:
             mmc = 100 * seed_mean(list(quiet.values())).mean
-            loss = seed_mean(list(losses.values())).mean if losses else inf
+            loss = seed_mean(list(losses.values())).mean
             seeds = [(100 * quiet[seed], losses[seed]) for seed in losses]
             found.append(Paid(method, column, mmc, loss, seeds))
     return found
@@ -341,8 +338,8 @@ def _price_table(comparison: Comparison, points: dict[str, list[Paid]]) -> Marku
             figure_text(comparison, MMC, method),
             *(
                 figure_text(comparison, by_method[method].column, method)
-                if isfinite(by_method[method].loss)
-                else "∞"
+                if method in by_method
+                else UNDEFINED
                 for by_method in losses.values()
             ),
             "own" if _has_own_link(comparison, method) else "fitted",

@@ -12,6 +12,7 @@ from typing import Any
 from labelwise.evaluate import Evaluation, Figure
 from labelwise.files import replacing
 from labelwise.markup import (
+    INFINITE,
     Markup,
     document,
     figure,
@@ -55,15 +56,16 @@ def write_report(
     title: str = "How well it works",
     examples: Sequence[ExampleGroup] = (),
     history: History | None = None,
+    origin: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report to ``path`` and return it.
 
     ``history`` holds the records of ``metrics.jsonl``; ``examples`` comes from
-    :func:`choose_examples`.
+    :func:`choose_examples`; ``origin`` names what was measured (method, data, command, ...).
     """
     path = Path(path)
     with replacing(path) as temporary:
-        text = page(evaluation, title=title, examples=examples, history=history)
+        text = page(evaluation, title=title, examples=examples, history=history, origin=origin)
         temporary.write_text(text, encoding="utf-8")
     return path
 
@@ -74,13 +76,14 @@ def page(
     title: str,
     examples: Sequence[ExampleGroup] = (),
     history: History | None = None,
+    origin: Mapping[str, str] | None = None,
 ) -> str:
     """Return the whole page as text."""
     return document(
         title,
         facts(evaluation),
         [
-            ("glance", "At a glance", glance(evaluation)),
+            ("glance", "At a glance", glance(evaluation, origin or {})),
             ("calibration", "Calibration", calibration(evaluation)),
             ("decisions", "Decisions", decisions(evaluation)),
             ("zero-label", "Nothing here", zero_label(evaluation)),
@@ -93,15 +96,15 @@ def page(
     )
 
 
-def glance(evaluation: Evaluation) -> Markup:
-    """Return the tiles and the notes."""
+def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
+    """Return the tiles, the notes and what was measured."""
     intervals = any(figure.low is not None for figure in evaluation.headline)
     return section(
         "glance",
         "At a glance",
-        tag("ul", *map(_tile, evaluation.headline), class_="tiles"),
+        tag("ul", *(_tile(figure, evaluation) for figure in evaluation.headline), class_="tiles"),
         paragraph(
-            "Below each number: its 95 % interval from resampling the images. ",
+            "Below each number: its 95 % interval, were other images of the same kind drawn. ",
             tag("a", "How everything was computed", href="#how"),
             ".",
             class_="small muted",
@@ -109,7 +112,14 @@ def glance(evaluation: Evaluation) -> Markup:
         if intervals
         else None,
         *(paragraph(note, class_="note") for note in evaluation.notes),
+        tag("dl", *(_fact(name, text) for name, text in origin.items()), class_="origin")
+        if origin
+        else None,
     )
+
+
+def _fact(name: str, text: str) -> Markup:
+    return tag("div", tag("dt", name), tag("dd", text))
 
 
 def show(figure: Figure, value: float | None) -> str:
@@ -120,7 +130,7 @@ def show(figure: Figure, value: float | None) -> str:
     return percent(value, 2 if fine else 1)
 
 
-def _tile(figure: Figure) -> Markup:
+def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
     arrow = {"higher": "higher is better", "lower": "lower is better"}.get(figure.better, "")
     extent = None
     if figure.low is not None and figure.high is not None:
@@ -128,12 +138,16 @@ def _tile(figure: Figure) -> Markup:
     return tag(
         "li",
         tag("span", figure.name, class_="what"),
-        tag("span", show(figure, figure.value), class_="number"),
+        tag("span", _value(figure, evaluation), class_="number"),
         tag("span", extent or " ", class_="range"),
         tag("span", arrow, class_="range"),
         class_="tile",
         title=figure.how,
     )
+
+
+def _value(figure: Figure, evaluation: Evaluation) -> str:
+    return INFINITE if evaluation.is_infinite(figure) else show(figure, figure.value)
 
 
 def training(history: History | None) -> Markup | None:

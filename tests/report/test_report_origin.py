@@ -1,0 +1,29 @@
+"""The report of a typed command says what it is of; oracle: the command itself."""
+
+import sys
+from html import unescape
+
+import pytest
+
+from labelwise.cli import main
+
+
+def test_a_report_names_method_backbone_weights_data_and_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = "{num_train: 300, num_val: 80, num_test: 80, num_labels: 3}"
+    arguments = ["train", "posterior", "--method", "spa", "--backbone", "identity", "-o", "my run"]
+    arguments += ["--epochs", "1", "--set", f"data_options={options}"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    page = unescape((tmp_path / "my run" / "report.html").read_text(encoding="utf-8"))
+    for fact in (
+        "<dt>Method</dt><dd>spa</dd>",
+        "<dt>Backbone</dt><dd>identity</dd>",
+        "<dt>Weights</dt><dd>none: trained from random values</dd>",
+        "<dt>Data</dt><dd>posterior</dd>",
+        "<dt>Command</dt><dd>labelwise train posterior --method spa --backbone identity",
+        "-o 'my run'",
+    ):
+        assert fact in page
