@@ -30,6 +30,7 @@ if sys.platform != "win32":
 
 __all__ = [
     "load_tensors",
+    "locked",
     "part_of",
     "remove_leftovers",
     "replacing",
@@ -115,6 +116,33 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what killed writers left in a folder that nobody else writes to now."""
     for leftover in folder.glob(".*.partial"):
         _remove(leftover)
+
+
+@contextmanager
+def locked(path: Path, busy: str | None = None) -> Iterator[bool]:
+    """Have a file or folder alone while the block runs; the lock ends with its process.
+
+    Where another process has it, wait; or raise at once with the sentence ``busy``. Yields False
+    where there are no locks: on some file systems, and on Windows, where folders have none.
+    """
+    if sys.platform == "win32":
+        yield False
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise write_error(path, error) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError:
+            raise LabelwiseError(busy) from None
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
 
 
 def write_error(path: Path, error: OSError) -> LabelwiseError:

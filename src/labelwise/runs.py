@@ -12,9 +12,7 @@ itself is locked while a run has it. The lock ends with its process, however tha
 """
 
 import json
-import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,12 +25,9 @@ import yaml
 
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluate import Evaluation
-from labelwise.files import remove_leftovers, write_error
+from labelwise.files import locked, remove_leftovers, write_error
 from labelwise.predictions import Predictions
 from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE, ModelSpec, Predictor
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["Journal", "RunFolder"]
 
@@ -136,29 +131,15 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Have the folder alone while the block runs; what a killed run half wrote is removed."""
-        if sys.platform == "win32":  # folders cannot be opened there
-            yield
-            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise write_error(self.path, error) from None
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for place in (self.path, *(self.path / name for name in FOLDERS)):
-                    remove_leftovers(place)
-            except BlockingIOError:
-                raise LabelwiseError(
-                    f"another process is training in {self.path}; "
-                    "wait for it, or choose another folder"
-                ) from None
-            except OSError:
-                pass  # a file system that knows no locks
+        busy = f"another process is training in {self.path}; wait for it, or choose another folder"
+        with locked(self.path, busy) as alone:
+            for place in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
+                remove_leftovers(place)
             yield
-        finally:
-            os.close(handle)
 
     def clear(self) -> None:
         """Remove the files of a run; others that lie there stay."""
