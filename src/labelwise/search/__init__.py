@@ -1,0 +1,7 @@
+"""Search: an index of people's photos that answers queries with probabilities."""
+
+from labelwise.search.index import Index
+from labelwise.search.indexing import Changes, update_index
+from labelwise.search.review import Question, questions
+
+__all__ = ["Changes", "Index", "Question", "questions", "update_index"]

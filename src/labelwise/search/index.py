@@ -1,0 +1,331 @@
+"""Index: photos that answer queries, from logits that were computed once.
+
+Probabilities are never stored. They are the model's link of the stored logits, so another
+calibration, or a correction, changes every one of them without a picture being read:
+
+* what a person said of a photo is certain: probability 1 or 0 for that label;
+* for all other photos the label's link is fitted anew on the held-out photos of the model and the
+  corrected ones together, p = sigma(slope u + offset) of its log-odds u.
+
+People correct what they happen to see, so the corrected photos are no random sample; the held-out
+ones keep the fit where it was unless corrections are many.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from getpass import getuser
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from labelwise.calibrate import platt
+from labelwise.decide import Evidence, Rule, Threshold
+from labelwise.errors import CheckpointError, DataError
+from labelwise.files import replacing
+from labelwise.links import Link
+from labelwise.predictions import Predictions
+from labelwise.predictor import ModelSpec
+from labelwise.search.ranked import Term
+from labelwise.search.similar import Projection, codes_of, nearest_rows
+from labelwise.search.store import Correction, Fact, Store
+from labelwise.types import LabelSpace
+
+__all__ = ["Index", "IndexFacts", "LabelOdds"]
+
+ROWS_AT_ONCE = 1 << 16
+LABELS_KEPT = 64
+
+FAR = 50.0  # log-odds beyond which nothing changes
+
+Rows = NDArray[np.int64]
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class LabelOdds:
+    """log p and log(1 - p) of one label for every row."""
+
+    log_p: Term
+    log_q: Term
+
+
+class Index:
+    """An open index: the store of its photos, and the model that says what their logits mean."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.facts = IndexFacts.load(self.folder / "index.json")
+        self.spec = ModelSpec.load(self.folder / "model.json")
+        self.space: LabelSpace = self.spec.space
+        self.store = Store(self.folder, self.space.names)
+        self._odds: OrderedDict[int, tuple[Any, LabelOdds]] = OrderedDict()
+
+    @classmethod
+    def create(cls, folder: Path, spec: ModelSpec, facts: "IndexFacts") -> "Index":
+        """Make an empty index for a model."""
+        Store.create(folder, spec.space.names).close()
+        spec.save(folder / "model.json")
+        facts.save(folder / "index.json")
+        return cls(folder)
+
+    def use(self, spec: ModelSpec, held_out: Predictions | None) -> None:
+        """Take another link, rule or promises of the same weights; no picture is read for it."""
+        if held_out is not None:
+            held_out.save(self.folder / "held-out.parquet")
+        if spec != self.spec:
+            spec.save(self.folder / "model.json")
+        self.spec = spec
+        self._odds.clear()
+        for name in ("link", "held_out", "_sets"):
+            self.__dict__.pop(name, None)
+
+    def __len__(self) -> int:
+        return self.store.rows
+
+    @cached_property
+    def link(self) -> Link:
+        """The link of the stored logits."""
+        link = self.spec.made_link
+        if link is None:
+            raise DataError(
+                f"the model of {self.folder} ranks labels and has no probabilities; "
+                "calibrate it first, then index again"
+            )
+        return link
+
+    @cached_property
+    def held_out(self) -> Predictions | None:
+        """The model's validation predictions, which no weight was fitted on."""
+        path = self.folder / "held-out.parquet"
+        return Predictions.load(path) if path.is_file() else None
+
+    def evidence(self) -> Evidence:
+        """Return the photos that a promise can be made on: ones that fitted nothing."""
+        held_out, split = self.held_out, self.facts.held_out
+        if held_out is None or split == "val":
+            raise DataError(
+                f"a promise needs photos that fitted nothing, and the model of {self.folder} has "
+                "none; train it with a split test or promise, then index again"
+            )
+        with torch.no_grad():
+            probs = self.link(held_out.logits.double())
+        return Evidence.read(
+            probs,
+            held_out.labels,
+            held_out.observed,
+            names=held_out.names,
+            ids=held_out.ids,
+            photos=f"{split} photos of the model",
+        )
+
+    # Probabilities
+
+    def odds(self, label: int) -> LabelOdds:
+        """Return the log probabilities of one label, as corrected so far."""
+        said = self.store.corrections(self.space.names[label])
+        state = (len(self), said)
+        if label not in self._odds or self._odds[label][0] != state:
+            self._odds[label] = (state, self._computed(label, said))
+        self._odds.move_to_end(label)
+        while len(self._odds) > LABELS_KEPT:
+            self._odds.popitem(last=False)
+        return self._odds[label][1]
+
+    @torch.no_grad()
+    def _computed(self, label: int, said: Sequence[Correction]) -> LabelOdds:
+        rows = len(self)
+        log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
+        refit = self._refitted(label, said)
+        for start in range(0, rows, ROWS_AT_ONCE):
+            part = slice(start, min(start + ROWS_AT_ONCE, rows))
+            p, q = refit(*self._log_probs(label, part))
+            log_p[part], log_q[part] = p.numpy(), q.numpy()
+        for one in said:
+            if one.state in ("present", "absent"):
+                certain = one.state == "present"
+                log_p[one.row] = 0.0 if certain else -np.inf
+                log_q[one.row] = -np.inf if certain else 0.0
+        return LabelOdds(Term(log_p), Term(log_q))
+
+    def _log_probs(self, label: int, rows: slice | Rows) -> Pair:
+        """Return log p and log(1 - p) (n,) of some rows under the model's own link."""
+        if not self.link.couples_labels:
+            values = torch.from_numpy(np.array(self.store.column(label)[rows]))
+            log_p, log_q = self.link.of_label(label).log_probs(values[:, None].double())
+            return log_p[:, 0], log_q[:, 0]
+        log_p, log_q = self.link.log_probs(self._logits(rows))
+        return log_p[:, label], log_q[:, label]
+
+    def _logits(self, rows: slice | Rows) -> torch.Tensor:
+        columns = [self.store.column(k)[rows] for k in range(len(self.space))]
+        return torch.from_numpy(np.stack(columns, axis=1)).double()
+
+    def _refitted(self, label: int, said: Sequence[Correction]) -> Callable[..., Pair]:
+        """Return the map of (log p, log(1 - p)) that held-out photos and corrections call for."""
+        facts = [(one.row, float(one.state == "present")) for one in said if one.state != "unknown"]
+        if not facts:
+            return lambda log_p, log_q: (log_p, log_q)
+        log_p, log_q = self._log_probs(label, np.array([row for row, _ in facts], np.int64))
+        odds, labels = [log_p - log_q], [torch.tensor([truth for _, truth in facts])]
+        held_out = self.held_out
+        if held_out is not None:
+            log_p, log_q = (
+                part[:, label] for part in self.link.log_probs(held_out.logits.double())
+            )
+            known = slice(None) if held_out.observed is None else held_out.observed[:, label]
+            odds.append((log_p - log_q)[known])
+            labels.append(held_out.labels[known, label])
+        else:  # the model's own word, as soft labels
+            log_p, log_q = self._log_probs(label, slice(0, ROWS_AT_ONCE))
+            odds.append(log_p - log_q)
+            labels.append(log_p.exp())
+        u = torch.cat([part.double() for part in odds])[:, None].clamp(-FAR, FAR)
+        y = torch.cat([part.double() for part in labels])[:, None]
+        link = platt(u, y, None, scope="shared")
+
+        def refit(log_p: torch.Tensor, log_q: torch.Tensor) -> Pair:
+            log_p, log_q = link.log_probs((log_p - log_q).clamp(-FAR, FAR)[:, None])
+            return log_p[:, 0], log_q[:, 0]
+
+        return refit
+
+    @torch.no_grad()
+    def log_probs(self, rows: slice | Rows) -> NDArray[np.float64]:
+        """Return log p (n, K) of all labels of some photos, as corrected so far."""
+        every = np.arange(len(self))[rows]
+        log_p = self.link.log_probs(self._logits(every))[0].numpy()
+        for label in {self.space.column(one.label) for one in self.store.corrections()}:
+            log_p[:, label] = self.odds(label).log_p.values[every]
+        return log_p
+
+    def probability(self, row: int, label: str) -> float:
+        """Return the probability of one label of one photo."""
+        return float(np.exp(self.odds(self.space.column(label)).log_p.values[row]))
+
+    def given(self, label: int) -> NDArray[np.bool_]:
+        """Return which photos the model's rule, or a person, gives a label (rows,)."""
+        rule = self.spec.made_rule
+        log_p = self.odds(label).log_p.values
+        if isinstance(rule, Threshold):
+            value = rule.value if isinstance(rule.value, float) else rule.value[label]
+            above: NDArray[np.bool_] = np.exp(log_p.astype(np.float64)) >= value
+            return above
+        sets: NDArray[np.bool_] = self._sets
+        return sets[:, label]
+
+    def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
+        """Return the label sets (n, K) of some photos; what people said stands above the rule."""
+        log_p = self.log_probs(rows)
+        sets = np.array((rule or self.spec.made_rule)(np.exp(log_p)))
+        certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
+        return certain
+
+    @cached_property
+    def _sets(self) -> NDArray[np.bool_]:
+        """The label sets of a rule that looks at all labels of a photo together."""
+        starts = range(0, len(self), ROWS_AT_ONCE)
+        parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
+        return np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
+
+    # Corrections
+
+    def correct(
+        self,
+        row: int,
+        states: dict[str, Fact],
+        *,
+        who: str | None = None,
+        source: str = "correction",
+    ) -> None:
+        """Note what a person says of some labels of a photo; an unknown label is refused."""
+        for name in states:
+            self.space.column(name)
+        if not 0 <= row < len(self):
+            raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
+        self.__dict__.pop("_sets", None)
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.store.correct(
+            [
+                Correction(row, name, state, who or getuser(), at, source)
+                for name, state in states.items()
+            ]
+        )
+
+    def require(self, photo: Path) -> int:
+        """Return the row of a photo, which must be in the index."""
+        row = self.store.row_of(os.fspath(photo))
+        if row is None:
+            raise DataError(
+                f"{photo} is not in {self.folder}; bring it up to date with `labelwise index`"
+            )
+        return row
+
+    # Similar photos
+
+    @cached_property
+    def projection(self) -> Projection | None:
+        """From the backbone's features to the embeddings kept here; None before the first."""
+        path = self.folder / "projection.npy"
+        return Projection(np.load(path, allow_pickle=False)) if path.is_file() else None
+
+    def start_projection(self, features: NDArray[np.float32]) -> Projection:
+        """Centre all embeddings of this index at the mean of its first features."""
+        with replacing(self.folder / "projection.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, features.mean(axis=0, dtype=np.float64).astype(np.float32))
+        self.__dict__.pop("projection", None)
+        return Projection(features.mean(axis=0, dtype=np.float64).astype(np.float32))
+
+    def similar(
+        self, embedding: NDArray[np.float16], count: int, without: Iterable[int] = ()
+    ) -> list[tuple[int, float]]:
+        """Return the rows whose photos look most like an embedding, with the cosines."""
+        vectors = self.store.embeddings()
+        excluded = np.union1d(self.store.dead_rows(), np.array([*without], np.int64))
+        rows, cosines = nearest_rows(embedding, vectors, self._codes(vectors), count, excluded)
+        return list(zip(rows.tolist(), cosines.tolist(), strict=True))
+
+    def _codes(self, vectors: NDArray[np.float16]) -> NDArray[np.uint64]:
+        kept = self.__dict__.get("_kept_codes")
+        if kept is None or kept.shape[1] != len(vectors):
+            kept = codes_of(vectors)
+            self.__dict__["_kept_codes"] = kept
+        codes: NDArray[np.uint64] = kept
+        return codes
+
+
+class IndexFacts(BaseModel):
+    """What ``index.json`` says: the format, and where the model and its held-out photos are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    model: str
+    held_out: str | None = None
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file."""
+        with replacing(path) as temporary:
+            temporary.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> "IndexFacts":
+        """Return what the file says, or raise with what is wrong."""
+        try:
+            return IndexFacts.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path.parent} is not an index; make one with `labelwise index FOLDER --model RUN`"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise CheckpointError(f"{path} does not describe an index: {reason}") from None

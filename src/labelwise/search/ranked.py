@@ -1,0 +1,195 @@
+"""Exact best rows of a sum of columns, without sorting or even reading all of it.
+
+    score(row) = sum over terms of term(row)          every term is a log of a probability, <= 0
+
+A term alone bounds the score from above. So the rows with the largest values of one term are tried
+first: once the k-th best score among them exceeds the largest value not tried, no other row can be
+better, and a few thousand rows were read instead of all. Where that never happens (two labels that
+do not meet), the columns are scanned in blocks that fit the processor's cache, best bound first;
+a block whose bound is below the k-th best score so far is not read. Both ways give the rows a full
+stable sort would give: equal scores in order of their rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from os import cpu_count
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Term", "best_rows", "count_at_least", "sum_of"]
+
+BLOCK = 1 << 15
+FIRST_TRIES = (1 << 10, 1 << 13, 1 << 16)
+PARALLEL = 1 << 21  # rows from which a second thread pays
+
+T = TypeVar("T")
+Rows = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+
+class Term:
+    """One column of log probabilities (N,), with what makes it quick to search."""
+
+    def __init__(self, values: Scores) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def block_maxima(self) -> Scores:
+        """The largest value of each block of rows."""
+        starts = np.arange(0, len(self.values), BLOCK)
+        maxima: Scores = np.maximum.reduceat(self.values, starts)
+        return maxima
+
+    @cached_property
+    def largest(self) -> tuple[Rows, Scores]:
+        """The rows with the largest values, in falling order, and these values."""
+        count = min(FIRST_TRIES[-1], len(self.values))
+        cut = len(self.values) - count
+        rows = np.argpartition(self.values, cut)[cut:] if cut else np.arange(count)
+        rows = rows[np.argsort(-self.values[rows])]
+        return rows, self.values[rows]
+
+
+def sum_of(terms: Sequence[Term], rows: Rows | slice) -> Scores:
+    """Return the scores of some rows, added in the order of the terms."""
+    total = terms[0].values[rows].copy()
+    for term in terms[1:]:
+        total += term.values[rows]
+    return total
+
+
+def best_rows(
+    terms: Sequence[Term], count: int, excluded: Rows | None = None
+) -> tuple[Rows, Scores]:
+    """Return the ``count`` rows of highest score, best first, and their scores.
+
+    Rows in ``excluded`` (sorted) never come out, nor do rows whose score is minus infinity.
+    """
+    if not terms:
+        raise ValueError("a ranking needs at least one term, got none")
+    if count <= 0 or not len(terms[0]):
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+    gone = np.empty(0, np.int64) if excluded is None else excluded
+    best = _Best(count, gone)
+    driver = min(terms, key=lambda term: float(term.largest[1][-1]))
+    tried, values = driver.largest
+    for first, last in zip((0, *FIRST_TRIES), FIRST_TRIES, strict=False):
+        if first >= len(tried):
+            break
+        rows = tried[first:last]
+        best.offer(rows, sum_of(terms, rows))
+        everything = len(tried) == len(driver) and last >= len(tried)
+        if everything or best.cut() > values[min(last, len(values)) - 1]:
+            return best.ranked()
+    return _scanned(terms, count, gone, best.cut())
+
+
+def count_at_least(terms: Sequence[Term], least: float, excluded: Rows | None = None) -> int:
+    """Return how many rows have a score of at least ``least``."""
+
+    def count(blocks: Sequence[slice]) -> int:
+        scores = _block_scores(terms, blocks)
+        return sum(int(np.count_nonzero(part >= least)) for _, part in scores)
+
+    total = sum(_in_threads(count, _promising(terms, least), len(terms[0])))
+    if excluded is not None and len(excluded):
+        total -= int(np.count_nonzero(sum_of(terms, excluded) >= least))
+    return total
+
+
+class _Best:
+    """The best rows of those offered so far, in no order until asked for."""
+
+    def __init__(self, count: int, excluded: Rows) -> None:
+        self.count, self.excluded = count, excluded
+        self.rows = np.empty(0, np.int64)
+        self.scores = np.empty(0, np.float32)
+
+    def cut(self) -> float:
+        """Return the score a row must reach to be among the best, minus infinity at first."""
+        return -np.inf if len(self.rows) < self.count else float(self.scores.min())
+
+    def offer(self, rows: Rows, scores: Scores) -> None:
+        """Consider more rows."""
+        kept = scores > -np.inf
+        if len(self.excluded):
+            kept &= ~_contains(self.excluded, rows)
+        rows = np.concatenate([self.rows, rows[kept]])
+        scores = np.concatenate([self.scores, scores[kept]])
+        if len(rows) > self.count:
+            least = np.partition(scores, len(rows) - self.count)[len(rows) - self.count]
+            near = scores >= least
+            rows, scores = rows[near], scores[near]
+            if len(rows) > self.count:  # ties: the first rows stay
+                order = np.lexsort((rows, -scores))[: self.count]
+                rows, scores = rows[order], scores[order]
+        self.rows, self.scores = rows, scores
+
+    def ranked(self) -> tuple[Rows, Scores]:
+        """Return the rows and their scores, best first."""
+        order = np.lexsort((self.rows, -self.scores))
+        return self.rows[order], self.scores[order]
+
+
+def _contains(sorted_rows: Rows, rows: Rows) -> NDArray[np.bool_]:
+    places = np.minimum(np.searchsorted(sorted_rows, rows), len(sorted_rows) - 1)
+    found: NDArray[np.bool_] = sorted_rows[places] == rows
+    return found
+
+
+def _scanned(terms: Sequence[Term], count: int, excluded: Rows, cut: float) -> tuple[Rows, Scores]:
+    def scan(blocks: Sequence[slice]) -> _Best:
+        best, least = _Best(count, excluded), cut
+        for block, scores in _block_scores(terms, blocks):
+            if scores.max() >= least:
+                near = np.flatnonzero(scores >= least)
+                best.offer(near + block.start, scores[near])
+                least = max(least, best.cut())
+        return best
+
+    joined = _Best(count, excluded)
+    for best in _in_threads(scan, _promising(terms, cut), len(terms[0])):
+        joined.offer(best.rows, best.scores)
+    return joined.ranked()
+
+
+def _promising(terms: Sequence[Term], least: float) -> list[slice]:
+    """Return the blocks that can hold a score of ``least``, the most promising first."""
+    bound = terms[0].block_maxima.copy()
+    for term in terms[1:]:
+        bound += term.block_maxima
+    order = np.argsort(-bound, kind="stable")
+    size = len(terms[0])
+    return [
+        slice(block * BLOCK, min((block + 1) * BLOCK, size))
+        for block in order[bound[order] >= least].tolist()
+    ]
+
+
+def _block_scores(terms: Sequence[Term], blocks: Sequence[slice]) -> Iterator[tuple[slice, Scores]]:
+    """Yield the scores of block after block, each in the same memory."""
+    memory = np.empty(BLOCK, np.float32)
+    for block in blocks:
+        scores = memory[: block.stop - block.start]
+        if len(terms) == 1:
+            scores[:] = terms[0].values[block]
+        else:
+            np.add(terms[0].values[block], terms[1].values[block], out=scores)
+        for term in terms[2:]:
+            scores += term.values[block]
+        yield block, scores
+
+
+def _in_threads(work: Callable[[Sequence[slice]], T], blocks: list[slice], rows: int) -> list[T]:
+    """Return what ``work`` makes of the blocks, dealt out to threads where there are many rows."""
+    threads = min(cpu_count() or 1, 4) if rows >= PARALLEL else 1
+    if threads == 1:
+        return [work(blocks)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, [blocks[start::threads] for start in range(threads)]))

@@ -1,0 +1,81 @@
+"""Pictures that look alike: the nearest embeddings, found by their signs and then measured.
+
+    embedding = unit vector of R (features - mean)       R: rows of a fixed random rotation
+    code      = the signs of the embedding, one bit per number
+    nearness  = cosine of two embeddings
+
+Two vectors at angle a differ in a share a / pi of their signs. So the codes, 32 bytes per picture,
+choose the pictures worth a look, and their embeddings give the order.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Projection", "codes_of", "nearest_rows"]
+
+WIDTH = 256
+LOOKED_AT = 1000
+BLOCK = 1 << 14
+FAR = 64 * -(-WIDTH // 64) + 1  # more signs than any code has
+
+Vectors = NDArray[np.float32]
+Codes = NDArray[np.uint64]
+
+
+class Projection:
+    """From a backbone's features (n, D) to the embeddings (n, at most 256) that are kept."""
+
+    def __init__(self, mean: Vectors) -> None:
+        self.mean = np.asarray(mean, np.float32)
+        random = np.random.default_rng(0)
+        width = min(WIDTH, len(self.mean))
+        square = random.standard_normal((len(self.mean), width))
+        self.rotation = np.linalg.qr(square)[0].astype(np.float32)  # (D, width), orthonormal
+
+    def __call__(self, features: Vectors) -> NDArray[np.float16]:
+        turned = (features - self.mean) @ self.rotation
+        length = np.linalg.norm(turned, axis=1, keepdims=True)
+        unit: NDArray[np.float16] = (turned / np.maximum(length, 1e-12)).astype(np.float16)
+        return unit
+
+
+def codes_of(embeddings: NDArray[np.float16]) -> Codes:
+    """Return the signs of embeddings (n, D) in words of 64 bits, (ceil(D / 64), n)."""
+    words = -(-embeddings.shape[1] // 64)
+    codes = np.empty((words, len(embeddings)), np.uint64)
+    for start in range(0, len(embeddings), BLOCK):
+        part = embeddings[start : start + BLOCK]
+        signs = np.zeros((len(part), 64 * words), np.bool_)
+        signs[:, : part.shape[1]] = part > 0
+        codes[:, start : start + BLOCK] = np.packbits(signs, axis=1).view(np.uint64).T
+    return codes
+
+
+def nearest_rows(
+    target: NDArray[np.float16],
+    embeddings: NDArray[np.float16],
+    codes: Codes,
+    count: int,
+    excluded: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], Vectors]:
+    """Return the ``count`` rows nearest to an embedding (D,), nearest first, and their cosines."""
+    distance = _differing_signs(codes_of(target[None])[:, 0], codes)
+    distance[excluded] = FAR
+    looked_at = max(LOOKED_AT, 4 * count)
+    enough = np.cumsum(np.bincount(distance, minlength=FAR + 1)[:FAR]) >= looked_at
+    farthest = int(enough.argmax()) if enough.any() else FAR - 1
+    rows = np.flatnonzero(distance <= farthest)
+    cosines = embeddings[rows].astype(np.float32) @ target.astype(np.float32)
+    order = np.argsort(-cosines, kind="stable")[:count]
+    return rows[order], cosines[order]
+
+
+def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint16]:
+    """Return in how many signs each of the codes (words, n) differs from one (words,)."""
+    distance = np.empty(codes.shape[1], np.uint16)
+    for start in range(0, len(distance), BLOCK):
+        part = codes[:, start : start + BLOCK]
+        np.bitwise_count(part ^ own[:, None]).sum(
+            axis=0, dtype=np.uint16, out=distance[start : start + BLOCK]
+        )
+    return distance

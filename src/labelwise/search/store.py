@@ -1,0 +1,467 @@
+"""The index folder on disk: what is known of every photo, in formats that others read.
+
+    photos.sqlite               roots, files, contents, corrections
+    scores/000000000000.parquet one column of logits per label, named after it, and ``row``
+    embeddings/...              ``row`` and ``embedding``, a fixed-size list of half floats
+    cache/                      the same columns end to end, to be mapped; may be deleted any time
+
+A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
+column. A *file* is where a content lies; several files may hold one content, and a moved file finds
+its content again. Columns are written before the transaction that makes their rows known, and
+never changed afterwards, so a process killed at any moment leaves a whole index.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelwise.errors import CheckpointError
+from labelwise.files import locked, replacing
+
+__all__ = ["Content", "Correction", "Fact", "FileState", "PhotoFile", "Store"]
+
+FileState = Literal["ok", "failed", "missing"]
+Fact = Literal["present", "absent", "unknown", "withdrawn"]
+
+SCHEMA = """
+CREATE TABLE roots (id INTEGER PRIMARY KEY, path TEXT NOT NULL, raw BLOB NOT NULL UNIQUE);
+CREATE TABLE contents (
+  row INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
+  width INTEGER, height INTEGER, taken TEXT, alive INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX dead_contents ON contents (row) WHERE alive = 0;
+CREATE TABLE files (
+  root INTEGER NOT NULL REFERENCES roots (id), folder TEXT NOT NULL, name TEXT NOT NULL, raw BLOB,
+  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, row INTEGER REFERENCES contents (row),
+  state TEXT NOT NULL CHECK (state IN ('ok', 'failed', 'missing')), reason TEXT,
+  PRIMARY KEY (root, folder, name)) WITHOUT ROWID;
+CREATE INDEX files_of_content ON files (row);
+CREATE TABLE corrections (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL REFERENCES contents (row),
+  label TEXT NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL, at TEXT NOT NULL,
+  source TEXT NOT NULL);
+CREATE INDEX corrections_of_label ON corrections (label, row);
+CREATE TABLE sidecars (raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Content:
+    """A distinct picture: the hash of its bytes and what its header says."""
+
+    hash: bytes
+    size: int
+    width: int | None = None
+    height: int | None = None
+    taken: str | None = None
+
+
+@dataclass(frozen=True)
+class PhotoFile:
+    """A file below a root: ``folder`` and ``name`` as the system spells them.
+
+    ``row`` is its content, None for a file that could not be read; ``reason`` then says why.
+    """
+
+    root: int
+    folder: str
+    name: str
+    size: int
+    mtime_ns: int
+    row: int | None = None
+    state: FileState = "ok"
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a person said of one label of one picture."""
+
+    row: int
+    label: str
+    state: Fact
+    who: str
+    at: str
+    source: str = "correction"
+
+
+class Store:
+    """An open index folder. ``rows`` of it are known; each column has that many entries."""
+
+    def __init__(self, folder: Path, labels: Sequence[str]) -> None:
+        self.folder, self.labels = folder, tuple(labels)
+        if not (folder / "photos.sqlite").is_file():
+            raise CheckpointError(f"{folder} is not an index: it has no photos.sqlite")
+        try:
+            self._database = _connect(folder / "photos.sqlite")
+            self._database.execute("SELECT count(*) FROM roots").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise CheckpointError(f"{folder / 'photos.sqlite'} cannot be read: {error}") from None
+
+    @classmethod
+    def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
+        """Make the files of an empty index in ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "photos.sqlite") as temporary:
+            database = sqlite3.connect(temporary)
+            database.executescript(SCHEMA)
+            database.close()
+        return cls(folder, labels)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Yield the database; all that is written in the block becomes known together."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @property
+    def rows(self) -> int:
+        """How many contents are known."""
+        (last,) = self._database.execute("SELECT max(row) FROM contents").fetchone()
+        return 0 if last is None else int(last) + 1
+
+    # Roots and files
+
+    def root(self, path: str) -> int:
+        """Return the number of a root folder, which is new if it was not known."""
+        raw = os.fsencode(path)
+        found = self._database.execute("SELECT id FROM roots WHERE raw = ?", (raw,)).fetchone()
+        if found is None:
+            with self.transaction() as database:
+                cursor = database.execute(
+                    "INSERT INTO roots (path, raw) VALUES (?, ?)", (shown(path), raw)
+                )
+                return int(cursor.lastrowid or 0)
+        return int(found[0])
+
+    def roots(self) -> dict[int, str]:
+        """Return the root folders by their numbers."""
+        query = "SELECT id, raw FROM roots ORDER BY id"
+        return {number: os.fsdecode(raw) for number, raw in self._database.execute(query)}
+
+    def files_in(self, root: int, folder: str) -> dict[str, PhotoFile]:
+        """Return what is known of the files of one folder, by name."""
+        query = (
+            "SELECT name, raw, size, mtime_ns, row, state, reason FROM files "
+            "WHERE root = ? AND folder = ?"
+        )
+        files = {}
+        for name, raw, *rest in self._database.execute(query, (root, shown(folder))):
+            own = name if raw is None else os.fsdecode(os.path.basename(raw))
+            files[own] = PhotoFile(root, folder, own, *rest)
+        return files
+
+    def folders_of(self, root: int) -> set[str]:
+        """Return the folders below a root that hold known files, as they are shown."""
+        query = "SELECT DISTINCT folder FROM files WHERE root = ? AND state != 'missing'"
+        return {folder for (folder,) in self._database.execute(query, (root,))}
+
+    def count_files(self, root: int | None = None) -> dict[str, int]:
+        """Return how many files there are in each state."""
+        where, values = ("", ()) if root is None else (" WHERE root = ?", (root,))
+        query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
+        return dict(self._database.execute(query, values).fetchall())
+
+    def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
+        """Return where each of some contents lies now, its files in order of their paths."""
+        paths: dict[int, list[str]] = {row: [] for row in rows}
+        roots = self.roots()
+        query = "SELECT root, folder, name, raw FROM files WHERE row = ? AND state = 'ok'"
+        for row, found in paths.items():
+            for root, folder, name, raw in self._database.execute(query, (row,)):
+                inside = os.path.join(folder, name) if raw is None else os.fsdecode(raw)
+                found.append(os.path.join(roots[root], inside))
+            found.sort()
+        return paths
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return the files that could not be read, and why."""
+        query = "SELECT root, folder, name, reason FROM files WHERE state = 'failed'"
+        roots = self.roots()
+        return [
+            (os.path.join(roots[root], folder, name), reason or "")
+            for root, folder, name, reason in self._database.execute(query)
+        ]
+
+    def row_of(self, path: str) -> int | None:
+        """Return the content of a file given by its path, None where it is not indexed."""
+        path = os.path.abspath(path)
+        for number, root in self.roots().items():
+            inside = os.path.relpath(path, root)
+            if inside.startswith(os.pardir):
+                continue
+            folder, name = os.path.split(inside)
+            file = self.files_in(number, folder).get(name)
+            if file is not None and file.state == "ok":
+                return file.row
+        return None
+
+    def put_files(self, files: Iterable[PhotoFile]) -> None:
+        """Make files known as they are given; inside a transaction of the caller."""
+        changed: set[int] = set()
+        for file in files:
+            key = (file.root, shown(file.folder), shown(file.name))
+            before = self._database.execute(
+                "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
+            ).fetchone()
+            changed |= {row for row in ((before or (None,))[0], file.row) if row is not None}
+            self._database.execute(
+                "INSERT OR REPLACE INTO files "
+                "(root, folder, name, raw, size, mtime_ns, row, state, reason) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*key, _raw(file), file.size, file.mtime_ns, file.row, file.state, file.reason),
+            )
+        self._mark_alive(changed)
+
+    def mark_missing(self, root: int, folder: str, names: Sequence[str] | None = None) -> int:
+        """Mark files of a folder (all of them where no names are given) as missing."""
+        where = "root = ? AND folder = ? AND state != 'missing'"
+        values: list[Any] = [root, shown(folder)]
+        if names is not None:
+            where += f" AND name IN ({','.join('?' * len(names))})"
+            values += map(shown, names)
+        rows = {
+            row
+            for (row,) in self._database.execute(f"SELECT row FROM files WHERE {where}", values)
+            if row is not None
+        }
+        changed = self._database.execute(
+            f"UPDATE files SET state = 'missing' WHERE {where}", values
+        )
+        self._mark_alive(rows)
+        return changed.rowcount
+
+    def forget_missing(self) -> int:
+        """Remove the files marked missing; their contents stay, should they come back."""
+        with self.transaction() as database:
+            return database.execute("DELETE FROM files WHERE state = 'missing'").rowcount
+
+    def _mark_alive(self, rows: Iterable[int]) -> None:
+        self._database.executemany(
+            "UPDATE contents SET alive = EXISTS (SELECT 1 FROM files "
+            "WHERE files.row = contents.row AND files.state = 'ok') WHERE row = ?",
+            [(row,) for row in rows],
+        )
+
+    # Contents and their columns
+
+    def rows_by_hash(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
+        """Return the rows of the contents that are known among some hashes."""
+        known = {}
+        for digest in hashes:
+            found = self._database.execute(
+                "SELECT row FROM contents WHERE hash = ?", (digest,)
+            ).fetchone()
+            if found is not None:
+                known[digest] = int(found[0])
+        return known
+
+    def contents_of(self, rows: Iterable[int]) -> dict[int, Content]:
+        """Return what is known of some contents."""
+        query = "SELECT hash, size, width, height, taken FROM contents WHERE row = ?"
+        found = ((row, self._database.execute(query, (row,)).fetchone()) for row in rows)
+        return {row: Content(*values) for row, values in found if values is not None}
+
+    def dead_rows(self) -> NDArray[np.int64]:
+        """Return the contents that no present file holds, in order."""
+        query = "SELECT row FROM contents WHERE alive = 0 ORDER BY row"
+        return np.array([row for (row,) in self._database.execute(query)], np.int64)
+
+    def append(
+        self,
+        contents: Sequence[Content],
+        logits: NDArray[np.float32],
+        embeddings: NDArray[np.float16] | None,
+        files: Sequence[tuple[PhotoFile, int | None]],
+    ) -> None:
+        """Add contents with their columns, and files of them or of known contents.
+
+        A file comes with its place in ``contents``; None keeps the row it has.
+        """
+        first = self.rows
+        if len(contents):
+            rows = pa.array(np.arange(first, first + len(contents), dtype=np.int64))
+            columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
+            self._write("scores", first, pa.table([rows, *columns], names=self._column_names()))
+            if embeddings is not None:
+                lists = pa.FixedSizeListArray.from_arrays(
+                    pa.array(embeddings.reshape(-1)), embeddings.shape[1]
+                )
+                self._write("embeddings", first, pa.table({"row": rows, "embedding": lists}))
+        with self.transaction() as database:
+            database.executemany(
+                "INSERT INTO contents (row, hash, size, width, height, taken) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (first + place, one.hash, one.size, one.width, one.height, one.taken)
+                    for place, one in enumerate(contents)
+                ],
+            )
+            self.put_files(
+                file if place is None else replace(file, row=first + place) for file, place in files
+            )
+
+    def _write(self, kind: str, first: int, table: pa.Table) -> None:
+        with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
+            pq.write_table(table, temporary)
+
+    def _column_names(self) -> list[str]:
+        return ["row", *(column_name(label) for label in self.labels)]
+
+    def column(self, label: int) -> NDArray[np.float32]:
+        """Return the logits (rows,) of one label, mapped from the disk."""
+        return self._mapped("scores", column_name(self.labels[label]), np.dtype(np.float32), 1)[
+            :, 0
+        ]
+
+    def embeddings(self) -> NDArray[np.float16]:
+        """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
+        files = sorted((self.folder / "embeddings").glob("*.parquet"))
+        if not files:
+            return np.empty((self.rows, 0), np.float16)
+        width = pq.read_schema(files[0]).field("embedding").type.list_size
+        return self._mapped("embeddings", "embedding", np.dtype(np.float16), width)
+
+    def _mapped(self, kind: str, name: str, dtype: np.dtype[Any], width: int) -> NDArray[Any]:
+        """Map one column of all segments, after appending to its cache what is new."""
+        rows, size = self.rows, dtype.itemsize * width
+        if not rows:
+            return np.empty((0, width), dtype)
+        place = self._column_names().index(name) if kind == "scores" else 0
+        path = self.folder / "cache" / f"{kind}-{place:05d}.bin"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab") as stream, locked(path):
+                done = path.stat().st_size // size
+                stream.truncate(done * size)
+                for values in self._segments(kind, name, done, rows):
+                    stream.write(values.tobytes())
+            return np.memmap(path, dtype, "r", shape=(rows, width))
+        except PermissionError:  # an index that may only be read
+            values = np.concatenate([*self._segments(kind, name, 0, rows)])
+            return values.reshape(rows, width)
+
+    def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
+        files = sorted((self.folder / kind).glob("*.parquet"))
+        firsts = [int(file.stem) for file in files]
+        for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
+            end = min(end, rows)
+            if end <= done or first >= rows:
+                continue
+            try:
+                column = pq.read_table(file, columns=[name])[name].combine_chunks()
+            except (OSError, pa.ArrowException, KeyError) as error:
+                raise CheckpointError(
+                    f"{file} of the index cannot be read ({error}); "
+                    "put back the file, or make the index anew"
+                ) from None
+            if len(column) < end - first:
+                raise CheckpointError(
+                    f"{file} must hold {end - first} rows, got {len(column)}; "
+                    "put back the file, or make the index anew"
+                )
+            column = column.slice(max(done - first, 0), end - max(done, first))
+            if isinstance(column, pa.FixedSizeListArray):
+                column = column.flatten()
+            yield column.to_numpy(zero_copy_only=False)
+
+    # Corrections
+
+    def correct(self, corrections: Sequence[Correction]) -> None:
+        """Append what people said; nothing said before is lost."""
+        with self.transaction() as database:
+            database.executemany(
+                "INSERT INTO corrections (row, label, state, who, at, source) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                [(c.row, c.label, c.state, c.who, c.at, c.source) for c in corrections],
+            )
+
+    def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Let what was said of one content hold for another, such as a photo that was edited."""
+        for before, after in pairs:
+            if before != after:
+                said = [
+                    replace(one, row=after, source="edit") for one in self.corrections(row=before)
+                ]
+                self.correct(said)
+
+    def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
+        """Return what was said last of each label of each picture, withdrawals left out."""
+        wheres, values = ["state != 'withdrawn'"], []
+        for column, value in (("label", label), ("row", row)):
+            if value is not None:
+                wheres.append(f"{column} = ?")
+                values.append(value)
+        query = (
+            "SELECT row, label, state, who, at, source FROM corrections WHERE id IN "
+            "(SELECT max(id) FROM corrections GROUP BY label, row) AND "
+            f"{' AND '.join(wheres)} ORDER BY id"
+        )
+        return [Correction(*values) for values in self._database.execute(query, values)]
+
+    # Side-cars
+
+    def sidecar(self, path: str) -> tuple[bytes | None, bytes] | None:
+        """Return the bytes of a side-car before we wrote it, and the hash of what we wrote."""
+        found: tuple[bytes | None, bytes] | None = self._database.execute(
+            "SELECT before, after FROM sidecars WHERE raw = ?", (os.fsencode(path),)
+        ).fetchone()
+        return found
+
+    def sidecars(self) -> list[str]:
+        """Return the side-cars that we have written, in order."""
+        query = "SELECT raw FROM sidecars ORDER BY raw"
+        return [os.fsdecode(raw) for (raw,) in self._database.execute(query)]
+
+    def put_sidecar(self, path: str, before: bytes | None, after: bytes) -> None:
+        """Remember a side-car that is about to be written."""
+        with self.transaction() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO sidecars (raw, path, before, after) VALUES (?, ?, ?, ?)",
+                (os.fsencode(path), shown(path), before, after),
+            )
+
+    def forget_sidecar(self, path: str) -> None:
+        """Forget a side-car that is as it was before."""
+        with self.transaction() as database:
+            database.execute("DELETE FROM sidecars WHERE raw = ?", (os.fsencode(path),))
+
+
+def column_name(label: str) -> str:
+    """Return the name of a label's column of logits: the label, except where that is taken."""
+    return "row (label)" if label == "row" else label
+
+
+def shown(path: str) -> str:
+    """Return a path as text; bytes that are no Unicode are written as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _raw(file: PhotoFile) -> bytes | None:
+    inside = os.path.join(file.folder, file.name)
+    return None if shown(inside) == inside else os.fsencode(inside)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    return database

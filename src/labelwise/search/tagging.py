@@ -1,0 +1,182 @@
+"""Side-car files beside photos: where they are, and writing or undoing our keywords in them.
+
+Before a side-car is written, its bytes are kept in the index. Undoing puts exactly these bytes
+back, or removes a side-car that was not there before; where another program has changed the file
+since, only our own entries are taken out of what it is now.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from labelwise.decide import Promise, Rule, promise_tags
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.files import replacing
+from labelwise.search.index import Index
+from labelwise.search.store import Store
+from labelwise.search.xmp import Keyword, tagged, untagged
+
+__all__ = [
+    "SidecarOutcome",
+    "promised_rule",
+    "raw_partners",
+    "sidecar_of",
+    "tags_of",
+    "undo_sidecar",
+    "write_sidecar",
+]
+
+ROWS_AT_ONCE = 4096
+
+RAW_SUFFIXES = frozenset(
+    {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
+)
+
+
+@dataclass(frozen=True)
+class SidecarOutcome:
+    """What became of one side-car; one left alone says why."""
+
+    path: str
+    state: Literal["written", "unchanged", "undone", "left alone"]
+    reason: str = ""
+
+
+def promised_rule(index: Index, wrong_at_most: float, confidence: float) -> tuple[Rule, Promise]:
+    """Return the rule by which at most this share of all tags is wrong, and the promise made."""
+    made = promise_tags(index.evidence(), level=1 - wrong_at_most, confidence=confidence)
+    if not made.promises:
+        raise DataError("; ".join(made.refused))
+    return made.rule, made.promises[0]
+
+
+def tags_of(index: Index, rule: Rule) -> Iterator[tuple[int, list[Keyword]]]:
+    """Yield, for each photo that is there, the labels that ``rule`` gives it, surest first."""
+    model = index.spec.weights_sha256[:12]
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    dead = set(index.store.dead_rows().tolist())
+    for start in range(0, len(index), ROWS_AT_ONCE):
+        rows = np.arange(start, min(start + ROWS_AT_ONCE, len(index)))
+        probs, sets = np.exp(index.log_probs(rows)), index.sets(rows, rule)
+        for row, chances, chosen in zip(rows.tolist(), probs, sets, strict=True):
+            if row not in dead:
+                order = sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k])
+                yield (
+                    row,
+                    [Keyword(index.space.names[k], chances[k], model, date) for k in order],
+                )
+
+
+def sidecar_of(photo: str) -> str:
+    """Return the side-car of a photo: ``a.jpg.xmp`` or ``a.xmp``, whichever exists."""
+    folder, name = os.path.split(photo)
+    wanted = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"]
+    try:
+        there = {entry.casefold(): entry for entry in os.listdir(folder or ".")}
+    except OSError:
+        there = {}
+    for candidate in wanted:
+        if candidate.casefold() in there:
+            return os.path.join(folder, there[candidate.casefold()])
+    return os.path.join(folder, wanted[0])
+
+
+def raw_partners(photo: str) -> list[str]:
+    """Return the raw files that a camera wrote together with a photo, under the same name."""
+    folder, name = os.path.split(photo)
+    stem = os.path.splitext(name)[0]
+    if os.path.splitext(name)[1].lower() in RAW_SUFFIXES:
+        return []
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:
+        return []
+    return [
+        os.path.join(folder, one)
+        for one in names
+        if os.path.splitext(one)[0] == stem and os.path.splitext(one)[1].lower() in RAW_SUFFIXES
+    ]
+
+
+def write_sidecar(
+    store: Store, path: str, keywords: Sequence[Keyword], *, dry_run: bool = False
+) -> SidecarOutcome:
+    """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone."""
+    try:
+        now, seen = _read(path)
+        after = tagged(now, keywords) if now is not None or keywords else None
+        if after is None or after == now:
+            return SidecarOutcome(path, "unchanged")
+        if not dry_run:
+            before = _before(store, path, now)
+            store.put_sidecar(path, before, hashlib.sha256(after).digest())
+            _replace(path, after, seen)
+    except LabelwiseError as error:
+        return SidecarOutcome(path, "left alone", str(error))
+    return SidecarOutcome(path, "written")
+
+
+def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> SidecarOutcome:
+    """Take our entries out of a side-car; one that we did not write is left alone."""
+    try:
+        now, seen = _read(path)
+        kept = store.sidecar(path)
+        if now is None or kept is None:
+            return SidecarOutcome(path, "left alone", "it is gone" if now is None else "not ours")
+        before, digest = kept
+        ours = hashlib.sha256(now).digest() == digest
+        if not dry_run:
+            if ours and before is None:
+                _check_unchanged(path, seen)
+                os.unlink(path)
+            else:
+                _replace(path, before if ours and before is not None else untagged(now), seen)
+            store.forget_sidecar(path)
+    except LabelwiseError as error:
+        return SidecarOutcome(path, "left alone", str(error))
+    except OSError as error:
+        return SidecarOutcome(path, "left alone", error.strerror or str(error))
+    return SidecarOutcome(path, "undone")
+
+
+def _before(store: Store, path: str, now: bytes | None) -> bytes | None:
+    """Return what to put back one day: the bytes of before our first writing, if still true."""
+    kept = store.sidecar(path)
+    if kept is not None and now is not None and hashlib.sha256(now).digest() == kept[1]:
+        return kept[0]
+    return None if now is None else untagged(now)
+
+
+def _read(path: str) -> tuple[bytes | None, tuple[int, int] | None]:
+    try:
+        with open(path, "rb") as stream:
+            facts = os.fstat(stream.fileno())
+            return stream.read(), (facts.st_size, facts.st_mtime_ns)
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        raise LabelwiseError(f"it cannot be read ({error.strerror})") from None
+
+
+def _check_unchanged(path: str, seen: tuple[int, int] | None) -> None:
+    try:
+        facts = os.stat(path)
+        now = (facts.st_size, facts.st_mtime_ns)
+    except FileNotFoundError:
+        now = None
+    if now != seen:
+        raise LabelwiseError("another program changed it just now; try again")
+
+
+def _replace(path: str, data: bytes, seen: tuple[int, int] | None) -> None:
+    with replacing(Path(path)) as temporary:
+        temporary.write_bytes(data)
+        if seen is not None:
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        _check_unchanged(path, seen)

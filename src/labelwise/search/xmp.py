@@ -1,0 +1,366 @@
+"""Keywords in XMP side-cars: added to what is there, marked as ours, and taken out again exactly.
+
+A side-car is edited as bytes. The parser only says where its elements lie; nothing is written anew,
+so every byte that is not ours stays as another program wrote it. Our keywords go
+
+* into the lists that exist (``dc:subject``, ``lr:hierarchicalSubject``, ``digiKam:TagsList``),
+  unless they are there already, in which case they are not ours;
+* otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
+  label with its probability, model, date, and the lists it was added to.
+
+That note is what :func:`untagged` goes by: it removes those entries and the description.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.parsers import expat
+from xml.sax.saxutils import escape, quoteattr
+
+from labelwise.errors import DataError
+
+__all__ = ["Keyword", "keywords_in", "our_labels", "tagged", "untagged"]
+
+RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+OURS = "urn:labelwise:xmp:1.0:"
+CONTAINERS = ("Bag", "Seq", "Alt")
+LARGEST = 4 << 20
+DEEPEST = 64
+SPACE = b" \t\r\n"
+
+EMPTY = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/">
+ <rdf:RDF xmlns:rdf="{RDF}">
+ </rdf:RDF>
+</x:xmpmeta>
+<?xpacket end="w"?>
+""".encode()
+
+
+@dataclass(frozen=True)
+class Keyword:
+    """A label to be written, with where it comes from; ``parents`` lead from the top to it."""
+
+    label: str
+    probability: float
+    model: str
+    date: str
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _List:
+    """A list of keywords that photo programs read; ``separator`` stands between levels."""
+
+    prefix: str
+    name: str
+    space: str
+    container: str
+    separator: str | None
+
+    @property
+    def written(self) -> str:
+        return f"{self.prefix}:{self.name}"
+
+    @property
+    def property(self) -> str:
+        return f"{self.space} {self.name}"
+
+    def spelled(self, keyword: Keyword) -> str:
+        """Return a keyword as this list writes it: alone, or with all levels above it."""
+        if self.separator is None:
+            return keyword.label
+        return self.separator.join((*keyword.parents, keyword.label))
+
+
+LISTS = {
+    one.prefix: one
+    for one in (
+        _List("dc", "subject", "http://purl.org/dc/elements/1.1/", "Bag", None),
+        _List("lr", "hierarchicalSubject", "http://ns.adobe.com/lightroom/1.0/", "Bag", "|"),
+        _List("digiKam", "TagsList", "http://www.digikam.org/ns/1.0/", "Seq", "/"),
+    )
+}
+
+_Splice = tuple[int, int, bytes]  # from, to, what stands there instead
+
+
+@dataclass
+class _Element:
+    """An element and where its bytes lie: ``start`` to ``end``, inner bytes between the tags."""
+
+    name: str
+    start: int
+    inner_start: int
+    attributes: Mapping[str, str]
+    inner_end: int = 0
+    end: int = 0
+    text: str = ""
+    children: list["_Element"] = field(default_factory=list)
+
+    def find(self, *path: str) -> Iterator["_Element"]:
+        """Yield the descendants along a path of names."""
+        for child in self.children:
+            if child.name == path[0]:
+                if len(path) == 1:
+                    yield child
+                else:
+                    yield from child.find(*path[1:])
+
+
+def tagged(data: bytes | None, keywords: Sequence[Keyword]) -> bytes:
+    """Return a side-car with exactly these keywords of ours; ``None`` stands for no side-car."""
+    data = EMPTY if data is None else untagged(data)
+    if not keywords:
+        return data
+    rdf = _rdf(_parsed(data))
+    splices: list[_Splice] = []
+    written: dict[str, list[str]] = {}  # the labels that we put into each list
+    absent: list[str] = []
+    for prefix, kind in LISTS.items():
+        container = next(_containers(rdf, kind), None)
+        if container is None:
+            absent.append(prefix)
+            new = list(keywords)
+        else:
+            there = {item.text.strip() for item in container.find(f"{RDF} li")}
+            new = [one for one in keywords if kind.spelled(one) not in there]
+            splices += _into_list(data, container, [kind.spelled(one) for one in new])
+        written[prefix] = [one.label for one in new]
+    splices += _into_element(data, rdf, _description(rdf, keywords, written, absent))
+    result = _spliced(data, splices)
+    _parsed(result)  # a label may hold characters that XML has no way to write
+    return result
+
+
+def untagged(data: bytes) -> bytes:
+    """Return a side-car without what :func:`tagged` put there; others' bytes are unchanged.
+
+    Where another program has merged our description with its own, only our entries go.
+    """
+    rdf = _rdf(_parsed(data))
+    ours: list[_Element] = []
+    for note in _our_notes(rdf):
+        for prefix, kind in LISTS.items():
+            spelled = _field(note, prefix)
+            for container in _containers(rdf, kind) if spelled else ():
+                ours += [i for i in container.find(f"{RDF} li") if i.text.strip() == spelled][:1]
+    for description in rdf.find(f"{RDF} Description"):
+        tags = list(description.find(f"{OURS} tags"))
+        if not tags:
+            continue
+        emptied = [
+            prop
+            for kind in LISTS.values()
+            for prop in description.find(kind.property)
+            if all(item in ours for one in prop.children for item in one.children)
+        ]
+        whole = len(tags) + len(emptied) == len(description.children)
+        if whole and set(description.attributes) <= {f"{RDF} about"}:
+            ours.append(description)
+        else:
+            ours += [*tags, *emptied]
+    return _spliced(data, [(_with_space(data, one), one.end, b"") for one in _outermost(ours)])
+
+
+def our_labels(data: bytes) -> list[str]:
+    """Return the labels that we wrote to a side-car."""
+    return [_field(note, "label") for note in _our_notes(_rdf(_parsed(data)))]
+
+
+def keywords_in(data: bytes) -> dict[str, list[str]]:
+    """Return what stands in each list of keywords, by whomever it was written."""
+    rdf = _rdf(_parsed(data))
+    return {
+        kind.written: [
+            item.text.strip()
+            for container in _containers(rdf, kind)
+            for item in container.find(f"{RDF} li")
+        ]
+        for kind in LISTS.values()
+    }
+
+
+# Reading
+
+
+def _parsed(data: bytes) -> _Element:
+    """Return the tree of a side-car; what is no plain XML in UTF-8 is refused."""
+    if len(data) > LARGEST:
+        raise DataError(f"a side-car must have at most {LARGEST:,} bytes, got {len(data):,}")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError("a side-car must be UTF-8 to be edited, this one is not") from None
+    parser = expat.ParserCreate("utf-8", " ")
+    root = _Element("", 0, 0, {}, len(data), len(data))
+    stack = [root]
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        at = parser.CurrentByteIndex
+        if len(stack) > DEEPEST:
+            raise DataError(f"the elements of a side-car must be at most {DEEPEST} deep")
+        element = _Element(name, at, _tag_end(data, at), attributes)
+        stack[-1].children.append(element)
+        stack.append(element)
+
+    def end(_: str) -> None:
+        element, at = stack.pop(), parser.CurrentByteIndex
+        if data[element.inner_start - 2 : element.inner_start] == b"/>":
+            element.inner_end = element.end = element.inner_start
+        else:
+            element.inner_end, element.end = at, _tag_end(data, at)
+
+    def refuse(*_: object) -> None:
+        raise DataError("a side-car must not declare a document type")
+
+    def text(characters: str) -> None:
+        stack[-1].text += characters
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise DataError(f"the side-car is not well-formed XML: {error}") from None
+    return root
+
+
+def _tag_end(data: bytes, start: int) -> int:
+    """Return where the tag that begins at ``start`` ends; a > in quotes does not end it."""
+    at, quote = start, 0
+    while True:
+        byte = data[at]
+        if quote:
+            quote = 0 if byte == quote else quote
+        elif byte in b"\"'":
+            quote = byte
+        elif byte == ord(">"):
+            return at + 1
+        at += 1
+
+
+def _rdf(root: _Element) -> _Element:
+    for path in (("adobe:ns:meta/ xmpmeta", f"{RDF} RDF"), (f"{RDF} RDF",)):
+        for rdf in root.find(*path):
+            return rdf
+    raise DataError("the side-car holds no rdf:RDF element")
+
+
+def _containers(rdf: _Element, kind: "_List") -> Iterator[_Element]:
+    """Yield the bags of one list of keywords; what is no list there is refused."""
+    for prop in rdf.find(f"{RDF} Description", kind.property):
+        bags = [one for one in prop.children if one.name in (f"{RDF} {k}" for k in CONTAINERS)]
+        if not bags:
+            raise DataError(f"{kind.written} must be a list of keywords, it is something else")
+        yield bags[0]
+
+
+def _our_notes(rdf: _Element) -> Iterator[_Element]:
+    yield from rdf.find(f"{RDF} Description", f"{OURS} tags", f"{RDF} Bag", f"{RDF} li")
+
+
+def _field(note: _Element, name: str) -> str:
+    """Return a field of a note, in whichever of RDF's spellings it is written."""
+    for holder in (note, *note.find(f"{RDF} Description")):
+        if f"{OURS} {name}" in holder.attributes:
+            return holder.attributes[f"{OURS} {name}"]
+        for child in holder.find(f"{OURS} {name}"):
+            return child.text
+    return ""
+
+
+# Writing
+
+
+def _spliced(data: bytes, splices: Sequence[_Splice]) -> bytes:
+    for start, end, new in sorted(splices, key=lambda splice: -splice[0]):
+        data = data[:start] + new + data[end:]
+    return data
+
+
+def _outermost(elements: Sequence[_Element]) -> list[_Element]:
+    """Return the elements that lie in no other of them."""
+    kept: list[_Element] = []
+    for element in sorted(elements, key=lambda one: (one.start, -one.end)):
+        if not kept or element.start >= kept[-1].end:
+            kept.append(element)
+    return kept
+
+
+def _with_space(data: bytes, element: _Element) -> int:
+    """Return where the white space before an element starts."""
+    start = element.start
+    while start and data[start - 1] in SPACE:
+        start -= 1
+    return start
+
+
+def _raw_name(data: bytes, element: _Element) -> str:
+    """Return an element's name as it is written, prefix included."""
+    tag = data[element.start + 1 : element.inner_start]
+    end = next(at for at, byte in enumerate(tag) if byte in SPACE + b"/>")
+    return tag[:end].decode()
+
+
+def _into_list(data: bytes, container: _Element, names: Sequence[str]) -> list[_Splice]:
+    """Return the splices that append items to a list, indented as its last one."""
+    if not names:
+        return []
+    raw = _raw_name(data, container)
+    item = f"{raw.rpartition(':')[0]}:li".lstrip(":")
+    items = list(container.find(f"{RDF} li"))
+    indent = data[_with_space(data, items[-1]) : items[-1].start].decode() if items else ""
+    text = "".join(f"{indent}<{item}>{escape(name)}</{item}>" for name in names).encode()
+    if items:
+        return [(items[-1].end, items[-1].end, text)]
+    return _into_element(data, container, text)
+
+
+def _into_element(data: bytes, element: _Element, text: bytes) -> list[_Splice]:
+    """Return the splices that put text behind the last child of an element."""
+    if element.inner_start != element.end:
+        at = element.children[-1].end if element.children else element.inner_start
+        return [(at, at, text)]
+    name = _raw_name(data, element).encode()
+    opened = data[element.start : element.end - 2].rstrip(SPACE) + b">"
+    return [(element.start, element.end, opened + text + b"</" + name + b">")]
+
+
+def _description(
+    rdf: _Element,
+    keywords: Sequence[Keyword],
+    written: Mapping[str, Sequence[str]],
+    absent: Sequence[str],
+) -> bytes:
+    """Return our own description: the lists that were absent, and the note of what is ours."""
+    about = next(
+        (one.attributes.get(f"{RDF} about", "") for one in rdf.find(f"{RDF} Description")), ""
+    )
+    declared = "".join(f'\n    xmlns:{prefix}="{LISTS[prefix].space}"' for prefix in absent)
+    lines = [
+        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(about)}'
+        f'\n    xmlns:labelwise="{OURS}"{declared}>'
+    ]
+    for kind in (LISTS[prefix] for prefix in absent):
+        items = "".join(f"<rdf:li>{escape(kind.spelled(one))}</rdf:li>" for one in keywords)
+        bag = f"<rdf:{kind.container}>{items}</rdf:{kind.container}>"
+        lines.append(f"   <{kind.written}>{bag}</{kind.written}>")
+    lines.append("   <labelwise:tags><rdf:Bag>")
+    for one in keywords:
+        facts = {
+            "label": one.label,
+            "probability": f"{one.probability:.4f}",
+            "model": one.model,
+            "date": one.date,
+        }
+        for prefix, kind in LISTS.items():
+            if one.label in written[prefix]:
+                facts[prefix] = kind.spelled(one)
+        inner = "".join(
+            f"<labelwise:{key}>{escape(value)}</labelwise:{key}>" for key, value in facts.items()
+        )
+        lines.append(f'    <rdf:li rdf:parseType="Resource">{inner}</rdf:li>')
+    lines.append("   </rdf:Bag></labelwise:tags>\n  </rdf:Description>")
+    return "\n".join(lines).encode()

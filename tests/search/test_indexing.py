@@ -1,0 +1,213 @@
+"""Oracle: what Predictor.predict says of the same files, and the file system itself."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from search_setup import picture, save_model
+
+from labelwise.errors import LabelwiseError
+from labelwise.predictor import Predictor
+from labelwise.search import Index
+
+
+def counts(changes):
+    return {name: value for name, value in vars(changes).items() if value}
+
+
+def logits_by_path(index):
+    """Return the stored logits of each present file."""
+    rows = range(len(index))
+    columns = np.stack([index.store.column(k) for k in range(len(index.space))], axis=1)
+    return {
+        path: columns[row] for row, paths in index.store.paths_of(rows).items() for path in paths
+    }
+
+
+def assert_right(index, root, model):
+    """Every photo below ``root`` is there once, with the logits the model gives it."""
+    expected = sorted(str(path) for path in root.rglob("*.png"))
+    found = logits_by_path(index)
+    assert sorted(found) == expected
+    scored = Predictor.load(model).predict(expected)
+    for path, logits in zip(expected, scored.logits.numpy(), strict=True):
+        np.testing.assert_allclose(found[path], logits, atol=1e-5)
+
+
+def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
+    assert counts(update()) == {"new": 12}
+    index = Index(update.folder)
+    assert_right(index, photos, model)
+    assert index.store.contents_of([0])[0].width == 32
+
+
+def test_nothing_changed_costs_nothing(update, monkeypatch):
+    update()
+    monkeypatch.setattr("labelwise.search.indexing.score", None)
+    monkeypatch.setattr("labelwise.search.indexing._read", None)
+    assert counts(update()) == {"unchanged": 12}
+
+
+def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photos, model):
+    update()
+    shutil.move(photos / "0.png", photos / "2023" / "holiday.png")
+    shutil.move(photos / "2024", photos / "2025")
+    shutil.copy(photos / "3.png", photos / "copy.png")
+    assert counts(update()) == {"unchanged": 7, "copied": 6, "missing": 5}
+    index = Index(update.folder)
+    assert len(index) == 12
+    assert_right(index, photos, model)
+
+
+def test_an_edited_photo_is_scored_again_and_keeps_what_was_said_of_it(update, photos, model):
+    update()
+    index = Index(update.folder)
+    row = index.store.row_of(str(photos / "0.png"))
+    index.correct(row, {"dog": "present"}, who="Anna")
+    picture(photos / "0.png", 99)
+    assert counts(update()) == {"unchanged": 11, "changed": 1}
+    index = Index(update.folder)
+    assert_right(index, photos, model)
+    after = index.store.row_of(str(photos / "0.png"))
+    assert after != row
+    assert [(c.label, c.state, c.who) for c in index.store.corrections(row=after)] == [
+        ("dog", "present", "Anna")
+    ]
+
+
+def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_path, monkeypatch):
+    update()
+    shutil.move(photos / "2023", tmp_path / "elsewhere")
+    assert counts(update()) == {"unchanged": 8, "missing": 4}
+    index = Index(update.folder)
+    assert len(index.store.dead_rows()) == 4
+    shutil.move(tmp_path / "elsewhere", photos / "2023")
+    monkeypatch.setattr("labelwise.search.indexing.score", None)
+    assert counts(update()) == {"unchanged": 12}
+    assert not len(Index(update.folder).store.dead_rows())
+
+
+@pytest.mark.parametrize("how", ["emptied", "removed"])
+def test_a_root_that_is_empty_or_gone_changes_nothing(update, photos, how):
+    update()
+    shutil.rmtree(photos)
+    if how == "emptied":
+        photos.mkdir()
+    changes = update()
+    assert "is its disk mounted" in changes.refused[0]
+    assert changes.missing == 0
+    assert not len(Index(update.folder).store.dead_rows())
+
+
+def test_missing_files_are_forgotten_only_when_asked(update, photos):
+    update()
+    (photos / "0.png").unlink()
+    assert counts(update()) == {"unchanged": 11, "missing": 1}
+    assert Index(update.folder).store.count_files() == {"ok": 11, "missing": 1}
+    assert update(forget_missing=True).forgotten == 1
+    assert Index(update.folder).store.count_files() == {"ok": 11}
+
+
+def test_unreadable_files_are_remembered_until_they_change(update, photos, monkeypatch):
+    (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    assert counts(update()) == {"new": 12, "failed": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr("labelwise.search.indexing._read", None)
+        assert counts(update()) == {"unchanged": 13}
+    picture(photos / "broken.jpg", 50)
+    assert counts(update()) == {"unchanged": 12, "new": 1}
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_photos(update, photos, monkeypatch):
+    """Permissions do not bind the user root, so the refusal is made here."""
+    update()
+    listing = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).endswith("2023"):
+            raise PermissionError(13, "Permission denied")
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    changes = update()
+    assert changes.missing == 0
+    assert changes.unlisted == [str(photos / "2023")]
+
+
+def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
+    picture(photos / "hidden" / ".secret.png", 20)
+    picture(photos / "@eaDir" / "thumb.png", 21)
+    odd = [photos / "caf\u00e9.png", photos / "cafe\u0301.png", photos / "UPPER.PNG"]
+    for seed, path in enumerate(odd):
+        picture(path, 30 + seed)
+    raw = os.fsencode(photos) + b"/caf\xe9.png"
+    os.link(os.fsencode(odd[0]), raw)  # a name that is not Unicode
+    (photos / "loop").symlink_to(photos)
+    os.mkfifo(photos / "pipe.png")
+    assert counts(update()) == {"new": 15, "copied": 1}
+    paths = Index(update.folder).store.paths_of(range(15))
+    assert os.fsdecode(raw) in [path for found in paths.values() for path in found]
+    assert counts(update()) == {"unchanged": 16}
+
+
+def test_turned_photos_have_the_size_and_time_people_see(update, photos):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif.get_ifd(0x8769)[0x9003] = "2024:05:01 12:30:00"
+    Image.new("RGB", (40, 20), "red").save(photos / "turned.jpg", exif=exif)
+    update()
+    index = Index(update.folder)
+    content = index.store.contents_of([index.store.row_of(str(photos / "turned.jpg"))])
+    (facts,) = content.values()
+    assert (facts.width, facts.height, facts.taken) == (20, 40, "2024-05-01T12:30:00")
+
+
+def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
+    update()
+    before = np.exp(Index(update.folder).odds(2).log_p.values)
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    text = (other / "model.json").read_text()
+    platt = '{"kind": "platt", "link": null, "slope": [1, 1, 1, 1], "offset": [3, 3, 3, 3], '
+    (other / "model.json").write_text(
+        text.replace('{\n    "kind": "sigmoid"\n  }', platt + '"limit": 100.0}')
+    )
+    monkeypatch.setattr("labelwise.search.indexing.score", None)
+    update(model=other)
+    after = np.exp(Index(update.folder).odds(2).log_p.values)
+    odds = before / (1 - before) * np.exp(3)
+    np.testing.assert_allclose(after, odds / (1 + odds), rtol=1e-5)
+
+
+def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tmp_path):
+    update()
+    index = Index(update.folder)
+    index.correct(index.store.row_of(str(photos / "3.png")), {"cat": "absent"})
+    other = save_model(tmp_path / "other", seed=1)
+    with pytest.raises(LabelwiseError, match="--rebuild"):
+        update(model=other)
+    assert counts(update(model=other, rebuild=True)) == {"new": 12}
+    index = Index(update.folder)
+    assert_right(index, photos, other)
+    row = index.store.row_of(str(photos / "3.png"))
+    assert [(c.label, c.state) for c in index.store.corrections(row=row)] == [("cat", "absent")]
+    assert not (update.folder / "before-rebuild").exists()
+
+
+def test_only_one_process_writes_at_a_time(update):
+    from labelwise.files import locked
+
+    update()
+    with locked(update.folder, "busy"), pytest.raises(LabelwiseError, match="another process"):
+        update()
+
+
+def test_what_is_missing_is_said(update, tmp_path):
+    with pytest.raises(LabelwiseError, match="needs a model"):
+        update(model=None)
+    with pytest.raises(LabelwiseError, match="is not a folder"):
+        update(tmp_path / "nowhere")
+    with pytest.raises(LabelwiseError, match="not an index"):
+        Index(tmp_path)

@@ -1,0 +1,120 @@
+"""Oracles: the bytes of the side-cars before, and an independent reading of the written ones."""
+
+import os
+
+import pytest
+from test_xmp import drawn_sidecar, subjects
+
+from labelwise.decide import Threshold
+from labelwise.search import Index
+from labelwise.search.tagging import (
+    promised_rule,
+    raw_partners,
+    sidecar_of,
+    tags_of,
+    undo_sidecar,
+    write_sidecar,
+)
+from labelwise.search.xmp import Keyword, keywords_in
+
+DOG = [Keyword("dog", 0.9, "m", "2026-01-01")]
+
+
+@pytest.fixture
+def store(update):
+    update()
+    return Index(update.folder).store
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_undo_puts_back_every_byte(store, tmp_path, seed):
+    path = tmp_path / "a.jpg.xmp"
+    before = drawn_sidecar(seed)
+    path.write_bytes(before)
+    path.chmod(0o640)
+    assert write_sidecar(store, str(path), DOG).state == "written"
+    assert "dog" in subjects(path.read_bytes())
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert write_sidecar(store, str(path), DOG).state == "unchanged"
+    assert undo_sidecar(store, str(path)).state == "undone"
+    assert path.read_bytes() == before
+
+
+def test_a_sidecar_that_was_not_there_is_removed_again(store, tmp_path):
+    path = str(tmp_path / "a.jpg.xmp")
+    assert write_sidecar(store, path, DOG, dry_run=True).state == "written"
+    assert not os.path.exists(path)
+    write_sidecar(store, path, DOG)
+    assert store.sidecars() == [path]
+    undo_sidecar(store, path)
+    assert not os.path.exists(path)
+    assert store.sidecars() == []
+
+
+def test_what_others_changed_since_stays(store, tmp_path):
+    path = tmp_path / "a.jpg.xmp"
+    write_sidecar(store, str(path), DOG)
+    path.write_bytes(path.read_bytes().replace(b"<rdf:li>dog", b"<rdf:li>Anna</rdf:li><rdf:li>dog"))
+    assert undo_sidecar(store, str(path)).state == "undone"
+    assert keywords_in(path.read_bytes())["dc:subject"] == ["Anna"]
+
+
+def test_what_cannot_be_edited_is_left_alone_and_named(store, tmp_path):
+    path = tmp_path / "a.jpg.xmp"
+    path.write_bytes(b"<x:xmpmeta broken")
+    outcome = write_sidecar(store, str(path), DOG)
+    assert outcome.state == "left alone"
+    assert "well-formed" in outcome.reason
+    assert path.read_bytes() == b"<x:xmpmeta broken"
+
+
+def test_a_sidecar_that_changes_while_it_is_edited_is_left_alone(store, tmp_path, monkeypatch):
+    import labelwise.search.tagging as tagging
+
+    path = tmp_path / "a.jpg.xmp"
+    path.write_bytes(drawn_sidecar(1))
+    real = tagging.tagged
+
+    def slow(data, keywords):
+        path.write_bytes(drawn_sidecar(2))
+        return real(data, keywords)
+
+    monkeypatch.setattr(tagging, "tagged", slow)
+    outcome = write_sidecar(store, str(path), DOG)
+    assert outcome.state == "left alone"
+    assert "just now" in outcome.reason
+    assert path.read_bytes() == drawn_sidecar(2)
+
+
+def test_names_of_sidecars(tmp_path):
+    for name in ("a.jpg", "b.jpg", "B.XMP", "c.jpg", "c.jpg.xmp", "c.xmp", "d.JPG", "d.CR2"):
+        (tmp_path / name).touch()
+    assert sidecar_of(str(tmp_path / "a.jpg")).endswith("a.jpg.xmp")
+    assert sidecar_of(str(tmp_path / "b.jpg")).endswith("B.XMP")
+    assert sidecar_of(str(tmp_path / "c.jpg")).endswith("c.jpg.xmp")
+    assert raw_partners(str(tmp_path / "d.JPG")) == [str(tmp_path / "d.CR2")]
+    assert raw_partners(str(tmp_path / "d.CR2")) == []
+
+
+def test_tags_are_the_sets_of_the_rule(update):
+    update()
+    index = Index(update.folder)
+    index.correct(3, {"dog": "present", "beach": "absent"})
+    for row, keywords in tags_of(index, Threshold(0.4)):
+        sets = index.sets(slice(row, row + 1), Threshold(0.4))[0]
+        names = {name for name, given in zip(index.space.names, sets, strict=True) if given}
+        assert {one.label for one in keywords} == names
+        assert [one.probability for one in keywords] == sorted(
+            (one.probability for one in keywords), reverse=True
+        )
+        if row == 3:
+            assert keywords[0].label == "dog"
+            assert "beach" not in names
+
+
+def test_tags_can_be_promised(update):
+    update()
+    rule, promise = promised_rule(Index(update.folder), 0.3, 0.9)
+    assert promise.what == "tags"
+    assert promise.observed >= 0.7
+    assert rule is not None
