@@ -18,9 +18,13 @@ from labelwise.cli import (
     decide,
     demo,
     evaluate,
+    index,
+    label,
     methods,
     predict,
     reproduce,
+    search,
+    tag,
     train,
 )
 from labelwise.cli.text import complain
@@ -46,6 +50,11 @@ for verb in (
     calibrate.calibrate,
     decide.decide,
     predict.predict,
+    index.index,
+    search.search,
+    label.review,
+    label.label,
+    tag.tag,
     reproduce.reproduce,
     methods.methods,
 ):

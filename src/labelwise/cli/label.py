@@ -1,0 +1,84 @@
+"""``labelwise label`` and ``labelwise review``: what people say of photos, and what to ask them."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from labelwise.cli.index import IndexFolder
+
+__all__ = ["label", "review"]
+
+
+def label(
+    folder: IndexFolder,
+    photo: Annotated[Path, typer.Argument(help="A photo of the index.")],
+    labels: Annotated[
+        list[str],
+        typer.Argument(help="dog: it is there. -beach: it is not. '?cat': cannot be told."),
+    ],
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Withdraw what was said of these labels.")
+    ] = False,
+    who: Annotated[str | None, typer.Option(help="Who says so. Default: the user.")] = None,
+) -> None:
+    """Record which labels a photo carries and which it does not.
+
+    The photo's own probabilities become certain, the label's link is fitted anew, and nothing
+    that was said before is lost. Write -- before the photo if a label starts with a dash.
+    """
+    from labelwise.cli.text import say
+    from labelwise.search import Index
+    from labelwise.search.store import Fact
+
+    index = Index(folder)
+    row = index.require(photo)
+    states: dict[str, Fact] = {}
+    for text in labels:
+        name = text.lstrip("-?!")
+        sign = text[: len(text) - len(name)]
+        states[name] = "absent" if sign in ("-", "!") else "unknown" if sign == "?" else "present"
+        if undo:
+            states[name] = "withdrawn"
+    index.correct(row, states, who=who)
+    for name, state in states.items():
+        chance = index.probability(row, name)
+        say(f"{name}: {'withdrawn' if undo else state}; probability now {chance:.2f}")
+
+
+def review(
+    folder: IndexFolder,
+    by: Annotated[
+        Literal["uncertain", "missing", "wrong", "value"],
+        typer.Option(help="What makes a question worth asking."),
+    ] = "value",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many.")] = 20,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", help="Only this label; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """List the questions about single labels of photos that are most worth a person's minute.
+
+    uncertain: hardest to guess. missing: likely, but not given. wrong: given, but unlikely.
+    value: most likely to change a photo's labels.
+    """
+    import json
+
+    from labelwise.cli.text import say, show_table
+    from labelwise.search import Index, questions
+
+    index = Index(folder)
+    asked = questions(index, by, count, labels)
+    paths = index.store.paths_of(question.row for question in asked)
+    if as_json:
+        for one in asked:
+            facts = {"label": one.label, "probability": one.probability, "given": one.given}
+            say(json.dumps({"path": paths[one.row][0], **facts, "worth": one.worth}))
+        return
+    rows = [
+        (paths[one.row][0], one.label, f"{one.probability:.2f}", "yes" if one.given else "no")
+        for one in asked
+    ]
+    show_table(("photo", "label", "probability", "given"), rows)
+    say(f"answer with: labelwise label {folder} PHOTO LABEL, -LABEL or '?LABEL'")

@@ -1,0 +1,124 @@
+"""``labelwise search``: photos of an index by labels wanted and unwanted, or by likeness."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from labelwise.cli.index import IndexFolder
+
+if TYPE_CHECKING:
+    from labelwise.search.answering import Found, Hit
+
+__all__ = ["search"]
+
+
+def search(
+    folder: IndexFolder,
+    query: Annotated[
+        str | None, typer.Argument(help="As in 'dog, -beach'. Write it in quotation marks.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many photos.")] = 50,
+    at_least: Annotated[
+        float, typer.Option(help="Only photos of at least this probability, such as 0.8.")
+    ] = 0.0,
+    wrong_at_most: Annotated[
+        float | None,
+        typer.Option(help="Promise that at most this share of the list is wrong, such as 0.1."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of that promise.")] = 0.95,
+    like: Annotated[
+        Path | None, typer.Option(help="Find photos that look like this one of the index.")
+    ] = None,
+    sort: Annotated[
+        Literal["score", "date"], typer.Option(help="Most probable first, or newest first.")
+    ] = "score",
+    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    paths_only: Annotated[
+        bool, typer.Option("--paths-only", help="One path per line, nothing else.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with the photos, which works offline.")
+    ] = None,
+    unreadable: Annotated[
+        bool, typer.Option("--unreadable", help="List the files that could not be read.")
+    ] = False,
+) -> None:
+    """Find photos by labels, with the probability that each one answers.
+
+    'dog, -beach' finds photos with a dog and without a beach. Write -- before a query that starts
+    with a dash.
+    """
+    from labelwise.cli.text import say, show_table
+    from labelwise.errors import SettingsError
+    from labelwise.retrieval import Query
+    from labelwise.search import Index
+    from labelwise.search.answering import answer, nearest_photos
+
+    if sum((query is not None, like is not None, unreadable)) != 1:
+        raise SettingsError("give a query such as 'dog, -beach', or --like PHOTO, or --unreadable")
+    index = Index(folder)
+    if unreadable:
+        show_table(("file", "reason"), index.store.unreadable())
+        return
+    if like is not None:
+        row = index.require(like)
+        copies, similar = nearest_photos(index, row, top)
+        _show([*copies, *similar], as_json, paths_only, "likeness")
+        return
+    found = answer(
+        index,
+        Query.parse(query or "", index.space),
+        top=top,
+        at_least=at_least,
+        wrong_at_most=wrong_at_most,
+        confidence=confidence,
+        sort=sort,
+    )
+    if count:
+        say(_counted(found))
+        return
+    _show(found.hits, as_json, paths_only, "probability")
+    if html is not None:
+        from labelwise.report.contact_sheet import write_contact_sheet
+
+        write_contact_sheet(html, found)
+    if not as_json and not paths_only:
+        say(_counted(found))
+        if html is not None:
+            say(f"the page: {html}")
+
+
+def _counted(found: "Found") -> str:
+    text = (
+        f"about {found.expected:,.1f} of {found.photos:,} photos answer {found.query} "
+        f"({found.low:,.1f} to {found.high:,.1f})"
+    )
+    if found.above is not None:
+        text += f"; {found.above:,} are above the cut"
+    if found.promise is not None and found.promise.promise is not None:
+        text += f"; {found.promise.promise}"
+    return text
+
+
+def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, word: str) -> None:
+    from labelwise.cli.text import say, show_table
+
+    if paths_only:
+        for hit in hits:
+            say(hit.paths[0])
+        return
+    if as_json:
+        for hit in hits:
+            facts: dict[str, Any] = {"path": hit.paths[0], word: hit.probability}
+            facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
+            say(json.dumps(facts))
+        return
+    rows = []
+    for hit in hits:
+        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.reasons.items())
+        rows.append((f"{hit.probability:.3f}", hit.paths[0], why, (hit.taken or "")[:10]))
+    show_table((word, "photo", "why", "taken"), rows)

@@ -1,0 +1,77 @@
+"""``labelwise tag``: labels written to side-cars beside the photos, and taken out again."""
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from labelwise.cli.index import IndexFolder
+
+__all__ = ["tag"]
+
+SHOWN = 20
+
+
+def tag(
+    folder: IndexFolder,
+    xmp: Annotated[
+        bool, typer.Option("--xmp", help="Write XMP side-cars (the only kind there is).")
+    ] = False,
+    wrong_at_most: Annotated[
+        float | None,
+        typer.Option(help="Promise that at most this share of the tags is wrong, such as 0.05."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of the promise.")] = 0.95,
+    undo: Annotated[bool, typer.Option("--undo", help="Take out all that we wrote.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
+    ] = False,
+) -> None:
+    """Write the labels of photos as keywords beside them, for other photo programs.
+
+    Keywords are added to dc:subject, lr:hierarchicalSubject and digiKam:TagsList; what is there
+    stays, byte for byte, and what is ours is marked, so that --undo takes out exactly that.
+    Photos themselves are never written.
+    """
+    from labelwise.cli.text import complain, say
+    from labelwise.errors import SettingsError
+    from labelwise.progress import make_watch
+    from labelwise.search import Index
+    from labelwise.search.tagging import (
+        promised_rule,
+        raw_partners,
+        sidecar_of,
+        tags_of,
+        undo_sidecar,
+        write_sidecar,
+    )
+
+    if not xmp and not undo:
+        raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")
+    if undo and wrong_at_most is not None:
+        raise SettingsError("--wrong-at-most does not apply to --undo")
+    index = Index(folder)
+    watch = make_watch()
+    outcomes = []
+    if undo:
+        places = index.store.sidecars()
+        outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
+    else:
+        rule = index.spec.made_rule
+        if wrong_at_most is not None:
+            rule, promise = promised_rule(index, wrong_at_most, confidence)
+            say(str(promise))
+        watch.start("tagging", len(index))
+        for row, keywords in tags_of(index, rule):
+            for photo in index.store.paths_of([row])[row]:
+                for place in dict.fromkeys(map(sidecar_of, [photo, *raw_partners(photo)])):
+                    outcomes.append(write_sidecar(index.store, place, keywords, dry_run=dry_run))
+            watch.advance(1)
+        watch.finish()
+    for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
+        complain(f"{outcome.path} is left alone: {outcome.reason}")
+    counts = Counter(outcome.state for outcome in outcomes)
+    words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
+    say(f"side-cars: {words}{' (dry run, nothing was written)' if dry_run else ''}")
+    if counts["left alone"]:
+        raise typer.Exit(1)

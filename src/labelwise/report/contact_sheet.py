@@ -1,0 +1,84 @@
+"""A contact sheet: the photos that answer a query, with their probabilities and the reasons.
+
+One HTML file that holds its pictures and works offline.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from labelwise.data.decode import decode
+from labelwise.errors import LabelwiseError
+from labelwise.files import replacing
+from labelwise.markup import Markup, document, tag
+from labelwise.plain import for_terminal
+from labelwise.search.answering import Found, Hit
+
+__all__ = ["contact_sheet", "write_contact_sheet"]
+
+SIDE = 320
+LARGEST = 256 << 20
+
+
+def write_contact_sheet(path: Path, found: Found) -> None:
+    """Write the page of an answer."""
+    with replacing(path) as temporary:
+        temporary.write_text(contact_sheet(found), encoding="utf-8")
+
+
+def contact_sheet(found: Found) -> str:
+    """Return the page of an answer as text."""
+    lead = (
+        f"About {found.expected:,.1f} of {found.photos:,} photos answer this query "
+        f"({found.low:,.1f} to {found.high:,.1f}). Each probability is the model's, calibrated on "
+        "photos it was not trained on."
+    )
+    notes = []
+    if found.promise is not None and found.promise.promise is not None:
+        notes.append(tag("p", f"{str(found.promise.promise).capitalize()}.", class_="note"))
+    shown = f"The {len(found.hits)} most probable" if found.hits else "No photo"
+    if found.above is not None:
+        shown += f" of {found.above:,} above the cut"
+    content = tag(
+        "section",
+        tag("h2", shown),
+        *notes,
+        tag("ul", *(_figures(found.hits)), class_="sheet"),
+        id="photos",
+    )
+    return document(f"Photos: {found.query}", lead, [("photos", "Photos", content)])
+
+
+def _figures(hits: Iterable[Hit]) -> Iterable[Markup]:
+    for hit in hits:
+        name = for_terminal(hit.paths[0])
+        why = ", ".join(f"{label} {chance:.2f}" for label, chance in hit.reasons.items())
+        picture = _thumbnail(hit.paths[0])
+        image = (
+            tag("p", "The file cannot be read now.", class_="note")
+            if picture is None
+            else tag("img", src=picture, alt=f"{name}: {why}", loading="lazy")
+        )
+        caption = tag(
+            "figcaption",
+            tag("strong", f"{hit.probability:.1%}"),
+            tag("span", why),
+            tag("small", Path(name).name, title=name),
+        )
+        yield tag("li", tag("figure", image, caption))
+
+
+def _thumbnail(path: str) -> str | None:
+    """Return a small picture without any of the file's metadata, as a data address."""
+    try:
+        with open(path, "rb") as stream:
+            image = decode(stream.read(LARGEST), path, SIDE)
+    except (OSError, LabelwiseError):
+        return None
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    buffer = BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode('ascii')}"

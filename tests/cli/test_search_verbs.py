@@ -1,0 +1,164 @@
+"""The commands a person types: index, search, label, review, tag. Oracle: numpy over the logits."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from search_setup import LABELS, picture, save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import LabelwiseError
+from labelwise.search import Index
+
+
+def labelwise(*arguments):
+    """Run the command and return what it printed; an error is raised as it is."""
+    result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    return result.output, result.exit_code
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A library of twenty photos and its index, made by the command."""
+    home = tmp_path_factory.mktemp("library")
+    model = save_model(home / "run")
+    for number in range(20):
+        picture(home / "photos" / f"{number:02d}.png", number)
+    shutil.copy(home / "photos" / "00.png", home / "photos" / "copy of 00.png")
+    output, status = labelwise(
+        "index", home / "photos", "--model", model, "-o", home / "photos.index"
+    )
+    assert status == 0
+    assert "20 new, 1 moved or copied" in output
+    return home
+
+
+def joint(index, wanted, unwanted):
+    logits = np.stack([index.store.column(k) for k in range(len(LABELS))], axis=1).astype(float)
+    probs = 1 / (1 + np.exp(-logits))
+    columns = [probs[:, LABELS.index(name)] for name in wanted]
+    return np.prod(columns + [1 - probs[:, LABELS.index(name)] for name in unwanted], axis=0)
+
+
+def lines(*arguments):
+    output, status = labelwise(*arguments)
+    assert status == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_a_search_gives_the_most_probable_photos_first(library):
+    index = Index(library / "photos.index")
+    expected = joint(index, ["dog"], ["beach"])
+    found = lines("search", index.folder, "dog, -beach", "--json", "--top", "5")
+    order = np.argsort(-expected, kind="stable")[:5]
+    np.testing.assert_allclose([one["probability"] for one in found], expected[order], rtol=1e-5)
+    paths = index.store.paths_of(order.tolist())
+    assert [one["path"] for one in found] == [paths[row][0] for row in order.tolist()]
+    assert set(found[0]["labels"]) == {"dog", "beach"}
+
+
+def test_counts_come_with_an_interval(library):
+    index = Index(library / "photos.index")
+    probs = joint(index, ["dog"], [])
+    output, _ = labelwise("search", index.folder, "dog", "--count")
+    spread = 1.96 * np.sqrt((probs * (1 - probs)).sum())
+    assert f"about {probs.sum():,.1f} of 20 photos" in output
+    assert f"({probs.sum() - spread:,.1f} to" in output
+
+
+def test_cuts_and_paths(library):
+    index = Index(library / "photos.index")
+    probs = joint(index, ["dog"], [])
+    cut = float(np.median(probs)) + 1e-9
+    output, _ = labelwise("search", index.folder, "dog", "--at-least", cut, "--paths-only")
+    assert len(output.splitlines()) == int((probs >= cut).sum())
+    with pytest.raises(LabelwiseError, match="between 0 and 1"):
+        labelwise("search", index.folder, "dog", "--at-least", "80")
+
+
+def test_a_promised_list_says_what_it_promises(library):
+    output, status = labelwise(
+        "search", library / "photos.index", "--wrong-at-most", "0.4", "--", "-beach"
+    )
+    assert status == 0
+    assert "promised with 95% confidence: at least 60.0%" in output
+    with pytest.raises(LabelwiseError, match="no list can be promised for dog, cat, row"):
+        labelwise("search", library / "photos.index", "dog, cat, row", "--wrong-at-most", "0.001")
+
+
+def test_likeness_tells_copies_from_similar_photos(library):
+    found = lines(
+        *("search", library / "photos.index", "--like", library / "photos" / "00.png"),
+        *("--json", "--top", "3"),
+    )
+    assert found[0]["path"].endswith("copy of 00.png")
+    assert found[0]["likeness"] == 1
+    assert len(found) == 4
+
+
+def test_the_page_holds_its_pictures(library, tmp_path):
+    page = tmp_path / "page.html"
+    labelwise("search", library / "photos.index", "dog", "--html", page, "--top", "4")
+    text = page.read_text()
+    assert text.count("data:image/jpeg;base64,") == 4
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert "of 20 photos answer this query" in text
+
+
+def test_label_review_and_undo(library, tmp_path):
+    folder = tmp_path / "photos.index"
+    shutil.copytree(library / "photos.index", folder)
+    photo = library / "photos" / "05.png"
+    output, _ = labelwise("label", folder, photo, "--", "dog", "-beach", "?cat")
+    assert "dog: present; probability now 1.00" in output
+    assert "beach: absent; probability now 0.00" in output
+    first = lines("search", folder, "dog, -beach", "--json", "--top", "1")
+    assert first[0]["path"] == str(photo)
+    assert first[0]["probability"] == 1
+    asked = lines("review", folder, "--json", "--count", "9", "--by", "uncertain")
+    assert len(asked) == 9
+    assert not [one for one in asked if one["path"] == str(photo) and one["label"] != "row"]
+    labelwise("label", folder, photo, "--undo", "--", "dog", "beach", "cat")
+    assert Index(folder).store.corrections() == []
+    with pytest.raises(LabelwiseError, match="did you mean 'dog'"):
+        labelwise("label", folder, photo, "doog")
+    with pytest.raises(LabelwiseError, match="is not in"):
+        labelwise("label", folder, tmp_path / "other.png", "dog")
+
+
+def test_tags_are_written_and_undone(library, tmp_path):
+    shutil.copytree(library / "photos", tmp_path / "photos")
+    folder = tmp_path / "photos.index"
+    labelwise("index", tmp_path / "photos", "--model", library / "run", "-o", folder)
+    before = sorted(path.name for path in (tmp_path / "photos").iterdir())
+    output, _ = labelwise("tag", folder, "--xmp", "--dry-run")
+    assert "nothing was written" in output
+    assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
+    labelwise("tag", folder, "--xmp")
+    assert list((tmp_path / "photos").glob("*.png.xmp"))
+    labelwise("tag", folder, "--undo")
+    assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
+    with pytest.raises(LabelwiseError, match="say where the labels go"):
+        labelwise("tag", folder)
+
+
+def test_wrong_input_is_told(library, tmp_path):
+    with pytest.raises(LabelwiseError, match="is not an index"):
+        labelwise("search", tmp_path, "dog")
+    with pytest.raises(LabelwiseError, match="give a query"):
+        labelwise("search", library / "photos.index")
+    with pytest.raises(LabelwiseError, match="unknown label 'dgo'; did you mean 'dog'"):
+        labelwise("search", library / "photos.index", "dgo")
+
+
+def test_unreadable_files_are_listed_with_their_reasons(library, tmp_path):
+    picture(tmp_path / "photos" / "good.png", 1)
+    (tmp_path / "photos" / "bad.png").write_bytes(b"")
+    folder = tmp_path / "photos.index"
+    output, _ = labelwise("index", tmp_path / "photos", "--model", library / "run", "-o", folder)
+    assert "1 unreadable" in output
+    output, _ = labelwise("search", folder, "--unreadable")
+    assert "bad.png" in output
+    assert "empty" in output
