@@ -2,23 +2,40 @@
 
 RUNS is JSON, the flags of each run by the name of its folder; ``rows`` is the table's size.
 
-With ``hardware.devices`` above one, Fabric runs this script again in the other processes.
+With ``hardware.devices`` above one, Fabric runs this script again in the other processes. With
+``fails_in`` the process of that number cannot read its second epoch.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import torch
 from tiny_run import tiny_settings, tiny_table
 
+from labelwise.errors import ImageError
+from labelwise.training.loader import Loader
 from labelwise.training.run import train
+
+
+def break_second_epoch() -> None:
+    epoch = Loader.epoch
+
+    def broken(loader, number, start=0):
+        if number == 1:
+            raise ImageError("b.jpg cannot be read: it ends early")
+        return epoch(loader, number, start)
+
+    Loader.epoch = broken
 
 
 def main() -> None:
     torch.set_num_threads(1)
     for name, flags in json.loads(sys.argv[2]).items():
-        rows = flags.pop("rows", 96)
+        rows, fails_in = flags.pop("rows", 96), flags.pop("fails_in", None)
+        if os.environ.get("LOCAL_RANK", "0") == str(fails_in):
+            break_second_epoch()
         train(tiny_settings(**flags), Path(sys.argv[1]) / name, table=tiny_table(rows))
 
 

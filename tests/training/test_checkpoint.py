@@ -13,25 +13,34 @@ from labelwise.training import checkpoint
 TENSORS = {"a.b": torch.arange(6.0).view(2, 3), "step": torch.tensor(3)}
 
 
-def test_the_newest_checkpoint_is_read_back_and_the_older_ones_go(tmp_path):
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+def test_the_newest_checkpoint_is_read_back_and_all_but_the_one_before_it_go(tmp_path):
     assert checkpoint.load_latest(tmp_path) is None
+    checkpoint.save_best(tmp_path, 2, TENSORS)
+    checkpoint.save(tmp_path, TENSORS, {"step": 2, "best_step": 2})
     checkpoint.save_best(tmp_path, 5, TENSORS)
     checkpoint.save(tmp_path, TENSORS, {"step": 5, "best_step": 5})
     checkpoint.save_best(tmp_path, 9, {"x": torch.ones(2)})
     checkpoint.save(tmp_path, {"x": torch.zeros(1)}, {"step": 9, "best_step": 9})
-    tensors, facts = checkpoint.load_latest(tmp_path)
-    assert facts == {"step": 9, "best_step": 9}
-    assert torch.equal(tensors["x"], torch.zeros(1))
+    found = checkpoint.load_latest(tmp_path)
+    assert (found.facts, found.damaged) == ({"step": 9, "best_step": 9}, "")
+    assert torch.equal(found.tensors["x"], torch.zeros(1))
     assert torch.equal(checkpoint.load_best(tmp_path, 9)["x"], torch.ones(2))
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"00000002", "best-00000009.safetensors"}
+    best = {"best-00000005.safetensors", "best-00000009.safetensors"}
+    assert names == {"00000002", "00000003", *best}
 
 
 def test_best_weights_written_before_a_kill_do_not_replace_the_old_ones(tmp_path):
     checkpoint.save_best(tmp_path, 5, TENSORS)
     checkpoint.save(tmp_path, TENSORS, {"best_step": 5})
     checkpoint.save_best(tmp_path, 9, {"x": torch.ones(2)})  # killed before its checkpoint
-    _, facts = checkpoint.load_latest(tmp_path)
+    facts = checkpoint.load_latest(tmp_path).facts
     assert torch.equal(checkpoint.load_best(tmp_path, facts["best_step"])["a.b"], TENSORS["a.b"])
 
 
@@ -39,9 +48,9 @@ def test_half_written_folders_are_not_read_and_are_cleared_away(tmp_path):
     checkpoint.save(tmp_path, TENSORS, {"step": 1})
     (tmp_path / ".00000002.77.partial").mkdir()
     (tmp_path / ".00000002.77.partial" / "state.safetensors").write_bytes(b"half")
-    assert checkpoint.load_latest(tmp_path)[1] == {"step": 1}
+    assert checkpoint.load_latest(tmp_path).facts == {"step": 1}
     checkpoint.save(tmp_path, TENSORS, {"step": 2})
-    assert {path.name for path in tmp_path.iterdir()} == {"00000002"}
+    assert {path.name for path in tmp_path.iterdir()} == {"00000001", "00000002"}
 
 
 def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
@@ -49,9 +58,39 @@ def test_an_unreadable_checkpoint_gets_one_sentence(tmp_path):
     (tmp_path / "00000001" / "state.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"state.json cannot be read.*--fresh"):
         checkpoint.load_latest(tmp_path)
+    (tmp_path / "00000001" / "state.json").write_text('{"step": 1}')  # of a version without hashes
+    assert checkpoint.load_latest(tmp_path).facts == {"step": 1}
     (tmp_path / "00000001" / "state.safetensors").write_bytes(b"\x99" * 40)
     with pytest.raises(CheckpointError, match=r"is not a readable safetensors file.*--fresh"):
         checkpoint.load_latest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        *(("state.safetensors", place) for place in range(-32, 0, 7)),
+        ("state.json", 2),
+        ("state.json", 9),
+    ],
+)
+def test_a_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_path, name, place):
+    checkpoint.save(tmp_path, TENSORS, {"step": 1})
+    checkpoint.save(tmp_path, TENSORS, {"step": 2})
+    flip(tmp_path / "00000002" / name, place)
+    found = checkpoint.load_latest(tmp_path)
+    assert found.facts == {"step": 1}
+    assert "00000002" in found.damaged
+    flip(tmp_path / "00000001" / name, place)
+    with pytest.raises(CheckpointError, match=r"00000002/state\..*; start over with --fresh"):
+        checkpoint.load_latest(tmp_path)
+
+
+def test_a_flipped_bit_in_the_best_weights_is_noticed(tmp_path):
+    checkpoint.save_best(tmp_path, 5, TENSORS)
+    assert torch.equal(checkpoint.load_best(tmp_path, 5)["a.b"], TENSORS["a.b"])
+    flip(tmp_path / "best-00000005.safetensors", -3)
+    with pytest.raises(CheckpointError, match=r"best-00000005\.safetensors .*--fresh"):
+        checkpoint.load_best(tmp_path, 5)
 
 
 def test_the_safetensors_library_reads_what_is_written(tmp_path):

@@ -88,9 +88,24 @@ def test_ctrl_c_stops_between_steps_and_the_same_call_goes_on(tmp_path, batches)
     train(settings, tmp_path / "whole", table=table)
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "cut", table=table, watch=Interrupting(batches))
-    state = next((tmp_path / "cut" / "checkpoint").glob("*/state.json"))
+    state = max((tmp_path / "cut" / "checkpoint").glob("*/state.json"))
     assert json.loads(state.read_text())["step"] == batches
     train(settings, tmp_path / "cut", table=table)
+    assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
+
+
+def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(tmp_path):
+    settings, table = tiny_settings(recipe__save_seconds=0), tiny_table()
+    train(settings, tmp_path / "whole", table=table)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "cut", table=table, watch=Interrupting(11))
+    newest = max((tmp_path / "cut" / "checkpoint").glob("*/state.safetensors"))
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    watch = Hearing()
+    train(settings, tmp_path / "cut", table=table, watch=watch)
+    assert any("is damaged" in text and "the checkpoint before it" in text for text in watch.said)
     assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
 
 

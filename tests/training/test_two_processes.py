@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from tiny_run import tiny_settings, tiny_table
 from labelwise.errors import SettingsError
 from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
+from labelwise.progress import Silent
+from labelwise.training.prepare import prepare
 from labelwise.training.run import train
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
@@ -65,4 +69,86 @@ def test_the_batch_must_divide_among_the_processes(tmp_path):
         world_size, is_global_zero = 2, True
 
     with pytest.raises(SettingsError, match="batch_size must be a multiple of 2 devices, got 15"):
-        train(tiny_settings(batch_size=15), tmp_path, table=tiny_table(), fabric=Two())
+        prepare(tiny_settings(batch_size=15), tmp_path, Two(), Silent(), table=tiny_table())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_error_of_either_process_reaches_the_user(tmp_path, rank):
+    flags = {"fails_in": rank, "hardware__devices": 2}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, tmp_path, json.dumps({"run": flags})],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    told = "TrainingError: process 2 of the run stopped: " if rank else "ImageError: "
+    assert f"{told}b.jpg cannot be read: it ends early" in done.stderr
+
+
+# The typed command, in a session of its own, so that all its processes can be killed at once.
+COMMAND = (sys.executable, "-m", "labelwise", "train", "scenes", "--devices", "2", "--epochs", "3")
+SMALL = {
+    "data_options": "{num_train: 48, num_val: 8, num_test: 8, size: 32, threads: 1}",
+    "head_options": "{width: 32, feedforward: 64, decoder_layers: 1, dropout: 0.3}",
+    "recipe.save_seconds": "0",
+    "hardware.workers": "1",
+    "calibrate": "none",
+}
+FLAGS = ("--head", "query2label", "--batch-size", "16", "--image-size", "32")
+
+
+def started(folder, *more, **settings):
+    assignments = [
+        text
+        for key, value in (SMALL | settings).items()
+        for text in ("--set", f"{key.replace('__', '.')}={value}")
+    ]
+    return subprocess.Popen(
+        [*COMMAND, *FLAGS, *assignments, *more, "-o", folder],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_lines(process, folder, count):
+    path = folder / "metrics.jsonl"
+    while process.poll() is None:
+        if path.exists() and path.read_text().count("\n") >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(process.stderr.read())
+
+
+def finished(folder, *more, **settings):
+    process = started(folder, *more, **settings)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_a_killed_run_of_two_processes_goes_on_bit_for_bit(tmp_path):
+    often = {"recipe__log_steps": 2}
+    finished(tmp_path / "whole", **often)
+    process = started(tmp_path / "killed", **often)
+    wait_for_lines(process, tmp_path / "killed", 4)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert "going on from epoch" in finished(tmp_path / "killed", **often)
+    models = [tmp_path / name / "model.safetensors" for name in ("whole", "killed")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_a_signal_to_the_first_process_stops_both_at_the_end_of_a_short_epoch(tmp_path):
+    rare = {"recipe__log_steps": 1000, "recipe__epochs": 100_000}
+    process = started(tmp_path, **rare)
+    wait_for_lines(process, tmp_path, 2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.count("stopped; run the same command again to go on") == 1
+    assert list((tmp_path / "checkpoint").glob("*/state.json"))

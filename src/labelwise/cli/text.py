@@ -1,5 +1,6 @@
 """What verbs say: tables, notes and complaints, plain where the output is not a terminal."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,8 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        complain(f"stopped; run the same command again to go on, {folder} keeps what is done")
+        if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
+            complain(f"stopped; run the same command again to go on, {folder} keeps what is done")
         raise typer.Exit(130) from None
 
 

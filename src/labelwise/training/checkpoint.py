@@ -5,15 +5,17 @@
     checkpoint/best-00000100.safetensors     the weights to deploy, as chosen so far
 
 Checkpoints are numbered, with tensors in safetensors and the rest in JSON. Each is a folder written
-under a temporary name and renamed; the one before it goes only after that. The best weights are
-written before the checkpoint that names them. Schedules and data order are functions of the
-position alone, so they need no state.
+under a temporary name and renamed. The best weights are written before the checkpoint that names
+them. Every file has a hash, and the checkpoint before the newest is kept: a run whose newest one
+is damaged goes on from there. Schedules and data order are functions of the position alone, so
+they need no state.
 """
 
 import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from labelwise.predictor import Model
 from labelwise.training.optimizer import WeightAverage, restore_state
 
 __all__ = [
+    "Checkpoint",
     "Position",
     "TrainingState",
     "is_there",
@@ -101,19 +104,19 @@ class TrainingState:
             facts["average_updates"] = self.average.updates
         save(folder, tensors, facts)
 
-    def restore(self, folder: Path, rank: int) -> bool:
-        """Go back to the newest checkpoint; return False if there is none."""
+    def restore(self, folder: Path, rank: int) -> "Checkpoint | None":
+        """Go back to the newest good checkpoint and return it, or None if there is none."""
         found = load_latest(folder)
         if found is None:
-            return False
-        tensors, facts = found
+            return None
+        tensors, facts = found.tensors, found.facts
         if facts.get("data") != self.fingerprint:
             raise CheckpointError(
                 f"the data changed since the run in {folder.parent} began; "
                 "bring the old data back, or start over with --fresh"
             )
         try:
-            self.position = Position(**{key: facts[key] for key in asdict(Position())})
+            self.position = Position(**{k: facts[k] for k in asdict(Position()) if k in facts})
             self.model.load_state_dict(part_of(tensors, "model"))
             self.objective.load_state_dict(part_of(tensors, "objective"))
             if self.average is not None:
@@ -127,7 +130,7 @@ class TrainingState:
                 "start over with --fresh"
             ) from error
         _set_random_state(part_of(tensors, "random"), rank, self.device)
-        return True
+        return found
 
     def save_best(self, folder: Path) -> None:
         """Write the deployable weights, and the link they were trained with."""
@@ -181,20 +184,34 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
 def _set_random_state(states: dict[str, Tensor], rank: int, device: torch.device) -> None:
     if rank >= len(states["cpu"]):
         return  # more processes than before: the new ones keep their own seeds
-    torch.set_rng_state(states["cpu"][rank])
+    # A row is a view with an offset, which torch would read from the start of its storage.
+    torch.set_rng_state(states["cpu"][rank].clone())
     if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"][rank], device)
+        torch.cuda.set_rng_state(states["cuda"][rank].clone(), device)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read: its tensors, the rest, and words on newer ones left out."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    damaged: str = ""
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write a new checkpoint and remove what it makes superfluous."""
-    last = max((int(place.name) for place in _places(folder)), default=0)
-    place = folder / f"{last + 1:08d}"
+    """Write a new checkpoint and remove what it makes superfluous, all but the last one."""
+    earlier = _places(folder)
+    place = folder / f"{int(earlier[-1].name) + 1 if earlier else 1:08d}"
     with replacing_folder(place) as temporary:
         save_tensors(temporary / "state.safetensors", tensors)
         checked = {**facts, "sha256": _digest(facts)}
         (temporary / "state.json").write_text(json.dumps(checked), encoding="utf-8")
-    keep = {place.name, _best_name(facts.get("best_step"))}
+    keep = {place.name, *_best_names(facts.get("best_step"))}
+    for previous in earlier[-1:]:
+        with suppress(CheckpointError):
+            best = _read_facts(previous).get("best_step")
+            keep |= {previous.name, *_best_names(best)}
     for other in folder.iterdir():
         if other.name not in keep:
             _remove(other)
@@ -205,25 +222,20 @@ def is_there(folder: Path) -> bool:
     return bool(_places(folder))
 
 
-def load_latest(
-    folder: Path, part: str | None = None
-) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the tensors (perhaps of one part) and facts of the newest checkpoint, or None."""
-    places = _places(folder)
-    if not places:
-        return None
-    path = places[-1] / "state.json"
-    try:
-        tensors = load_tensors(places[-1] / "state.safetensors", part)
-        facts = json.loads(path.read_bytes())
-        stated = facts.pop("sha256", None)  # checkpoints of 0.1 have none
-        if stated not in (None, _digest(facts)):
-            raise CheckpointError(f"{path} is damaged: it is not what was written")
-        return tensors, facts
-    except CheckpointError as error:
-        raise CheckpointError(f"{error}; start over with --fresh") from None
-    except (AttributeError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; start over with --fresh") from None
+def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
+    """Return the newest good checkpoint (perhaps one part of its tensors), or None."""
+    errors: list[str] = []
+    for place in reversed(_places(folder)):
+        try:
+            facts = _read_facts(place)
+            tensors = load_tensors(place / "state.safetensors", part)
+            damaged = f"{errors[0]}; going on from the checkpoint before it" if errors else ""
+            return Checkpoint(tensors, facts, damaged)
+        except CheckpointError as error:
+            errors.append(str(error))
+    if errors:
+        raise CheckpointError(f"{errors[0]}; start over with --fresh")
+    return None
 
 
 def save_best(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
@@ -234,7 +246,23 @@ def save_best(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
 
 def load_best(folder: Path, step: int) -> dict[str, Tensor]:
     """Return the weights that :func:`save_best` wrote at ``step``."""
-    return load_tensors(folder / _best_name(step))
+    try:
+        return load_tensors(folder / _best_name(step))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; start over with --fresh") from None
+
+
+def _read_facts(place: Path) -> dict[str, Any]:
+    path = place / "state.json"
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(facts, dict):
+        raise CheckpointError(f"{path} must hold an object, got {type(facts).__name__}")
+    if facts.pop("sha256", None) not in (None, _digest(facts)):  # checkpoints of 0.1 have none
+        raise CheckpointError(f"{path} is damaged: it is not what was written")
+    return facts
 
 
 def _digest(facts: Mapping[str, Any]) -> str:
@@ -245,8 +273,12 @@ def _places(folder: Path) -> list[Path]:
     return sorted(place for place in folder.glob("[0-9]*") if place.is_dir())
 
 
-def _best_name(step: int | None) -> str:
-    return f"best-{step:08d}.safetensors" if step is not None else ""
+def _best_name(step: int) -> str:
+    return f"best-{step:08d}.safetensors"
+
+
+def _best_names(step: int | None) -> list[str]:
+    return [] if step is None else [_best_name(step)]
 
 
 def _remove(path: Path) -> None:

@@ -15,13 +15,16 @@ be copied before the next call, which writes the same memory again.
 import atexit
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labelwise.errors import LabelwiseError, TrainingError
 from labelwise.objectives import Objective
 from labelwise.training.settings import Hardware, Precision
 from labelwise.types import Targets
@@ -30,12 +33,15 @@ __all__ = [
     "LossFunction",
     "autocast_type",
     "compiles",
+    "errors_told_by_the_first",
     "fastest_convolutions",
     "make_fabric",
     "make_loss",
 ]
 
 WORTH_COMPILING = 2000  # steps: ResNet-18 on an H200 compiles in 20 s and saves 7 to 10 ms a step
+
+ANSWER = timedelta(seconds=3)  # the launcher ends all processes five seconds after the first
 
 LossFunction = Callable[[Tensor, Targets], Tensor]
 
@@ -84,6 +90,54 @@ def fastest_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def errors_told_by_the_first(fabric: Any) -> Iterator[None]:
+    """Let the first process raise what went wrong in another one, instead of a lost connection.
+
+    The others leave their error in the store that all share and wait until it is taken; one that
+    nobody takes (the first process hangs in a collective) they print themselves.
+    """
+    if fabric.world_size == 1:
+        yield
+        return
+    store = torch.distributed.distributed_c10d._get_default_store()
+    try:
+        yield
+    except Exception as error:
+        if fabric.global_rank > 0:
+            _leave_error(store, fabric.global_rank, error)
+            raise
+        told = None if isinstance(error, LabelwiseError) else _error_of_another(store)
+        with suppress(RuntimeError):
+            store.set("labelwise/taken", "")
+        if told is None:
+            raise
+        raise TrainingError(told) from error
+
+
+def _leave_error(store: Any, rank: int, error: Exception) -> None:
+    lost = not isinstance(error, LabelwiseError)
+    text = f"{type(error).__name__}: {error}" if lost else str(error)
+    try:
+        # Whoever fails first is heard; a lost connection is what follows from it.
+        if lost and store.check(["labelwise/error"]):
+            return
+        store.set("labelwise/error", f"process {rank + 1} of the run stopped: {text}")
+        store.wait(["labelwise/taken"], ANSWER)
+    except torch.distributed.DistStoreError:
+        print(f"labelwise: process {rank + 1} of the run stopped: {text}", file=sys.stderr)
+    except RuntimeError:
+        pass  # the first process has ended, and said why
+
+
+def _error_of_another(store: Any) -> str | None:
+    try:
+        store.wait(["labelwise/error"], ANSWER)
+    except RuntimeError:
+        return None
+    return str(store.get("labelwise/error").decode())
 
 
 def autocast_type(precision: Precision, accelerator: str) -> torch.dtype | None:

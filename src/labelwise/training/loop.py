@@ -100,7 +100,10 @@ class _Loop:
     def _restore(self) -> None:
         rank, state = self.fabric.global_rank, self.state
         torch.manual_seed(self.training.settings.seed + 1 + rank)  # dropout differs by process
-        if state.restore(self.folder, rank) and not state.position.done:
+        found = state.restore(self.folder, rank)
+        if found is not None and found.damaged:
+            self.watch.say(found.damaged)
+        if found is not None and not state.position.done:
             epoch, batch = state.position.epoch, state.position.batch
             self.watch.say(f"going on from epoch {epoch + 1}, batch {batch + 1}")
         if self.fabric.is_global_zero:
@@ -185,6 +188,7 @@ class _Loop:
         if stop or save:
             self._save()
         if stop:
+            self.fabric.barrier()  # a helper that ends earlier takes the writing process with it
             raise KeyboardInterrupt
 
     def _agreed(self, *wishes: bool) -> list[bool]:

@@ -313,8 +313,9 @@ def _go_on_from(folder: Path, training: Training) -> str:
             f"{earlier.head.name!r}); start needs the same backbone and head"
         ) from None
     found = checkpoint.load_latest(RunFolder(folder).checkpoint, "objective")
-    same_images = found is not None and found[1].get("data") == training.fingerprint()
-    knew = found is not None and same_images and training.objective.start_from(found[0])
+    knew = False
+    if found is not None and found.facts.get("data") == training.fingerprint():
+        knew = training.objective.start_from(found.tensors)
     return f"starting from {folder}" + (", with its estimates of the labels" if knew else "")
 
 

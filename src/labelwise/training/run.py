@@ -8,11 +8,15 @@ from typing import Any
 from labelwise.data import LabelTable
 from labelwise.evaluate import Evaluation
 from labelwise.progress import Silent, Watch
-from labelwise.training.execution import fastest_convolutions, make_fabric
+from labelwise.training.execution import (
+    errors_told_by_the_first,
+    fastest_convolutions,
+    make_fabric,
+)
 from labelwise.training.finish import finish
 from labelwise.training.folder import opened
 from labelwise.training.loop import fit
-from labelwise.training.prepare import check_names, prepare
+from labelwise.training.prepare import Training, check_names, prepare
 from labelwise.training.settings import Settings
 
 __all__ = ["Run", "train"]
@@ -47,10 +51,15 @@ def train(
     fabric = fabric or make_fabric(settings.hardware, settings.precision)
     if not fabric.is_global_zero or watch is None:
         watch = Silent()
-    training = prepare(settings, folder, fabric, watch, table=table, fresh=fresh)
+    with errors_told_by_the_first(fabric):
+        training = prepare(settings, folder, fabric, watch, table=table, fresh=fresh)
+        return _fit_and_finish(training, fresh=fresh)
+
+
+def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
     first = training.is_first
     with opened(training.run, training.settings, fresh=fresh) if first else nullcontext():
-        fabric.barrier()
+        training.fabric.barrier()
         if training.run.is_finished:
             evaluation = training.run.evaluation if first else None
             finished = True
@@ -61,4 +70,4 @@ def train(
             finished = False
     if evaluation is None:
         return None
-    return Run(folder, evaluation, training.table, was_finished=finished)
+    return Run(training.folder, evaluation, training.table, was_finished=finished)
