@@ -426,10 +426,10 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
     again = reproduce(replace(request, rows=("binary",)), runs, say=lambda text: None)
     assert again.cells()[1][1][:3] == ["", "ours", "∞"]
     written = json.loads((runs / "figures.json").read_text(), parse_constant=pytest.fail)
-    assert [run["AUROC"] for run in written["binary"]] == [None, 1.0]
+    assert [run["AUROC"] for run in written["binary"]] == ["infinite", 1.0]
     assert request.settings("softmax-or-none", 0).augment == "crop-flip+trivial"
     written = (runs / "table.md").read_text()
-    assert "By request: backbone small-cnn" in written
+    assert "- backbone: published resnet18-32, here small-cnn" in written
     assert "are left" not in written
 
 

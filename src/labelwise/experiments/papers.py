@@ -10,14 +10,30 @@ from labelwise.experiments.protocols import (
     COCO,
     FROZEN,
     GOOD_CIFAR,
+    OUR_CHOICE,
+    PLAIN,
     PRETRAINED,
     SGD,
     SOFTMAX_OR_NONE,
+    V1,
     Experiment,
     Row,
 )
 
 __all__ = ["EXPERIMENTS"]
+
+
+UNSTATED_BY_SPA = OUR_CHOICE | {
+    *("augment", "recipe.keep", "recipe.epochs", "recipe.schedule.name"),
+    *("recipe.optimizer.lr", "recipe.optimizer.backbone_lr"),
+}
+MOVING = {"test_normalizer": "moving"}
+TWO_WAY = {  # the authors' repository
+    "held_out": 0.0,
+    "weights_tag": V1,
+    "recipe.optimizer.nesterov": True,
+    "augment": "resized-crop, flip, colour jitter 0.4, lighting 0.1",
+}
 
 
 def _methods(*names: str) -> dict[str, Row]:
@@ -30,7 +46,7 @@ _EXPECTING = (
 )
 _BINARY_ROWS = {
     "binary": Row({"method": "bce", "options": {"per": "image"}}),
-    "quasibinary": Row({"method": "quasibinary"}),
+    "quasibinary": Row({"method": "quasibinary"}, stated=MOVING),
     "softmax": Row({"method": "softmax"}),
 }
 
@@ -46,7 +62,9 @@ EXPERIMENTS: dict[str, Experiment] = {
             columns.top_error,
             rename={"error": "CIFAR-100 error"},
             validation=False,
-            deviations=("Only the CIFAR-100 column; crop and flip are our guess (unstated).",),
+            deviations=("Only the CIFAR-100 column.",),
+            stated={**PLAIN, "held_out": 0.0},
+            unstated=OUR_CHOICE | {"augment", "recipe.keep", "recipe.optimizer.nesterov"},
         ),
         Experiment(
             "000-table2",
@@ -55,7 +73,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 "binary": Row({"method": "bce", "options": {"per": "image"}}),
                 "softmax+uniform": Row({"method": "uniform"}),
                 "softmax+maxconf": Row({"method": "maxconf"}),
-                "quasibinary": Row({"method": "quasibinary"}),
+                "quasibinary": Row({"method": "quasibinary"}, stated=MOVING),
                 "softmax-or-none": Row(
                     SOFTMAX_OR_NONE,
                     hold_out=True,
@@ -94,6 +112,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             validation=False,
             seed_key="data_options.seed",
             deviations=("The seed also chooses which 40 classes lose their label.",),
+            stated={**PLAIN, "held_out": 0.0},
+            unstated=OUR_CHOICE | {"augment", "recipe.keep", "recipe.optimizer.nesterov"},
         ),
         Experiment(
             "000-table3",
@@ -104,7 +124,7 @@ EXPERIMENTS: dict[str, Experiment] = {
                 "softmax+temperature": Row(
                     {"method": "softmax"}, columns.top_four_after_temperature
                 ),
-                "quasibinary": Row({"method": "quasibinary"}),
+                "quasibinary": Row({"method": "quasibinary"}, stated=MOVING),
             },
             {
                 **COCO,
@@ -118,35 +138,45 @@ EXPERIMENTS: dict[str, Experiment] = {
             FROZEN,
             columns.top_four,
             rename={"F1": "COCO F1", "ECE": "COCO ECE"},
+            stated={**PLAIN, "weights_tag": V1},
+            unstated=OUR_CHOICE
+            | {"augment", "recipe.keep", "recipe.optimizer.lr", "recipe.optimizer.backbone_lr"}
+            | {"recipe.schedule.name", "weights"},
         ),
         Experiment(
             "001-table3",
             "coco",
             _methods("bce", "two-way", "focal", "focal+phi", "asl", "asl+phi", "spa", "spa+lpr"),
-            {**COCO, "backbone": "ecaresnet50t", "batch_size": 256},
+            {**COCO, "backbone": "ecaresnet50t", "image_size": 224, "batch_size": 256},
             FROZEN,
             columns.ranked_and_calibrated,
             deviations=("10 bins over all entries; learning rate and epochs of the two-way code.",),
+            stated={**PLAIN, "held_out": 0.0},
+            unstated=UNSTATED_BY_SPA,
         ),
         Experiment(
             "001-table4",
             "coco",
             _methods("bce", "bce+lpr", "focal", "focal+lpr", "asl", "asl+lpr"),
-            {**COCO, "backbone": "ecaresnet50t", "batch_size": 256},
+            {**COCO, "backbone": "ecaresnet50t", "image_size": 224, "batch_size": 256},
             FROZEN,
             columns.ranked_and_calibrated,
             deviations=("LPR weight 1; the paper's is not in the text.",),
+            stated={**PLAIN, "held_out": 0.0},
+            unstated=UNSTATED_BY_SPA,
         ),
         Experiment(
             "001-fig3",
             "coco",
             _methods("bce", "asl", "spa"),
-            {**COCO, "backbone": "ecaresnet50t", "batch_size": 256},
+            {**COCO, "backbone": "ecaresnet50t", "image_size": 224, "batch_size": 256},
             FROZEN,
             columns.retrieval_by_length,
             deviations=(
                 "Sampled queries where there are too many; none without a relevant image.",
             ),
+            stated={**PLAIN, "held_out": 0.0},
+            unstated=UNSTATED_BY_SPA,
         ),
         Experiment(
             "002-tableB",
@@ -158,6 +188,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             {**COCO, "backbone": "torchvision/resnet50", "batch_size": 512},
             FROZEN,
             columns.ranked,
+            stated={**PLAIN, **TWO_WAY},
+            unstated=OUR_CHOICE,
         ),
         Experiment(
             "002-tableC",
@@ -166,6 +198,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             {**COCO, "backbone": "torchvision/resnet50", "batch_size": 512},
             FROZEN,
             columns.ranked,
+            stated={**PLAIN, **TWO_WAY},
+            unstated=OUR_CHOICE,
         ),
         Experiment(
             "003-table1",
@@ -186,7 +220,9 @@ EXPERIMENTS: dict[str, Experiment] = {
             },
             {**GOOD_CIFAR, "backbone": "resnet18-32"},
             columns.average_five,
-            deviations=("--quick uses ResNet-18; the knobs of each loss are not in the text.",),
+            deviations=("--quick uses ResNet-18; the options of each loss are not in the text.",),
+            stated={**PLAIN, "held_out": 0.1, "scores": "softmax", "recipe.metric": "average-k"},
+            unstated=OUR_CHOICE,
         ),
         Experiment(
             "003-table2",
@@ -213,6 +249,8 @@ EXPERIMENTS: dict[str, Experiment] = {
             FROZEN,
             columns.average_five_by_shot,
             deviations=("Random shifts stand in for crops of a larger picture.",),
+            stated={**PLAIN, "weights_tag": V1, "scores": "softmax", "recipe.metric": "average-k"},
+            unstated=OUR_CHOICE | {"weights", "augment"},
         ),
         Experiment(
             "004-table1",
@@ -232,18 +270,21 @@ EXPERIMENTS: dict[str, Experiment] = {
                 "augment": "rand",
                 "recipe.optimizer.name": "adamw",
                 "recipe.optimizer.lr": 1e-4,
+                "recipe.optimizer.backbone_lr": 1.0,
                 "recipe.optimizer.weight_decay": 1e-2,
                 "recipe.schedule.name": "one-cycle",
                 "recipe.epochs": 80,
                 "recipe.ema": 0.9997,
                 "recipe.keep": "best",
-                "freeze": 1,
+                "freeze": 2,
                 "freeze_batch_norm": True,
                 "batch_size": 128,
             },
             {"recipe.epochs": 10, "recipe.ema": 0.99},
             columns.voc_precision,
             deviations=("Trained here; the report evaluates released checkpoints.",),
+            stated={"recipe.prior_bias": False, "weights_tag": V1},
+            unstated=OUR_CHOICE | {"weights"},
         ),
         Experiment(
             "004-table2",
@@ -278,7 +319,15 @@ EXPERIMENTS: dict[str, Experiment] = {
             FROZEN,
             columns.ranked,
             one_positive=True,
-            deviations=("Training labels are reduced to one positive an image first.",),
+            deviations=("Training labels are reduced to one positive per image first.",),
+            stated={
+                "recipe.prior_bias": False,
+                "recipe.optimizer.name": "adam",
+                "weights_tag": V1,
+                "held_out": 0.2,
+                "split": "the last fifth of a permutation by numpy's RandomState(1200)",
+            },
+            unstated=OUR_CHOICE | {"weights"},
         ),
     )
 }

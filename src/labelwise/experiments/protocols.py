@@ -20,9 +20,12 @@ __all__ = [
     "DATASETS",
     "FROZEN",
     "GOOD_CIFAR",
+    "OUR_CHOICE",
+    "PLAIN",
     "PRETRAINED",
     "SGD",
     "SOFTMAX_OR_NONE",
+    "V1",
     "Dataset",
     "Experiment",
     "Row",
@@ -40,6 +43,7 @@ class Dataset:
     format: str
     folder: str
     how_to_get: str
+    has_validation: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Row:
 
     ``figures`` replaces the table's, ``hold_out`` takes validation images nevertheless, ``runs``
     says when it is run, and ``note`` is said with the deviations if it is. It starts where the row
-    ``after`` ended, of the same seed.
+    ``after`` ended, of the same seed. ``stated`` is what the paper states for this row alone, where
+    it is not what we run.
     """
 
     values: Values
@@ -57,6 +62,7 @@ class Row:
     runs: Literal["always", "if named", "not with --quick"] = "always"
     note: str = ""
     after: str | None = None
+    stated: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ class Experiment:
     ``validation`` says that images are held out for what is fitted after training;
     ``one_positive`` that training images keep one known label each.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
+    ``protocol`` is the paper's where it states one; ``unstated`` names the keys that are our guess,
+    ``stated`` what the paper states and we do otherwise (see ``deviations``, which finds the rest).
     """
 
     table: str
@@ -80,6 +88,8 @@ class Experiment:
     validation: bool = True
     one_positive: bool = False
     seed_key: str | None = None
+    stated: Values = field(default_factory=dict)
+    unstated: frozenset[str] = frozenset()
     deviations: tuple[str, ...] = ()
 
     @property
@@ -113,10 +123,16 @@ DATASETS: dict[str, Dataset] = {
         "plantnet",
         "plantnet_300K",
         "Pl@ntNet-300K: images_train/, images_val/ and images_test/, one folder per species",
+        has_validation=True,
     ),
 }
 
 
+# What the papers' own code does and ours does otherwise, unless told: no bias is started at a
+# prior, and weight decay acts on every parameter.
+PLAIN: Values = {"recipe.prior_bias": False, "decayed": "all parameters"}
+V1 = "torchvision IMAGENET1K_V1"  # what "pretrained" meant when the papers were written
+OUR_CHOICE = frozenset({"precision", "calibrate"})  # which no paper states
 SGD: Values = {
     "recipe.optimizer.name": "sgd",
     "recipe.optimizer.momentum": 0.9,

@@ -7,14 +7,15 @@ features, these are computed once.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import isfinite
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
 from labelwise.data import LabelTable
 from labelwise.errors import DataError, SettingsError
-from labelwise.experiments.comparison import show_figure
+from labelwise.experiments.comparison import INFINITE, show_figure
+from labelwise.experiments.deviations import Deviation, deviations_of
 from labelwise.experiments.jobs import (
     Executor,
     InProcess,
@@ -109,16 +110,21 @@ class Request:
         found += [f"{name}: {note}" for name, note in notes.items() if note]
         if self.source is not None:
             found.append(f"Data: {self.source} in place of the paper's.")
-        if self.quick and self.frozen is None:
-            changed = ", ".join(f"{key} {value}" for key, value in self.experiment.quick.items())
-            found.append(f"Quick recipe: {changed}.")
         if self.frozen is not None:
-            changed = ", ".join(f"{key} {value}" for key, value in FROZEN.items())
-            found.append(f"Heads on the frozen features of {self.frozen.name}: {changed}.")
-        if self.overrides:
-            changed = ", ".join(f"{key} {value}" for key, value in self.overrides.items())
-            found.append(f"By request: {changed}.")
+            found.append(f"Heads on the frozen features of {self.frozen.name}.")
+        unstated = sorted(self.experiment.unstated & set(self.experiment.protocol))
+        if unstated:
+            found.append(f"Not in the paper's text, so chosen here: {', '.join(unstated)}.")
+        rows = self.chosen_rows()
+        for one in self.protocol_deviations():
+            some = "" if len(one.rows) == len(rows) else f" ({', '.join(one.rows)})"
+            found.append(f"{one}{some}.")
         return found
+
+    def protocol_deviations(self) -> list[Deviation]:
+        """Return where the settings of the rows to run differ from the published protocol."""
+        settings = {row: self.settings(row, self.seeds[0]) for row in self.chosen_rows()}
+        return deviations_of(self.experiment, settings, self.source)
 
 
 @dataclass(frozen=True)
@@ -250,7 +256,7 @@ def reproduce(
     for number, done in enumerate(running, 1):
         for (row, seed), job in jobs.items():
             if job.folder == done.folder:
-                figures[row, seed] = _figures(experiment, row, job)
+                figures[row, seed] = _figures(request, row, job)
                 first = list(figures[row, seed].items())[:SHOWN]
                 words = ", ".join(f"{name} {value:.4g}" for name, value in first)
                 say(f"[{number}/{len(distinct)}] {row}, seed-{seed}: {words}")
@@ -264,9 +270,12 @@ def reproduce(
     return result
 
 
-def _figures(experiment: Experiment, row: str, job: TrainingJob) -> dict[str, float]:
+def _figures(request: Request, row: str, job: TrainingJob) -> dict[str, float]:
+    experiment = request.experiment
+    # A column of the paper is named after its data set, so another's figures are not.
+    rename = experiment.rename if request.source is None else {}
     found = figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
-    return {experiment.rename.get(name, name): value for name, value in found.items()}
+    return {rename.get(name, name): value for name, value in found.items()}
 
 
 def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:
@@ -274,16 +283,24 @@ def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:
     return {name: seed_mean([run[name] for run in runs if name in run]) for name in names}
 
 
-def _finite(run: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the figures as JSON can hold them."""
-    return {name: value if isfinite(value) else None for name, value in run.items()}
+def _finite(run: Mapping[str, float]) -> dict[str, float | str | None]:
+    """Return the figures as JSON can hold them: null is undefined, infinity a word."""
+    return {
+        name: value if isfinite(value) else INFINITE if isinf(value) else None
+        for name, value in run.items()
+    }
 
 
 def _save(
     result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> None:
     figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
-    texts = {"table.md": result.markdown(), "figures.json": json.dumps(figures, indent=1)}
+    deviations = [asdict(one) for one in result.request.protocol_deviations()]
+    texts = {
+        "table.md": result.markdown(),
+        "figures.json": json.dumps(figures, indent=1),
+        "deviations.json": json.dumps(deviations, indent=1),
+    }
     for name, text in texts.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
