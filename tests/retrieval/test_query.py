@@ -34,7 +34,7 @@ SPACE = LabelSpace(("dog", "beach", "hot dog", "rock, paper", "-5 degrees", 'say
     ],
 )
 def test_parse(text, wanted, unwanted):
-    assert Query.parse(text) == Query(tuple(wanted), tuple(unwanted))
+    assert Query.parse(text) == Query.of(wanted, unwanted)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda name: na
 
 @given(st.lists(NAMES, unique=True, min_size=1, max_size=5), st.integers(0, 5))
 def test_text_round_trip(names, split):
-    query = Query(tuple(names[:split]), tuple(names[split:]))
+    query = Query.of(names[:split], names[split:])
     assert Query.parse(str(query)) == query
 
 
@@ -84,7 +84,7 @@ def test_rank_orders_all_or_the_top_and_keeps_ties_in_row_order(top):
     log_p = np.log(rng.integers(0, 4, (50, 6)) / 4 + 1e-300)
     log_p[:5] = -np.inf
     log_q = np.log1p(-np.exp(log_p).clip(0, 0.9))
-    found = rank(log_p, log_q, Query(("dog",), ("beach",)), SPACE, top=top)
+    found = rank(log_p, log_q, Query.of(["dog"], ["beach"]), SPACE, top=top)
     scores = log_p[:, 0] + log_q[:, 1]
     expected = sorted(range(50), key=lambda row: (-scores[row], row))[:top]
     assert found.order.tolist() == expected
@@ -96,7 +96,7 @@ def test_products_that_underflow_still_rank():
     space = LabelSpace(tuple(f"label {k}" for k in range(400)))
     log_p = torch.full((2, 400), -10.0)
     log_p[1] -= 0.01
-    found = rank(log_p, torch.zeros(2, 400), Query(space.names), space)
+    found = rank(log_p, torch.zeros(2, 400), Query.of(space.names), space)
     assert found.order.tolist() == [0, 1]
     assert (found.probs == 0).all()
 
@@ -104,7 +104,7 @@ def test_products_that_underflow_still_rank():
 def test_rank_refuses_nan_and_unequal_shapes():
     values = np.zeros((3, 6))
     with pytest.raises(ValueError, match="one shape"):
-        rank(values, values[:, :2], Query(("dog",)), SPACE)
+        rank(values, values[:, :2], Query.of(["dog"]), SPACE)
     values[1, 0] = np.nan
     with pytest.raises(ValueError, match="NaN, got one in row 1"):
-        rank(values, values, Query(("dog",)), SPACE)
+        rank(values, values, Query.of(["dog"]), SPACE)

@@ -1,14 +1,28 @@
 """Find images by labels wanted and unwanted, and measure how well that works."""
 
 from labelwise.retrieval.enumeration import count_queries
+from labelwise.retrieval.probability import (
+    BoundQuery,
+    CalibratedQuery,
+    HitCount,
+    bind,
+    calibrate_query,
+)
 from labelwise.retrieval.quality import LengthResult, retrieval_map
-from labelwise.retrieval.query import Query
+from labelwise.retrieval.query import Query, Taxonomy, complete
 from labelwise.retrieval.rank import RankedImages, query_log_scores, rank
 
 __all__ = [
+    "BoundQuery",
+    "CalibratedQuery",
+    "HitCount",
     "LengthResult",
     "Query",
     "RankedImages",
+    "Taxonomy",
+    "bind",
+    "calibrate_query",
+    "complete",
     "count_queries",
     "query_log_scores",
     "rank",

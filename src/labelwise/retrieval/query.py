@@ -1,100 +1,404 @@
-r"""Query: labels wanted and unwanted, as in ``dog, -beach``.
+r"""Query: what an image should show, as in ``dog, -beach`` or ``(cat | dog) & !sofa``.
 
-query = item ("," item)*            item = ["-"] name
-name  = plain text, or "quoted text" where commas and dashes stand for themselves;
+query = any ("," | "&") any ...     all of them; "," and "&" mean the same
+any   = item "|" item ...           one of them at least; "|" binds tighter, as in PhotoPrism
+item  = ("-" | "!" | "not ") item | "(" query ")" | name [(">" | "<") number] | "none"
+name  = plain text, or "quoted text" where every character stands for itself;
         a backslash takes the next character as it is: ``rock\, paper``, ``\-5 degrees``
+
+``none`` asks for images that carry none of the labels. ``dog>0.8`` wants dogs, of images with
+P(dog) > 0.8 alone; ``dog<0.2`` wants none, of images with P(dog) < 0.2. PhotoPrism's spelling
+``label:"dog&!beach"`` is read as ``dog & !beach``.
 """
 
-from dataclasses import dataclass
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
 
 from labelwise.errors import DataError
-from labelwise.types import LabelSpace
+from labelwise.types import LabelSpace, nearest
 
-__all__ = ["Query"]
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Expression",
+    "Has",
+    "Limit",
+    "Not",
+    "Nothing",
+    "Query",
+    "Taxonomy",
+    "complete",
+]
+
+
+@dataclass(frozen=True)
+class Has:
+    """The image carries a label."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The image carries none of the labels."""
+
+
+@dataclass(frozen=True)
+class Not:
+    """The opposite."""
+
+    part: "Expression"
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """All parts hold."""
+
+    parts: tuple["Expression", ...]
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """One part at least holds."""
+
+    parts: tuple["Expression", ...]
+
+
+Expression = Has | Nothing | Not | AllOf | AnyOf
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Only images whose probability of a label lies above (or below) a bound are listed."""
+
+    name: str
+    bound: float
+    above: bool
+
+
+@dataclass(frozen=True)
+class Taxonomy:
+    """Which label or group is a kind of which: asking for the parent finds the children."""
+
+    parents: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.parents:
+            seen, at = {name}, self.parents[name]
+            while at in self.parents:
+                if at in seen:
+                    raise DataError(f"a taxonomy must not turn in circles, got one at {at!r}")
+                seen.add(at)
+                at = self.parents[at]
+            if at == name:
+                raise DataError(f"a taxonomy must not turn in circles, got one at {name!r}")
+
+    @classmethod
+    def read(cls, path: Path) -> "Taxonomy":
+        """Return the taxonomy of a CSV file with the columns ``child,parent``."""
+        try:
+            with path.open(encoding="utf-8", newline="") as stream:
+                rows = list(csv.DictReader(stream, skipinitialspace=True))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{path}: the taxonomy cannot be read ({error})") from None
+        parents: dict[str, str] = {}
+        for number, row in enumerate(rows, 2):
+            child, parent = (row.get("child") or "").strip(), (row.get("parent") or "").strip()
+            if not child or not parent:
+                raise DataError(
+                    f"{path}: line {number} must name a child and its parent, got {row}"
+                )
+            if parents.setdefault(child, parent) != parent:
+                raise DataError(f"{path}: line {number}: {child!r} has two parents")
+        return cls(parents)
+
+    def below(self, name: str) -> tuple[str, ...]:
+        """Return what is a kind of ``name``, at any depth, in the order of the file."""
+        found = []
+        for child in self.parents:
+            at = child
+            while at in self.parents and at != name:
+                at = self.parents[at]
+            if at == name and child != name:
+                found.append(child)
+        return tuple(found)
+
+    def labels(self, name: str, space: LabelSpace) -> tuple[str, ...]:
+        """Return the labels of the space that a name asks for, itself included if it is one."""
+        known = set(space.names)
+        found = tuple(label for label in (name, *self.below(name)) if label in known)
+        if not found:
+            names = [*space.names, *dict.fromkeys(self.parents.values())]
+            raise DataError(f"unknown label {name!r}{nearest(name, names)}")
+        return found
 
 
 @dataclass(frozen=True)
 class Query:
-    """Labels an image must carry, and labels it must not carry."""
+    """What an image should show, and limits on single probabilities."""
 
-    wanted: tuple[str, ...]
-    unwanted: tuple[str, ...] = ()
+    expression: Expression
+    limits: tuple[Limit, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "wanted", tuple(dict.fromkeys(self.wanted)))
-        object.__setattr__(self, "unwanted", tuple(dict.fromkeys(self.unwanted)))
-        if not self.wanted and not self.unwanted:
+    @classmethod
+    def of(cls, wanted: Iterable[str], unwanted: Iterable[str] = ()) -> "Query":
+        """Return the query for images with all the wanted and none of the unwanted labels."""
+        parts: list[Expression] = [Has(name) for name in dict.fromkeys(wanted)]
+        parts += [Not(Has(name)) for name in dict.fromkeys(unwanted)]
+        if not parts:
             raise DataError("a query must name at least one label, as in 'dog, -beach'; got none")
+        query = cls(_all(parts))
+        query._refuse_contradiction()
+        return query
+
+    @classmethod
+    def parse(
+        cls, text: str, space: LabelSpace | None = None, taxonomy: Taxonomy | None = None
+    ) -> "Query":
+        """Return the query that ``text`` writes; with ``space``, check that its labels exist."""
+        parser = _Parser(text)
+        expression = parser.whole()
+        query = cls(expression, tuple(parser.limits))
+        query._refuse_contradiction()
+        if space is not None:
+            for name in query.names():
+                (taxonomy or Taxonomy()).labels(name, space)
+        return query
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names in the query, each once."""
+        found = dict.fromkeys(_names(self.expression))
+        return tuple(found | dict.fromkeys(limit.name for limit in self.limits))
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Return the labels that every image found must carry."""
+        return tuple(part.name for part in self._parts() if isinstance(part, Has))
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """Return the labels that no image found may carry."""
+        negated = [part.part for part in self._parts() if isinstance(part, Not)]
+        return tuple(part.name for part in negated if isinstance(part, Has))
+
+    def _parts(self) -> tuple[Expression, ...]:
+        whole = self.expression
+        return whole.parts if isinstance(whole, AllOf) else (whole,)
+
+    def _refuse_contradiction(self) -> None:
         for name in self.wanted:
             if name in self.unwanted:
                 raise DataError(f"a label cannot be both wanted and unwanted, got {name!r} twice")
 
-    @classmethod
-    def parse(cls, text: str, space: LabelSpace | None = None) -> "Query":
-        """Return the query that ``text`` writes; with ``space``, check that its labels exist."""
-        wanted: list[str] = []
-        unwanted: list[str] = []
-        for name, negated in _items(text):
-            if not name:
-                raise DataError(f"a query must name a label between commas, got {text!r}")
-            (unwanted if negated else wanted).append(name)
-        query = cls(tuple(wanted), tuple(unwanted))
-        if space is not None:
-            query.columns(space)
-        return query
-
-    def columns(self, space: LabelSpace) -> tuple[list[int], list[int]]:
-        """Return the columns wanted and unwanted; an unknown label says which are nearest."""
-        return [space.column(n) for n in self.wanted], [space.column(n) for n in self.unwanted]
-
     def __str__(self) -> str:
-        items = [_quoted(name) for name in self.wanted]
-        return ", ".join(items + [f"-{_quoted(name)}" for name in self.unwanted])
+        limits = {(limit.name, limit.above): limit for limit in self.limits}
+        items = []
+        for part in self._parts():
+            base = part.part if isinstance(part, Not) else part
+            limit = None
+            if isinstance(base, Has):
+                limit = limits.pop((base.name, part is base), None)
+            if limit is None:
+                items.append(_written(part))
+            else:
+                items.append(f"{_quoted(limit.name)}{'>' if limit.above else '<'}{limit.bound!r}")
+        return ", ".join(items)
+
+
+def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> list[str]:
+    """Return the query texts in which the last, unfinished name of ``text`` is a label's.
+
+    >>> complete("dog, -be", LabelSpace(("dog", "beach", "bench", "sea bear")))
+    ['dog, -beach', 'dog, -bench', 'dog, -sea bear']
+    """
+    start = max((text.rfind(mark) for mark in ',&|(!-"'), default=-1) + 1
+    while start < len(text) and text[start].isspace():
+        start += 1
+    typed = text[start:].casefold()
+    parents = () if taxonomy is None else taxonomy.parents.values()
+    names = dict.fromkeys([*space.names, *parents])
+    first = [name for name in names if name.casefold().startswith(typed)]
+    inside = [name for name in names if name not in first and f" {typed}" in f" {name.casefold()}"]
+    head = text[:start].removesuffix('"')
+    return [head + _quoted(name) for name in (*first, *inside)]
+
+
+def _all(parts: Sequence[Expression]) -> Expression:
+    flat: list[Expression] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, AllOf) else [part]
+    unique = tuple(dict.fromkeys(flat))
+    return unique[0] if len(unique) == 1 else AllOf(unique)
+
+
+def _any(parts: Sequence[Expression]) -> Expression:
+    flat: list[Expression] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, AnyOf) else [part]
+    unique = tuple(dict.fromkeys(flat))
+    return unique[0] if len(unique) == 1 else AnyOf(unique)
+
+
+def _not(part: Expression) -> Expression:
+    return part.part if isinstance(part, Not) else Not(part)
+
+
+def _names(expression: Expression) -> list[str]:
+    match expression:
+        case Has(name):
+            return [name]
+        case Not(part):
+            return _names(part)
+        case AllOf(parts) | AnyOf(parts):
+            return [name for part in parts for name in _names(part)]
+        case _:
+            return []
+
+
+def _written(expression: Expression) -> str:
+    match expression:
+        case Has(name):
+            return _quoted(name)
+        case Not(part):
+            return f"-{_written(part)}"
+        case AllOf(parts):
+            return f"({', '.join(map(_written, parts))})"
+        case AnyOf(parts):
+            return f"({' | '.join(map(_written, parts))})"
+        case _:
+            return "none"
 
 
 def _quoted(name: str) -> str:
-    plain = name == name.strip() and not name.startswith("-") and not set(name) & set(',"\\')
+    words = name.casefold().split()
+    plain = name == " ".join(name.split()) and not set(name) & set('\\",|&()<>!')
+    plain = plain and not name.startswith("-") and words[:1] not in (["not"], ["none"])
+    plain = plain and not name.startswith("label:")
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
     return name if plain else f'"{escaped}"'
 
 
-def _items(text: str) -> list[tuple[str, bool]]:
-    """Return (name, negated) for each item between commas outside quotes."""
-    if not text.strip():
-        return []
-    items: list[tuple[str, bool]] = []
-    name: list[tuple[str, bool]] = []  # characters, and whether they stand for themselves
-    quoted = False
-    characters = iter(text)
-    for character in characters:
-        if character == "\\":
-            following = next(characters, None)
-            if following is None:
-                raise DataError(f"a backslash must be followed by a character, got {text!r}")
-            name.append((following, True))
-        elif character == '"':
-            quoted = not quoted
-        elif character == "," and not quoted:
-            items.append(_item(name))
-            name = []
-        else:
-            name.append((character, quoted))
-    if quoted:
-        raise DataError(f"a quotation mark must be closed, got {text!r}")
-    return [*items, _item(name)]
+class _Parser:
+    """Reads a text from left to right; ``at`` is the next character."""
 
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.limits: list[Limit] = []
 
-def _item(characters: list[tuple[str, bool]]) -> tuple[str, bool]:
-    """Strip unprotected spaces at both ends and one unprotected dash at the front."""
-    characters = _stripped(characters)
-    negated = bool(characters) and characters[0] == ("-", False)
-    if negated:
-        characters = _stripped(characters[1:])
-    return "".join(character for character, _ in characters), negated
+    def whole(self) -> Expression:
+        if not self.text.strip():
+            raise DataError("a query must name at least one label, as in 'dog, -beach'; got none")
+        expression = self.every(depth=0)
+        if self.at < len(self.text):
+            raise DataError(f"a parenthesis must be opened before it is closed, got {self.text!r}")
+        return expression
 
+    def every(self, depth: int) -> Expression:
+        parts = [self.some(depth)]
+        while self.peek() in (",", "&"):
+            self.at += 1
+            parts.append(self.some(depth))
+        return _all(parts)
 
-def _stripped(characters: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    kept = [
-        i for i, (character, literal) in enumerate(characters) if literal or not character.isspace()
-    ]
-    return characters[kept[0] : kept[-1] + 1] if kept else []
+    def some(self, depth: int) -> Expression:
+        start = len(self.limits)
+        parts = [self.item(depth)]
+        while self.peek() == "|":
+            self.at += 1
+            parts.append(self.item(depth))
+        if len(parts) > 1 and len(self.limits) > start:
+            self.fail("a limit such as dog>0.8 must stand by itself between commas")
+        return _any(parts)
+
+    def item(self, depth: int) -> Expression:
+        mark = self.peek()
+        rest = self.text[self.at :]
+        if mark in ("-", "!") or (rest[:3].casefold() == "not" and rest[3:4].isspace()):
+            self.at += 1 if mark in ("-", "!") else 3
+            start = len(self.limits)
+            part = self.item(depth + 1)
+            if len(self.limits) > start:
+                self.fail("a limit such as dog>0.8 cannot be negated; write dog<0.8")
+            return _not(part)
+        if mark == "(":
+            self.at += 1
+            expression = self.every(depth + 1)
+            if self.peek() != ")":
+                self.fail("a parenthesis must be closed")
+            self.at += 1
+            if self.peek() not in ("", ",", "&", "|", ")"):
+                self.fail("a parenthesis must be followed by ',', '&' or '|'")
+            return expression
+        if rest.startswith('label:"'):
+            self.at += len("label:")
+            inner = _Parser(self.name()[0])
+            expression = inner.whole()
+            self.limits += inner.limits
+            return expression
+        name, literal = self.name()
+        if name.casefold() == "none" and not literal:
+            return Nothing()
+        if self.peek() in ("<", ">"):
+            return self.limit(name, depth)
+        return Has(name)
+
+    def limit(self, name: str, depth: int) -> Expression:
+        above = self.text[self.at] == ">"
+        self.at += 1
+        if self.text[self.at : self.at + 1] == "=":
+            self.at += 1
+        number = self.name()[0]
+        try:
+            bound = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+        except ValueError:
+            bound = -1.0
+        if not 0 <= bound <= 1:
+            self.fail(f"a limit must be a probability such as 0.8 or 80%, got {number!r}")
+        if depth:
+            self.fail("a limit such as dog>0.8 must stand by itself between commas")
+        self.limits.append(Limit(name, bound, above))
+        return Has(name) if above else Not(Has(name))
+
+    def name(self) -> tuple[str, bool]:
+        """Return the next name, and whether some of it was quoted or escaped."""
+        self.peek()
+        letters: list[tuple[str, bool]] = []
+        quoted = literal = False
+        while self.at < len(self.text):
+            letter = self.text[self.at]
+            if letter == "\\":
+                self.at += 1
+                if self.at == len(self.text):
+                    self.fail("a backslash must be followed by a character")
+                letters.append((self.text[self.at], True))
+                literal = True
+            elif letter == '"':
+                quoted = not quoted
+                literal = True
+            elif quoted:
+                letters.append((letter, True))
+            elif letter in ",&|()<>":
+                break
+            else:
+                letters.append((letter, False))
+            self.at += 1
+        if quoted:
+            self.fail("a quotation mark must be closed")
+        while letters and letters[-1][0].isspace() and not letters[-1][1]:
+            letters.pop()
+        name = "".join(letter for letter, _ in letters)
+        if not name.strip():
+            self.fail("a query must name a label between commas")
+        return name, literal
+
+    def peek(self) -> str:
+        """Return the next character that is no space; empty at the end."""
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+        return self.text[self.at : self.at + 1]
+
+    def fail(self, rule: str) -> NoReturn:
+        raise DataError(f"{rule}, got {self.text!r}")

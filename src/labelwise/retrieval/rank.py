@@ -1,6 +1,6 @@
 """Rank images by the joint probability of a query, in logs.
 
-    s = sum over wanted of log p  +  sum over unwanted of log(1 - p)
+    s = log P(query), for wanted and unwanted labels  sum of log p  +  sum of log(1 - p)
 
 The labels are taken as independent given the image. Products of many small probabilities
 underflow; their logs do not.
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwise.arrays import Array, to_numpy
-from labelwise.retrieval.query import Query
+from labelwise.retrieval.probability import bind
+from labelwise.retrieval.query import Query, Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["RankedImages", "query_log_scores", "rank"]
@@ -34,11 +35,7 @@ def query_log_scores(
     log_p: Array, log_q: Array, wanted: Sequence[int], unwanted: Sequence[int]
 ) -> np.ndarray:
     """Return the (N,) float64 log joint probability of wanted and unwanted columns."""
-    if log_p.shape != log_q.shape:
-        raise ValueError(
-            "log_p and log_q must have one shape, "
-            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
-        )
+    _same_shape(log_p, log_q)
     scores = np.zeros(log_p.shape[0])
     for table, columns in ((log_p, wanted), (log_q, unwanted)):
         for column in columns:
@@ -47,14 +44,19 @@ def query_log_scores(
 
 
 def rank(
-    log_p: Array, log_q: Array, query: Query, space: LabelSpace, *, top: int | None = None
+    log_p: Array,
+    log_q: Array,
+    query: Query,
+    space: LabelSpace,
+    *,
+    top: int | None = None,
+    taxonomy: Taxonomy | None = None,
 ) -> RankedImages:
     """Return the images (all, or the ``top`` first) in order of the query's joint probability."""
-    scores = query_log_scores(log_p, log_q, *query.columns(space))
-    if np.isnan(scores).any():
-        raise ValueError(
-            f"log_p and log_q must not hold NaN, got one in row {int(np.isnan(scores).argmax())}"
-        )
+    _same_shape(log_p, log_q)
+    bound = bind(query, space, taxonomy)
+    columns = list(bound.columns)
+    scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
     count = len(scores) if top is None else min(top, len(scores))
     rows = np.arange(len(scores))
     if 0 < count < len(scores):
@@ -62,3 +64,11 @@ def rank(
         rows = np.flatnonzero(scores >= cut)
     order = rows[np.argsort(-scores[rows], kind="stable")][:count]
     return RankedImages(order, scores[order], np.exp(scores[order]))
+
+
+def _same_shape(log_p: Array, log_q: Array) -> None:
+    if log_p.shape != log_q.shape:
+        raise ValueError(
+            "log_p and log_q must have one shape, "
+            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
+        )

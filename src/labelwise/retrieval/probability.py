@@ -1,0 +1,292 @@
+"""The probability of a query: of its labels' probabilities, and calibrated as a query.
+
+    product         log P of the query, the labels being independent given the image:
+                    all of: sum of logs; any of, and not: through the pair (log P, log(1 - P))
+    calibrated      logit P = a logit(product) + b,  a ~ N(1, 1/16), b ~ N(0, 1/4) before held-out
+                    photos are seen: with few positives a query keeps its product
+
+Labels that occur twice in a query are conditioned on, so the product is exact for every query.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import norm
+
+from labelwise.arrays import Array, Mask, as_mask, to_numpy
+from labelwise.decide import PromisedList, promise_list
+from labelwise.retrieval.query import (
+    AllOf,
+    AnyOf,
+    Expression,
+    Has,
+    Not,
+    Query,
+    Taxonomy,
+)
+from labelwise.types import LabelSpace
+
+__all__ = ["BoundQuery", "CalibratedQuery", "HitCount", "bind", "calibrate_query"]
+
+Numbers = NDArray[np.float64]
+PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
+FAR = 30.0  # log-odds beyond which a product is as good as sure
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A query over columns: ``columns`` of the label space are what it needs to be given.
+
+    Every method takes arrays (N, len(columns)), in this order.
+    """
+
+    query: Query
+    columns: tuple[int, ...]
+    expression: Expression
+    limits: tuple[tuple[int, float, bool], ...] = ()
+
+    def log_scores(self, log_p: Array, log_q: Array) -> Numbers:
+        """Return the (N,) log of the product; -inf where a limit leaves an image out."""
+        present, absent = (np.asarray(to_numpy(part), dtype=np.float64) for part in (log_p, log_q))
+        self._check(present, absent)
+        if np.isnan(present).any() or np.isnan(absent).any():
+            row = int((np.isnan(present) | np.isnan(absent)).any(1).argmax())
+            raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
+        place = {str(column): number for number, column in enumerate(self.columns)}
+        pairs = {name: (present[:, k], absent[:, k]) for name, k in place.items()}
+        scores = _log_pair(self.expression, pairs, len(present))[0]
+        for column, bound, above in self.limits:
+            logs = present[:, place[str(column)]]
+            with np.errstate(divide="ignore"):
+                inside = logs > np.log(bound) if above else logs < np.log(bound)
+            scores = np.where(inside, scores, -np.inf)
+        return scores
+
+    def right(self, labels: Array, observed: Array | None = None) -> tuple[Mask, Mask]:
+        """Return which images (N,) answer the query, and of which that is known."""
+        truth = to_numpy(labels) == 1
+        known = np.ones_like(truth) if observed is None else as_mask(to_numpy(observed), "observed")
+        self._check(truth, known)
+        place = {str(column): number for number, column in enumerate(self.columns)}
+        states = {
+            name: (truth[:, k] & known[:, k], ~truth[:, k] & known[:, k])
+            for name, k in place.items()
+        }
+        holds, fails = _states(self.expression, states, len(truth))
+        return holds, holds | fails
+
+    def _check(self, *arrays: NDArray[np.generic]) -> None:
+        for array in arrays:
+            if array.shape != (len(arrays[0]), len(self.columns)):
+                raise ValueError(
+                    f"arrays must have one column for each of {self.columns}, got {array.shape}"
+                )
+
+
+def bind(query: Query, space: LabelSpace, taxonomy: Taxonomy | None = None) -> BoundQuery:
+    """Return the query over the columns of a label space; a parent's labels are any of them."""
+    tree = taxonomy or Taxonomy()
+
+    def bound(expression: Expression) -> Expression:
+        match expression:
+            case Has(name):
+                found = [Has(str(space.column(label))) for label in tree.labels(name, space)]
+                return found[0] if len(found) == 1 else AnyOf(tuple(found))
+            case Not(part):
+                return Not(bound(part))
+            case AllOf(parts):
+                return AllOf(tuple(map(bound, parts)))
+            case AnyOf(parts):
+                return AnyOf(tuple(map(bound, parts)))
+            case _:
+                return AllOf(tuple(Not(Has(str(k))) for k in range(len(space))))
+
+    expression = bound(query.expression)
+    limits = tuple((space.column(at.name), at.bound, at.above) for at in query.limits)
+    touched = dict.fromkeys(_columns(expression)) | dict.fromkeys(at[0] for at in limits)
+    return BoundQuery(query, tuple(touched), expression, limits)
+
+
+@dataclass(frozen=True)
+class HitCount:
+    """How many images answer a query, expected, with the ends of an interval."""
+
+    expected: float
+    lower: float
+    upper: float
+    confidence: float
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedQuery:
+    """A query's probability, fitted on held-out photos: slope, offset, their covariance.
+
+    ``scores`` and ``right`` are the held-out photos of which the answer is known: a promise about
+    the list is made on them.
+    """
+
+    query: BoundQuery
+    slope: float
+    offset: float
+    covariance: Numbers
+    scores: Numbers
+    hits: Mask
+
+    @property
+    def positives(self) -> int:
+        """Return how many held-out photos answer the query."""
+        return int(self.hits.sum())
+
+    def probs(self, log_scores: Numbers) -> Numbers:
+        """Return the (N,) probability of each image; 0 where a limit leaves it out."""
+        odds = self.slope * _log_odds(log_scores) + self.offset
+        return np.where(np.isneginf(log_scores), 0.0, expit(odds))
+
+    def count(self, log_scores: Numbers, confidence: float = 0.95) -> HitCount:
+        """Return the expected number of hits; the interval holds chance and the fit's own doubt."""
+        odds = _log_odds(log_scores)
+        p = self.probs(log_scores)
+        slopes = p * (1 - p)
+        gradient = np.array([(slopes * odds).sum(), slopes.sum()])
+        variance = slopes.sum() + gradient @ self.covariance @ gradient
+        reach = float(norm.ppf((1 + confidence) / 2) * np.sqrt(variance))
+        expected = float(p.sum())
+        return HitCount(
+            expected, max(0.0, expected - reach), min(len(p), expected + reach), confidence
+        )
+
+    def cut(self, wrong_at_most: float, confidence: float = 0.95, seed: int = 0) -> PromisedList:
+        """Return the lowest log score of a list of which at most this share is wrong.
+
+        The held-out photos alone decide, so the size of a library plays no part.
+        """
+        listed = ~np.isneginf(self.scores)
+        if listed.sum() < 2:
+            return PromisedList(np.inf, None, "too few held-out photos pass the query's limits")
+        return promise_list(
+            self.scores[listed],
+            self.hits[listed],
+            wrong_at_most=wrong_at_most,
+            confidence=confidence,
+            seed=seed,
+            photos=f"held-out photos of {self.query.query}",
+        )
+
+
+def calibrate_query(
+    query: BoundQuery, log_p: Array, log_q: Array, labels: Array, observed: Array | None = None
+) -> CalibratedQuery:
+    """Return the query calibrated on held-out photos (N, len(query.columns))."""
+    scores = query.log_scores(log_p, log_q)
+    hits, known = query.right(labels, observed)
+    scores, hits = scores[known], hits[known]
+    odds, outcome = _log_odds(scores), hits.astype(np.float64)
+    used = ~np.isneginf(scores)
+    design = np.stack([odds[used], np.ones(int(used.sum()))], 1)
+    start = np.array([1.0, 0.0])
+    weights, curvature = start.copy(), np.diag(PRIOR)
+    for _ in range(50):
+        p = expit(design @ weights)
+        gradient = design.T @ (p - outcome[used]) + PRIOR * (weights - start)
+        curvature = (design * (p * (1 - p))[:, None]).T @ design + np.diag(PRIOR)
+        step = np.linalg.solve(curvature, gradient)
+        step *= min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
+        weights = weights - step
+        if np.abs(step).max() < 1e-9:
+            break
+    slope, offset = (float(value) for value in weights)
+    return CalibratedQuery(query, slope, offset, np.linalg.inv(curvature), scores, hits)
+
+
+def _log_odds(log_scores: Numbers) -> Numbers:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = log_scores - _log1mexp(log_scores)
+    return np.asarray(np.clip(np.nan_to_num(odds, nan=FAR), -FAR, FAR))
+
+
+def _log1mexp(values: Numbers) -> Numbers:
+    """Return log(1 - exp(values)) for values <= 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(values > -0.6931, np.log(-np.expm1(values)), np.log1p(-np.exp(values)))
+
+
+def _columns(expression: Expression) -> list[int]:
+    match expression:
+        case Has(name):
+            return [int(name)]
+        case Not(part):
+            return _columns(part)
+        case AllOf(parts) | AnyOf(parts):
+            return [column for part in parts for column in _columns(part)]
+        case _:
+            return []
+
+
+def _log_pair(
+    expression: Expression,
+    pairs: dict[str, tuple[Numbers, Numbers]],
+    count: int,
+    fixed: frozenset[str] = frozenset(),
+) -> tuple[Numbers, Numbers]:
+    """Return (log P, log(1 - P)) of an expression over columns with these pairs."""
+    names = [str(column) for column in _columns(expression)]
+    twice = [name for name in names if names.count(name) > 1 and name not in fixed]
+    if not twice:
+        return _once(expression, pairs, count)
+    # P = P(label) P(rest | label) + P(no label) P(rest | no label)
+    name, sure, never = twice[0], np.zeros(count), np.full(count, -np.inf)
+    (p_with, q_with), (p_without, q_without) = (
+        _log_pair(expression, {**pairs, name: pair}, count, fixed | {name})
+        for pair in ((sure, never), (never, sure))
+    )
+    log_p, log_q = pairs[name]
+    return (
+        np.logaddexp(log_p + p_with, log_q + p_without),
+        np.logaddexp(log_p + q_with, log_q + q_without),
+    )
+
+
+def _once(
+    expression: Expression, pairs: dict[str, tuple[Numbers, Numbers]], count: int
+) -> tuple[Numbers, Numbers]:
+    match expression:
+        case Has(name):
+            return pairs[name]
+        case Not(part):
+            log_p, log_q = _once(part, pairs, count)
+            return log_q, log_p
+        case AllOf(parts):
+            total = np.zeros(count)
+            for part in parts:
+                total = total + _once(part, pairs, count)[0]
+            return total, _log1mexp(np.minimum(total, 0.0))
+        case AnyOf(parts):
+            log_q, log_p = _once(AllOf(tuple(Not(part) for part in parts)), pairs, count)
+            return log_p, log_q
+        case _:
+            raise ValueError("an expression must be bound to columns first")
+
+
+def _states(
+    expression: Expression, states: dict[str, tuple[Mask, Mask]], count: int
+) -> tuple[Mask, Mask]:
+    """Return where an expression holds and where it fails; neither where that is unknown."""
+    match expression:
+        case Has(name):
+            return states[name]
+        case Not(part):
+            holds, fails = _states(part, states, count)
+            return fails, holds
+        case AllOf(parts):
+            holds, fails = np.ones(count, dtype=bool), np.zeros(count, dtype=bool)
+            for part in parts:
+                yes, no = _states(part, states, count)
+                holds, fails = holds & yes, fails | no
+            return holds, fails
+        case AnyOf(parts):
+            fails, holds = _states(AllOf(tuple(Not(part) for part in parts)), states, count)
+            return holds, fails
+        case _:
+            raise ValueError("an expression must be bound to columns first")

@@ -1,0 +1,200 @@
+"""Oracles: written-out cases, a round trip through text, and every truth assignment tried."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelwise.errors import DataError
+from labelwise.retrieval import Query, Taxonomy, bind, complete, rank
+from labelwise.retrieval.query import AllOf, AnyOf, Has, Not, Nothing
+from labelwise.types import LabelSpace
+
+SPACE = LabelSpace(("cat", "dog", "sofa", "beach", "not found", "none"))
+CAT, DOG, SOFA, BEACH = map(Has, SPACE.names[:4])
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        ("dog & !beach", AllOf((DOG, Not(BEACH)))),
+        ("dog,!beach", AllOf((DOG, Not(BEACH)))),
+        ("dog, not beach", AllOf((DOG, Not(BEACH)))),
+        ("NOT beach", Not(BEACH)),
+        ("(cat | dog), -sofa", AllOf((AnyOf((CAT, DOG)), Not(SOFA)))),
+        ("cat | dog & !sofa", AllOf((AnyOf((CAT, DOG)), Not(SOFA)))),
+        ("-(cat, dog) | sofa", AnyOf((Not(AllOf((CAT, DOG))), SOFA))),
+        ("!!dog", DOG),
+        ("((dog))", DOG),
+        ("dog | dog", DOG),
+        ('label:"dog&!beach"', AllOf((DOG, Not(BEACH)))),
+        ('label:"cat|dog&!sofa", beach', AllOf((AnyOf((CAT, DOG)), Not(SOFA), BEACH))),
+        ("none", Nothing()),
+        ("-none, dog", AllOf((Not(Nothing()), DOG))),
+        ('"none"', Has("none")),
+        ('"not found"', Has("not found")),
+        (r"\not found", Has("not found")),
+        ("nothing", Has("nothing")),
+    ],
+)
+def test_spellings(text, expression):
+    assert Query.parse(text).expression == expression
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(dog", "must be closed"),
+        ("dog)", "opened before it is closed"),
+        ("(dog) cat", "followed by ',', '&' or '|'"),
+        ("dog |", "between commas"),
+        ("dog > high", "probability such as 0.8 or 80%, got 'high'"),
+        ("dog > 2", "probability such as"),
+        ("dog>0.8 | cat", "by itself"),
+        ("(dog>0.8)", "by itself"),
+        ("-dog>0.8", "by itself|cannot be negated"),
+        ("dgo | cat", "unknown label 'dgo'; did you mean 'dog'"),
+    ],
+)
+def test_wrong_queries_get_one_sentence(text, message):
+    with pytest.raises(DataError, match=message):
+        Query.parse(text, SPACE)
+
+
+NAMES = st.sampled_from([*SPACE.names, "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b"])
+TREES = st.recursive(
+    NAMES.map(Has) | st.just(Nothing()),
+    lambda inner: st.one_of(
+        inner.filter(lambda part: not isinstance(part, Not)).map(Not),
+        st.lists(inner, min_size=2, max_size=3, unique=True).map(
+            lambda parts: ("all", tuple(parts))
+        ),
+        st.lists(inner, min_size=2, max_size=3, unique=True).map(
+            lambda parts: ("any", tuple(parts))
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+def build(tree):
+    """Return the expression of a drawn tree, in the flat form that texts are read into."""
+    if isinstance(tree, Not):
+        inner = build(tree.part)
+        return inner.part if isinstance(inner, Not) else Not(inner)
+    if not isinstance(tree, tuple):
+        return tree
+    kind = AllOf if tree[0] == "all" else AnyOf
+    flat = []
+    for part in map(build, tree[1]):
+        flat += part.parts if isinstance(part, kind) else [part]
+    unique = tuple(dict.fromkeys(flat))
+    return unique[0] if len(unique) == 1 else kind(unique)
+
+
+def contradicts(query):
+    return set(query.wanted) & set(query.unwanted)
+
+
+@given(TREES)
+@settings(max_examples=200, deadline=None)
+def test_text_round_trip(tree):
+    query = Query(build(tree))
+    if not contradicts(query):
+        assert Query.parse(str(query)) == query
+
+
+def holds(expression, truth):
+    """Return whether an expression is true under a dict from names to truth."""
+    if isinstance(expression, Has):
+        return truth[expression.name]
+    if isinstance(expression, Nothing):
+        return not any(truth.values())
+    if isinstance(expression, Not):
+        return not holds(expression.part, truth)
+    quantor = all if isinstance(expression, AllOf) else any
+    return quantor(holds(part, truth) for part in expression.parts)
+
+
+@given(
+    st.recursive(
+        st.sampled_from(SPACE.names[:4]).map(Has) | st.just(Nothing()),
+        lambda inner: st.one_of(
+            inner.map(Not),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: AllOf(tuple(parts))),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: AnyOf(tuple(parts))),
+        ),
+        max_leaves=6,
+    ),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=150, deadline=None)
+def test_probability_and_truth_agree_with_every_assignment(expression, seed):
+    space = LabelSpace(SPACE.names[:4])
+    probs = np.random.default_rng(seed).random((3, 4)).round(1)  # 0 and 1 occur
+    query = bind(Query(expression), space)
+    part = list(query.columns)
+    with np.errstate(divide="ignore"):
+        scores = query.log_scores(np.log(probs)[:, part], np.log1p(-probs)[:, part])
+    expected = np.zeros(3)
+    for truth in product([False, True], repeat=4):
+        named = dict(zip(space.names, truth, strict=True))
+        chance = np.where(truth, probs, 1 - probs).prod(1)
+        right = holds(expression, named)
+        expected += chance * right
+        found, known = query.right(np.array([truth])[:, part])
+        assert known.all()
+        assert bool(found[0]) == right
+    np.testing.assert_allclose(np.exp(scores), expected, atol=1e-9)
+
+
+def test_unknown_labels_leave_an_answer_unknown_only_where_it_hangs_on_them():
+    query = bind(Query.parse("(cat | dog), -sofa"), SPACE)
+    labels = np.array([[1, 0, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]])
+    observed = np.array([[1, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 0]])
+    right, known = query.right(labels, observed)
+    assert known.tolist() == [True, False, True, False]
+    assert right.tolist() == [True, False, False, False]
+
+
+def test_limits_leave_images_out_and_round_trip():
+    query = Query.parse("dog>0.8, cat<20%")
+    assert (query.wanted, query.unwanted) == (("dog",), ("cat",))
+    assert Query.parse(str(query)) == query
+    probs = np.array([[0.1, 0.9], [0.3, 0.9], [0.1, 0.8]])
+    bound = bind(query, LabelSpace(("cat", "dog")))
+    part = list(bound.columns)
+    scores = bound.log_scores(np.log(probs)[:, part], np.log(1 - probs)[:, part])
+    np.testing.assert_allclose(np.exp(scores), [0.81, 0, 0], atol=1e-12)
+
+
+def test_asking_for_a_parent_finds_the_children(tmp_path):
+    file = tmp_path / "kinds.csv"
+    file.write_text("child,parent\ncat,pet\ndog,pet\npet,animal\nsofa,furniture\n")
+    kinds = Taxonomy.read(file)
+    assert kinds.below("animal") == ("cat", "dog", "pet")
+    bound = bind(Query.parse("animal, -sofa", SPACE, kinds), SPACE, kinds)
+    assert bound.columns == (0, 1, 2)
+    probs = np.array([[0.5, 0.5, 0.2, 0, 0, 0]])
+    with np.errstate(divide="ignore"):
+        found = rank(np.log(probs), np.log1p(-probs), bound.query, SPACE, taxonomy=kinds)
+    np.testing.assert_allclose(found.probs, [0.75 * 0.8])
+    with pytest.raises(DataError, match="unknown label 'animl'; did you mean 'animal'"):
+        Query.parse("animl", SPACE, kinds)
+    with pytest.raises(DataError, match="circles"):
+        Taxonomy({"a": "b", "b": "a"})
+    file.write_text("child,parent\ncat,pet\ncat,animal\n")
+    with pytest.raises(DataError, match="line 3: 'cat' has two parents"):
+        Taxonomy.read(file)
+    with pytest.raises(DataError, match="cannot be read"):
+        Taxonomy.read(tmp_path / "nowhere.csv")
+
+
+def test_unfinished_names_are_completed():
+    assert complete("cat, -d", SPACE) == ["cat, -dog"]
+    assert complete("(cat | so", SPACE) == ["(cat | sofa"]
+    assert complete("fou", SPACE) == ['"not found"']
+    assert complete("pe", SPACE, Taxonomy({"cat": "pet"})) == ["pet"]
+    assert complete("xyz", SPACE) == []

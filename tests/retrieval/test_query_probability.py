@@ -1,0 +1,103 @@
+"""Oracles: outcomes counted on other photos with dependent labels, and the product itself."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from labelwise.data import posterior
+from labelwise.retrieval import Query, bind, calibrate_query
+
+DRAWS, HELD = 40, 1000
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Photos whose marginals are exact and whose labels depend on each other given the photo."""
+    data = posterior(16_000, 1, 1, num_labels=6, most=0.4, least=0.1, spread=2.0, rho=0.8, seed=3)
+    eta = np.clip(data.eta[:16_000], 1e-12, 1 - 1e-12)
+    labels = data.table.targets()[0][:16_000]
+    return data.table.space, np.log(eta), np.log1p(-eta), labels
+
+
+def parts(world, text):
+    space, log_p, log_q, labels = world
+    query = bind(Query.parse(text, space), space)
+    columns = list(query.columns)
+    return query, log_p[:, columns], log_q[:, columns], labels[:, columns]
+
+
+def error(probs, right):
+    bins = np.minimum((probs * 10).astype(int), 9)
+    return sum(abs(probs[bins == b].sum() - right[bins == b].sum()) for b in range(10)) / len(probs)
+
+
+@pytest.mark.parametrize(
+    "text", ["label00, label01", "label00, -label01", "(label00 | label02), -label01"]
+)
+def test_calibrated_queries_are_nearer_to_what_happens_than_products(world, text):
+    query, log_p, log_q, labels = parts(world, text)
+    held, new = slice(0, 4000), slice(4000, None)
+    fitted = calibrate_query(query, log_p[held], log_q[held], labels[held])
+    scores = query.log_scores(log_p[new], log_q[new])
+    right, _ = query.right(labels[new])
+    before, after = error(np.exp(scores), right), error(fitted.probs(scores), right)
+    assert before > 0.02
+    assert after < 0.5 * before
+
+
+def test_a_query_without_positives_stays_near_its_product(world):
+    query, log_p, log_q, labels = parts(world, "label00, label01")
+    few = calibrate_query(query, log_p[:3], log_q[:3], np.zeros((3, 2)))
+    assert abs(few.slope - 1) < 0.1
+    assert abs(few.offset) < 0.4
+    none = calibrate_query(query, log_p[:0], log_q[:0], labels[:0])
+    assert (none.slope, none.offset) == (1.0, 0.0)
+    scores = query.log_scores(log_p[:50], log_q[:50])
+    np.testing.assert_allclose(none.probs(scores), np.exp(scores), atol=1e-9)
+
+
+def test_counts_cover_the_true_number_and_lists_keep_their_promise(world):
+    query, log_p, log_q, labels = parts(world, "label00, -label01")
+    right, _ = query.right(labels)
+    scores = query.log_scores(log_p, log_q)
+    rng = np.random.default_rng(0)
+    missed = broken = 0
+    sizes = []
+    for seed in range(DRAWS):
+        order = rng.permutation(len(right))
+        held, new = order[:HELD], order[HELD : HELD + 5000]
+        fitted = calibrate_query(query, log_p[held], log_q[held], labels[held])
+        count = fitted.count(scores[new], 0.9)
+        missed += not count.lower <= right[new].sum() <= count.upper
+        cut = fitted.cut(0.4, 0.9, seed=seed)
+        listed = scores[new] >= cut.threshold
+        broken += bool(listed.any()) and (~right[new][listed]).mean() > 0.4
+        sizes.append(listed.mean())
+    assert binomtest(missed, DRAWS, 0.1, alternative="greater").pvalue > 0.01
+    assert binomtest(broken, DRAWS, 0.1, alternative="greater").pvalue > 0.01
+    assert np.mean(sizes) > 0.02
+
+
+def test_unknown_answers_and_limits_are_left_out_of_the_fit(world):
+    query, log_p, log_q, labels = parts(world, "label00, label01")
+    observed = np.ones_like(labels, dtype=bool)
+    observed[500:1000] = False
+    part = calibrate_query(query, log_p[:500], log_q[:500], labels[:500])
+    same = calibrate_query(query, log_p[:1000], log_q[:1000], labels[:1000], observed[:1000])
+    assert same.slope == pytest.approx(part.slope)
+    assert same.positives == part.positives
+    strict, *arrays = parts(world, "label00>0.99999")
+    fitted = calibrate_query(strict, *(array[:300] for array in arrays))
+    scores = strict.log_scores(*arrays[:2])
+    assert (fitted.probs(scores)[np.isneginf(scores)] == 0).all()
+    assert fitted.cut(0.1).promise is None
+
+
+def test_arrays_must_be_the_querys_own_columns(world):
+    query, log_p, log_q, _ = parts(world, "label00, label01")
+    with pytest.raises(ValueError, match=r"one column for each of \(0, 1\), got \(16000, 1\)"):
+        query.log_scores(log_p[:, :1], log_q[:, :1])
+    log_p = log_p.copy()
+    log_p[7, 1] = np.nan
+    with pytest.raises(ValueError, match="NaN, got one in row 7"):
+        query.log_scores(log_p, log_q)
