@@ -15,7 +15,7 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c con
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help install browser demo test check bench docs dist clean
+.PHONY: fuzz help install browser demo test check bench docs dist clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ demo: install ## train, calibrate, evaluate and report on the embedded data (abo
 
 test: install browser ## run every test
 	"$(BIN)/python" -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
+
+fuzz: install ## feed damaged input to every reader for ten minutes (FUZZ_SECONDS)
+	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
 
 check: install ## format, lint, types, layers
 	"$(BIN)/ruff" format --check .

@@ -180,6 +180,8 @@ class ModelSpec(BaseModel):
             return ModelSpec.model_validate(facts)
         except ValidationError as error:
             raise CheckpointError(f"{path} is not usable: {_first(error)}") from None
+        except UnicodeError:
+            raise CheckpointError(f"{path} holds text that is not Unicode") from None
 
     def build(self) -> "Predictor":
         """Return the predictor this describes, with new weights."""

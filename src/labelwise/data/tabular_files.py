@@ -219,7 +219,7 @@ def _features(metadata: dict[bytes, bytes], where: str) -> dict[str, dict[str, A
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return {header: _item(feature) for header, feature in features.items()}
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(f"{where}: the metadata of Hugging Face is broken ({error})") from None
 
 
@@ -252,7 +252,7 @@ def _class_names(
 def _names(text: bytes | str, where: str) -> list[str]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: the class names in the metadata are broken ({error})") from None
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise DataError(f"{where}: the class names in the metadata must be a list of text")

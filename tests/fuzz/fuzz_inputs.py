@@ -1,0 +1,225 @@
+"""How good inputs become bad ones: bytes, JSON trees, Arrow tables and array archives.
+
+Everything is drawn from one ``random.Random``, so that an input is known by its number.
+"""
+
+import io
+import json
+import math
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Files = dict[str, bytes]  # path inside a folder: content
+
+NASTY_TEXT = (
+    "",
+    " ",
+    "*",
+    "|",
+    "0",
+    "-1",
+    "nan",
+    "1e999",
+    "a" * 5000,
+    "../../etc/passwd",
+    "/dev/zero",
+    "\x00",
+    "\x1b[31mred",
+    "[bold]x[/nothing]",
+    "<script>alert(1)</script>",
+    "=1+1",
+    "\ud800",
+    "caf\u00e9",
+    "\u202eabc",
+    "['a', 'b'",
+    "line\nbreak",
+)
+NASTY_VALUES: tuple[Any, ...] = (
+    *NASTY_TEXT,
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    7,
+    2**31,
+    2**63,
+    2**70,
+    -0.5,
+    1e308,
+    math.inf,
+    math.nan,
+    [],
+    {},
+    [[]],
+    [None],
+    [1, "a"],
+    {"a": 1},
+)
+
+
+def damage(rng: Random, content: bytes) -> bytes:
+    """Return the bytes with a few of them changed, removed, repeated or cut off."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        start = rng.randrange(len(data) + 1)
+        size = rng.choice((1, 1, 2, 4, 16, 64))
+        kind = rng.randrange(6)
+        if kind == 0:
+            data[start : start + size] = rng.randbytes(size)
+        elif kind == 1:
+            del data[start : start + size]
+        elif kind == 2:
+            data[start:start] = data[start : start + size] * rng.choice((1, 2, 50))
+        elif kind == 3:
+            data[start:start] = rng.choice(NASTY_TEXT).encode("utf-8", "surrogatepass")
+        elif kind == 4:
+            data[start : start + 1] = rng.choice((b"\0", b"\n", b'"', b",", b"\t", b"\xff", b"{"))
+        else:
+            del data[start:]
+    return bytes(data)
+
+
+def strange_value(rng: Random) -> Any:
+    """Return something a field does not expect."""
+    value = rng.choice(NASTY_VALUES)
+    if rng.random() < 0.05:
+        for _ in range(rng.choice((5, 50, 2000))):
+            value = [value]
+    return value
+
+
+def strange_json(rng: Random, value: Any) -> Any:
+    """Return plain data with one place changed: another value, one less, one more."""
+    waiting: list[tuple[Any, Any]] = [(None, value)]
+    places: list[tuple[Any, Any]] = []
+    while waiting:
+        _, node = waiting.pop()
+        children = (
+            node.items()
+            if isinstance(node, dict)
+            else enumerate(node)
+            if isinstance(node, list)
+            else ()
+        )
+        for key, child in children:
+            places.append((node, key))
+            waiting.append((key, child))
+    if not places or rng.random() < 0.03:
+        return strange_value(rng)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        node, key = rng.choice(places)
+        kind = rng.randrange(5)
+        try:
+            if kind == 0 and isinstance(node, dict):
+                node.pop(key, None)
+            elif kind == 0:
+                del node[key]
+            elif kind == 1 and isinstance(node, list):
+                node.append(node[key])
+            elif kind == 1:
+                node[rng.choice(NASTY_TEXT)] = strange_value(rng)
+            else:
+                node[key] = strange_value(rng)
+        except IndexError:
+            continue
+    return value
+
+
+def as_json(value: Any) -> bytes:
+    try:
+        return json.dumps(value).encode()
+    except RecursionError:
+        return b"[" * 3000
+
+
+def damage_json(rng: Random, content: bytes) -> bytes:
+    """Return JSON that is still JSON, or damaged bytes."""
+    if rng.random() < 0.3:
+        return damage(rng, content)
+    return as_json(strange_json(rng, json.loads(content)))
+
+
+def damage_json_lines(rng: Random, content: bytes) -> bytes:
+    lines = content.splitlines()
+    place = rng.randrange(len(lines))
+    lines[place] = damage_json(rng, lines[place])
+    return b"\n".join(lines)
+
+
+def strange_array(rng: Random, rows: int) -> Any:
+    """Return an Arrow array of some type."""
+    kinds = (
+        pa.array([rng.choice(("a", "b|a", "", None)) for _ in range(rows)], pa.string()),
+        pa.array([rng.choice(([], ["a"], ["a", "b"], None)) for _ in range(rows)]),
+        pa.array([rng.choice(([1.0], [0.5, 2.0], [], None)) for _ in range(rows)]),
+        pa.array([[0.25] * 3] * rows, pa.list_(pa.float32(), 3)),
+        pa.array([rng.randrange(-2, 4) for _ in range(rows)], pa.int64()),
+        pa.array([rng.choice((0.0, 1.0, math.nan, math.inf)) for _ in range(rows)]),
+        pa.array([rng.random() < 0.5 for _ in range(rows)]),
+        pa.array([b"\xff\xd8"] * rows, pa.binary()),
+        pa.array([{"bytes": b"x", "path": "a"}] * rows),
+        pa.nulls(rows),
+        pa.array([rng.randrange(9) for _ in range(rows)], pa.timestamp("us")),
+        pa.array(["a"] * rows).dictionary_encode(),
+    )
+    return rng.choice(kinds)
+
+
+def damage_parquet(rng: Random, content: bytes) -> bytes:
+    """Return a Parquet file with other columns or metadata, or damaged bytes."""
+    if rng.random() < 0.3:
+        return damage(rng, content)
+    table = pq.read_table(io.BytesIO(content))
+    metadata = dict(table.schema.metadata or {})
+    place = rng.randrange(table.num_columns)
+    kind = rng.randrange(4)
+    if kind == 0:
+        table = table.remove_column(place)
+    elif kind == 1:
+        name = table.column_names[place]
+        table = table.set_column(place, name, strange_array(rng, table.num_rows))
+    elif kind == 2:
+        name = rng.choice([*table.column_names, "split", "group", "unknown", "image"])
+        table = table.append_column(name, strange_array(rng, table.num_rows))
+    for key in list(metadata):
+        if key != b"ARROW:schema" and rng.random() < (0.8 if kind == 3 else 0.1):
+            metadata[key] = damage_json(rng, metadata[key])
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), buffer)
+    return buffer.getvalue()
+
+
+def damage_npz(rng: Random, content: bytes) -> bytes:
+    """Return an archive with another array in it, or damaged bytes."""
+    if rng.random() < 0.3:
+        return damage(rng, content)
+    with np.load(io.BytesIO(content)) as archive:
+        arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
+    name = rng.choice([*arrays, "file", "extra"])
+    arrays[name] = rng.choice(
+        (
+            np.float64(0.5),
+            np.zeros((0, 3)),
+            np.zeros((2, 3, 4)),
+            np.full((4, 3), np.nan),
+            np.full((4, 3), 1e300),
+            np.zeros((4, 3), np.complex64),
+            np.array(["a", "b", "a"]),
+            np.array([b"a", b"b"]),
+            np.array([["a"]], object),
+            np.zeros(3, [("x", "f4")]),
+            np.array(["2020-01-01"], "datetime64[D]"),
+            np.arange(12).reshape(4, 3),
+        )
+    )
+    if rng.random() < 0.2:
+        arrays.pop(rng.choice(list(arrays)))
+    buffer = io.BytesIO()
+    np.savez(buffer, **{key: value for key, value in arrays.items() if key != "file"})
+    return buffer.getvalue()

@@ -1,0 +1,26 @@
+"""Whatever a file holds, a reader answers or says one sentence, in bounded time and memory.
+
+The inputs are made from good ones, seeded; the process is one of its own, so that a crash is seen.
+``LABELWISE_FUZZ_SECONDS`` sets how long it goes on (`make fuzz` takes ten minutes), and
+``LABELWISE_FUZZ_SEED`` where it begins.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).with_name("fuzz_run.py")
+
+
+def test_no_input_ends_in_an_internal_error(tmp_path):
+    seconds = float(os.environ.get("LABELWISE_FUZZ_SECONDS", "5"))
+    now = tmp_path / "now"
+    command = [sys.executable, str(RUN), "--seconds", str(seconds), "--now", str(now)]
+    command += ["--seed", os.environ.get("LABELWISE_FUZZ_SEED", "0")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 240, check=False
+    )
+    at_work = now.read_text() if now.exists() else "the start"
+    assert done.returncode == 0, f"at {at_work}:\n{done.stdout}\n{done.stderr[-3000:]}"
+    assert " 0 kinds of failure" in done.stderr
