@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 USER = """
+import labelwise
 from labelwise.calibrate import platt
 from labelwise.decide import Threshold, best_f
 from labelwise.links import Link, Sigmoid
@@ -30,11 +31,25 @@ def thresholds(logits: Tensor, labels: Tensor) -> Threshold:
     link: Link = platt(logits, labels, SPA().link)
     print(average_precision(logits, labels).value + 1.0)
     return best_f(link(logits), labels, beta=2.0)
+
+
+def trained(table: labelwise.LabelTable) -> labelwise.RunFolder:
+    return labelwise.train(table, method="bce", epochs=3)
+
+
+def labels_of(folder: str) -> list[tuple[str, ...]]:
+    return labelwise.load_run(folder).model().predict(["a.jpg", "b.jpg"]).labels
+
+
+def regularised() -> labelwise.Objective:
+    return SPA() + 0.5 * labelwise.LabelPairs()
 """
 WRONG = """
 scale: str = platt(Tensor(), Tensor(), Sigmoid())
 best_f(Tensor(), Tensor(), scope="lable")
 SPA(3)
+labelwise.load_run(3)
+labelwise.nonsense
 """
 
 
@@ -93,5 +108,5 @@ def test_a_users_strict_mypy_sees_the_types_of_the_wheel(dist, tmp_path):
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
     lines = USER.count("\n")
     assert [error.split(": ")[0] for error in errors] == [
-        f"wrong.py:{lines + n}" for n in (2, 3, 4)
+        f"wrong.py:{lines + n}" for n in range(2, 7)
     ]

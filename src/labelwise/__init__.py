@@ -1,45 +1,120 @@
 """Train, calibrate, decide and search with images that carry no label, one, or many.
 
-Names are imported when they are first used, so that ``import labelwise`` is instant.
+    run = labelwise.train("photos.csv", backbone="resnet18", epochs=10)
+    run = labelwise.load_run("runs/photos-auto")
+    run.model().predict("new.jpg").labels
+
+``load`` reads a table of labels, ``load_run`` a finished run. Names are imported when they are
+first used, so that ``import labelwise`` is instant; type checkers and editors see them all.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labelwise import (
+        calibrate,
+        data,
+        decide,
+        evaluate,
+        metrics,
+        objectives,
+        retrieval,
+        scoring,
+    )
+    from labelwise.api import load_run, train
+    from labelwise.data import LabelTable, load
+    from labelwise.decide import Rule, Threshold, TopK
+    from labelwise.errors import LabelwiseError
+    from labelwise.evaluate import Evaluation
+    from labelwise.heads import Head
+    from labelwise.links import Link, Sigmoid, Softmax
+    from labelwise.methods import METHODS, Method
+    from labelwise.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
+    from labelwise.predictions import Predictions
+    from labelwise.predictor import ModelSpec, Predictor
+    from labelwise.retrieval import Query, retrieval_map
+    from labelwise.runs import RunFolder
+    from labelwise.scoring import Scored, Scorer, score
+    from labelwise.types import LabelSpace, Outputs, Targets
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "BCE",
+    "METHODS",
+    "SPA",
+    "Evaluation",
+    "Head",
+    "LabelPairs",
+    "LabelSpace",
+    "LabelTable",
+    "LabelwiseError",
+    "Link",
+    "Method",
+    "ModelSpec",
+    "Objective",
+    "Outputs",
+    "Predictions",
+    "Predictor",
+    "Quasibinary",
+    "Query",
+    "Rule",
+    "RunFolder",
+    "Scored",
+    "Scorer",
+    "Sigmoid",
+    "Softmax",
+    "Targets",
+    "Threshold",
+    "TopK",
+    "TwoWay",
+    "__version__",
+    "calibrate",
+    "data",
+    "decide",
+    "evaluate",
+    "load",
+    "load_run",
+    "metrics",
+    "objectives",
+    "retrieval",
+    "retrieval_map",
+    "score",
+    "scoring",
+    "train",
+]
+
+_MODULES = (
+    *("calibrate", "data", "decide", "evaluate", "metrics", "objectives", "retrieval", "scoring"),
+)
 _HOMES = {
-    "BCE": "objectives",
-    "LabelTable": "data",
-    "Link": "links",
-    "METHODS": "methods",
-    "Objective": "objectives",
-    "Outputs": "types",
-    "Predictions": "predictions",
-    "Predictor": "predictor",
-    "Quasibinary": "objectives",
-    "Query": "retrieval",
-    "SPA": "objectives",
-    "Sigmoid": "links",
-    "Softmax": "links",
-    "Targets": "types",
-    "Threshold": "decide",
-    "TopK": "decide",
-    "TwoWay": "objectives",
-    "load": "data",
-    "retrieval_map": "retrieval",
+    "api": ("load_run", "train"),
+    "data": ("LabelTable", "load"),
+    "decide": ("Rule", "Threshold", "TopK"),
+    "errors": ("LabelwiseError",),
+    "evaluate": ("Evaluation",),
+    "heads": ("Head",),
+    "links": ("Link", "Sigmoid", "Softmax"),
+    "methods": ("METHODS", "Method"),
+    "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
+    "predictions": ("Predictions",),
+    "predictor": ("ModelSpec", "Predictor"),
+    "retrieval": ("Query", "retrieval_map"),
+    "runs": ("RunFolder",),
+    "scoring": ("Scored", "Scorer", "score"),
+    "types": ("LabelSpace", "Outputs", "Targets"),
 }
-_MODULES = ("calibrate", "decide", "evaluate", "metrics", "objectives", "retrieval")
 
-__all__ = sorted([*_HOMES, *_MODULES, "__version__"])
+if not TYPE_CHECKING:  # else a checker would believe in any name
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"labelwise.{name}")
-    if name in _HOMES:
-        return vars(import_module(f"labelwise.{_HOMES[name]}"))[name]
-    raise AttributeError(f"module 'labelwise' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(f"labelwise.{name}")
+        for home, names in _HOMES.items():
+            if name in names:
+                return vars(import_module(f"labelwise.{home}"))[name]
+        raise AttributeError(f"module 'labelwise' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

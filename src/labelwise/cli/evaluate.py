@@ -95,7 +95,8 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
 
 def _run(folder: Path, split: str, options: dict[str, Any]) -> tuple["Evaluation", dict[str, Any]]:
     """Return the evaluation of a run's saved predictions, and what else its report shows."""
-    from labelwise.cli.outcome import origin_of
+    from labelwise.api import origin_of
+    from labelwise.cli.outcome import command
     from labelwise.evaluate import evaluate as measure
     from labelwise.report import choose_examples
     from labelwise.runs import RunFolder
@@ -107,7 +108,7 @@ def _run(folder: Path, split: str, options: dict[str, Any]) -> tuple["Evaluation
     link = run.calibrated or own
     extras: dict[str, Any] = {
         "history": RunFolder(folder).journal.read(),
-        "origin": origin_of(folder),
+        "origin": origin_of(RunFolder(folder), command=command()),
     }
     if link is not None:
         extras["examples"] = choose_examples(run.predictions, link)

@@ -1,6 +1,5 @@
 """``labelwise train``: from a table to a trained, calibrated, reported model."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,32 +10,6 @@ if TYPE_CHECKING:
     from labelwise.training.settings import Settings
 
 __all__ = ["carry_out", "train"]
-
-FLAGS = {
-    "data": "data",
-    "method": "method",
-    "backbone": "backbone",
-    "weights": "weights",
-    "start": "start",
-    "head": "head",
-    "image_size": "image_size",
-    "augment": "augment",
-    "batch_size": "batch_size",
-    "precision": "precision",
-    "seed": "seed",
-    "calibrate": "calibrate",
-    "rule": "rule",
-    "epochs": "recipe.epochs",
-    "metric": "recipe.metric",
-    "patience": "recipe.patience",
-    "lr": "recipe.optimizer.lr",
-    "weight_decay": "recipe.optimizer.weight_decay",
-    "optimizer": "recipe.optimizer.name",
-    "schedule": "recipe.schedule.name",
-    "accelerator": "hardware.accelerator",
-    "devices": "hardware.devices",
-    "workers": "hardware.workers",
-}
 
 
 def train(
@@ -78,17 +51,19 @@ def train(
 
     The same command on the same folder goes on where a stopped run was.
     """
-    given = {name: value for name, value in locals().items() if name in FLAGS}
-    from labelwise.training.settings import parse_assignments, read_settings
+    given = dict(locals())
+    from labelwise.api import default_folder
+    from labelwise.training.settings import SHORT_NAMES, parse_assignments, read_settings
 
-    flags = {FLAGS[name]: value for name, value in given.items() if value is not None}
+    flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    carry_out(resolved, out or _default_folder(resolved), fresh=fresh)
+    carry_out(resolved, out or default_folder(resolved), fresh=fresh)
 
 
 def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None":
     """Train, report, and say what came out and what to type next."""
-    from labelwise.cli.outcome import report_run, summarise
+    from labelwise.api import report_run
+    from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
     from labelwise.progress import make_watch
     from labelwise.training.run import train as run
@@ -97,7 +72,7 @@ def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None
         done = run(settings, folder, watch=make_watch(), fresh=fresh)
     if done is None:
         return None
-    report = report_run(done)
+    report = report_run(done, command=command())
     if done.was_finished:
         say(f"{folder} was finished before; --fresh starts over")
     summarise(done.evaluation)
@@ -107,8 +82,3 @@ def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None
     say(f"  labelwise predict {folder} PICTURES...")
     say(f"  labelwise evaluate {folder}")
     return done
-
-
-def _default_folder(settings: "Settings") -> Path:
-    stem = Path(settings.data).stem or "run"
-    return Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{stem}-{settings.method}")

@@ -19,6 +19,7 @@ from labelwise.types import nearest
 
 __all__ = [
     "AUTO",
+    "SHORT_NAMES",
     "Hardware",
     "OptimizerSettings",
     "Precision",
@@ -33,6 +34,31 @@ __all__ = [
 
 AUTO = "auto"
 Precision = Literal["32", "bf16"]
+SHORT_NAMES = {  # of the settings that are given most often
+    "data": "data",
+    "method": "method",
+    "backbone": "backbone",
+    "weights": "weights",
+    "start": "start",
+    "head": "head",
+    "image_size": "image_size",
+    "augment": "augment",
+    "batch_size": "batch_size",
+    "precision": "precision",
+    "seed": "seed",
+    "calibrate": "calibrate",
+    "rule": "rule",
+    "epochs": "recipe.epochs",
+    "metric": "recipe.metric",
+    "patience": "recipe.patience",
+    "lr": "recipe.optimizer.lr",
+    "weight_decay": "recipe.optimizer.weight_decay",
+    "optimizer": "recipe.optimizer.name",
+    "schedule": "recipe.schedule.name",
+    "accelerator": "hardware.accelerator",
+    "devices": "hardware.devices",
+    "workers": "hardware.workers",
+}
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,0 +1,96 @@
+"""What a program calls: train a model, open the run of an earlier one."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from labelwise.data import LabelTable
+from labelwise.errors import CheckpointError
+from labelwise.progress import Silent, make_watch
+from labelwise.report import choose_examples, write_report
+from labelwise.runs import RunFolder
+from labelwise.training.run import Run
+from labelwise.training.run import train as train_in
+from labelwise.training.settings import SHORT_NAMES, Settings, read_settings
+
+__all__ = ["default_folder", "load_run", "origin_of", "report_run", "train"]
+
+
+def train(
+    data: str | Path | LabelTable,
+    folder: str | Path | None = None,
+    *,
+    method: str = "auto",
+    progress: bool = True,
+    fresh: bool = False,
+    **settings: Any,
+) -> RunFolder:
+    """Train a model, calibrate it, measure it, write its report; return the finished run.
+
+    ``data`` is what :func:`labelwise.load` reads, or a table. ``settings`` are those of the
+    command line (``epochs=10``, ``backbone="resnet18"``, ``rule="best-f"``) and of the YAML file
+    (``recipe={"ema": 0.999}``). The same call on the same folder goes on where it was stopped,
+    and returns at once if the run is finished.
+    """
+    table = data if isinstance(data, LabelTable) else None
+    flags = {SHORT_NAMES.get(name, name): value for name, value in settings.items()}
+    source = table.name if table is not None else str(data)
+    resolved = read_settings(None, flags | {"data": source, "method": method})
+    run = RunFolder(Path(folder) if folder is not None else default_folder(resolved))
+    watch = make_watch() if progress else Silent()
+    done = train_in(resolved, run.path, table=table, watch=watch, fresh=fresh)
+    if done is not None:  # None in the helper processes of a run on several devices
+        report_run(done)
+    return run
+
+
+def load_run(folder: str | Path) -> RunFolder:
+    """Return the run in a folder: its settings, figures, predictions and model."""
+    run = RunFolder(Path(folder))
+    if not run.is_finished:
+        begun = (
+            "was not finished; train again to go on"
+            if run.settings_path.exists()
+            else ("is not the folder of a run")
+        )
+        raise CheckpointError(f"{folder} {begun}")
+    return run
+
+
+def report_run(run: Run, *, command: str | None = None) -> Path:
+    """Write ``report.html`` into the run's folder unless it is there; return its path."""
+    files = RunFolder(run.folder)
+    if run.was_finished and files.report.exists():
+        return files.report
+    predictions = files.predictions(run.evaluation.data.split or "test")
+    link = files.spec.made_link
+    examples = () if link is None else choose_examples(predictions, link, run.table.images)
+    return write_report(
+        run.evaluation,
+        files.report,
+        title=f"{run.table.name}: {files.name}",
+        examples=examples,
+        history=files.journal.read(),
+        origin=origin_of(files, command=command),
+    )
+
+
+def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
+    """Return what a run was made from, for its report: method, network, data and command."""
+    settings = read_settings(run.settings_path, {})
+    options = "".join(f", {name} {value}" for name, value in settings.options.items())
+    weights = f"the run {settings.start}" if settings.start else settings.weights
+    origin = {
+        "Method": f"{settings.method}{options}",
+        "Backbone": settings.backbone,
+        "Weights": weights or "none: trained from random values",
+        "Data": settings.data,
+        "Seed": str(settings.seed),
+    }
+    return origin if command is None else origin | {"Command": command}
+
+
+def default_folder(settings: Settings) -> Path:
+    """Return where a run is written if nothing else is said: ``runs/DATA-METHOD``."""
+    stem = Path(settings.data).stem or "run"
+    return Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{stem}-{settings.method}")

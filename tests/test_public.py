@@ -1,0 +1,71 @@
+"""The public surface: names compared with reality, types as a user's checker sees them."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_run import tiny_table
+
+import labelwise
+from labelwise.errors import CheckpointError, SettingsError
+
+PACKAGE = Path(labelwise.__file__).parent
+
+
+def type_checking_imports():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    return {alias.name for node in block.body for alias in node.names}
+
+
+def test_every_public_name_is_real_sorted_and_seen_by_checkers():
+    assert len(set(labelwise.__all__)) == len(labelwise.__all__)
+    for name in labelwise.__all__:
+        assert getattr(labelwise, name) is not None
+    homes = [name for names in labelwise._HOMES.values() for name in names]
+    reached = {*homes, *labelwise._MODULES, "__version__"}
+    assert reached == set(labelwise.__all__)
+    assert type_checking_imports() == reached - {"__version__"}
+    assert set(dir(labelwise)) == set(labelwise.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        labelwise.nonsense  # noqa: B018
+
+
+def test_import_loads_nothing_heavy():
+    code = (
+        "import sys, labelwise\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'PIL', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_train_and_load_run(tmp_path, capsys):
+    table = tiny_table()
+    settings = {"backbone": "identity", "batch_size": 16, "accelerator": "cpu", "epochs": 2}
+    run = labelwise.train(table, tmp_path / "run", method="bce", progress=False, **settings)
+    assert capsys.readouterr().out == ""
+    assert run.is_finished
+    assert run.report.exists()
+    assert run.spec.method == "bce"
+    assert run.settings["recipe"]["epochs"] == 2
+    opened = labelwise.load_run(tmp_path / "run")
+    assert opened == run
+    features = table.images.features[:5]
+    assert opened.model().predict(features).probs.shape == (5, 4)
+    assert opened.evaluation.headline
+    with pytest.raises(SettingsError, match="begun with other settings"):
+        labelwise.train(table, tmp_path / "run", method="spa", progress=False, **settings)
+    with pytest.raises(SettingsError, match="unknown setting 'epoch'"):
+        labelwise.train(table, tmp_path / "other", epoch=3)
+
+
+def test_load_run_names_what_is_no_run(tmp_path):
+    with pytest.raises(CheckpointError, match="is not the folder of a run"):
+        labelwise.load_run(tmp_path)
+    (tmp_path / "settings.yaml").write_text("method: bce")
+    with pytest.raises(CheckpointError, match="was not finished; train again to go on"):
+        labelwise.load_run(tmp_path)
