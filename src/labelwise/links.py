@@ -59,6 +59,15 @@ class Link(nn.Module, ABC):
         return self.log_probs(logits)[0].exp()
 
     @numpy_or_torch
+    def decision_probs(self, logits: Tensor) -> Tensor:
+        """Return the probabilities that rules are fitted to and applied to, in float32.
+
+        They are computed in float64 whatever the logits are, so that a threshold fitted between two
+        of them stays between them, and rounded, so that one that was given as 0.3 is 0.3 again.
+        """
+        return self.log_probs(logits.double())[0].exp().float()
+
+    @numpy_or_torch
     def log_odds(self, logits: Tensor) -> Tensor:
         """Return ``u = log p - log(1 - p)``."""
         log_p, log_q = self.log_probs(logits)

@@ -263,7 +263,7 @@ def scored(
         logits,
         log_p,
         log_q,
-        scorer.rule(log_p.exp()),
+        scorer.rule(log_p.exp().float()),  # as link.decision_probs, which it was fitted to
         tuple(every),
         embeddings,
     )

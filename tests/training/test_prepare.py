@@ -192,7 +192,7 @@ def test_a_run_answers_for_the_share_of_empty_images_it_was_told(tmp_path):
     )
     one, other = (Predictor.load(tmp_path / name) for name in ("plain", "shifted"))
     features = torch.from_numpy(tiny_table().images.features)
-    before, after = (p.answers(p.logits(features)).probs for p in (one, other))
+    before, after = (p.link(p.logits(features)) for p in (one, other))
     assert (after < before).all()
     assert "shifted to 90% images without labels" in str(run.evaluation)
 

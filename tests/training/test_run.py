@@ -20,6 +20,8 @@ from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent
+from labelwise.runs import RunFolder
+from labelwise.scoring import scored
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
 from labelwise.training.run import train
@@ -303,3 +305,15 @@ def test_a_folder_in_which_someone_trains_is_left_alone(tmp_path):
     train(tiny_settings(), tmp_path, table=tiny_table(), watch=watch)
     assert watch.refused == 3
     assert train(tiny_settings(), tmp_path, table=tiny_table()).was_finished
+
+
+def test_a_rule_is_applied_to_the_numbers_it_was_fitted_to(tmp_path):
+    """Isotonic links tie many rows; a threshold rounded to the wrong side loses all of them."""
+    train(tiny_settings(calibrate="isotonic", rule="average-2"), tmp_path, table=tiny_table(600))
+    run = RunFolder(tmp_path)
+    model, val = run.model(), run.predictions("val")
+    sizes = scored(model, val.logits).sets.sum(1).float()
+    # By hand: the largest threshold that leaves two labels per image or more, ties included.
+    probs = model.link(val.logits.double()).float().flatten().sort(descending=True).values
+    least = probs[2 * len(val) - 1]
+    assert sizes.mean() == (probs >= least).sum() / len(val)

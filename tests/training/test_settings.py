@@ -79,8 +79,8 @@ def test_assignments_are_yaml():
 def test_how_a_run_is_carried_out_is_no_difference():
     one = Settings(data="scenes")
     other = read_settings(None, {"data": "scenes", "hardware.devices": 2, "options.k": 3})
-    assert differences(one, other) == ["options.k: None -> 3"]
-    assert differences(one, read_settings(None, {"data": "scenes", "hardware.workers": 2})) == []
+    assert differences(one, other) == {"options.k": "options.k: None -> 3"}
+    assert differences(one, read_settings(None, {"data": "scenes", "hardware.workers": 2})) == {}
 
 
 def test_every_default_is_plain_data():

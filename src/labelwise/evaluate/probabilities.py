@@ -43,13 +43,15 @@ def probabilities(stage: str, logits: Tensor, source: Link | Tensor) -> Probabil
     """Return the probabilities of logits under a link, or those of given log-odds (N, K)."""
     if isinstance(source, Tensor):
         log_p, log_q = Sigmoid().log_probs(source)
+        # Back in float32 a probability given as 0.3 is again the 0.3 of the bin edges.
+        probs = log_p.exp().float()
     else:
         log_p, log_q = source.log_probs(logits)
+        probs = source.decision_probs(logits)
     if torch.isnan(log_p).any():
         row = int(torch.isnan(log_p).any(1).nonzero()[0])
         raise DataError(f"probabilities {stage} must be numbers, got NaN in row {row + 1}")
-    # Back in float32 a probability given as 0.3 is again the 0.3 of the bin edges.
-    return Probabilities(stage, log_p, log_q, log_p.exp().float())
+    return Probabilities(stage, log_p, log_q, probs)
 
 
 def known_labels(predictions: Predictions) -> Known:

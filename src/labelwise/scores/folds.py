@@ -60,5 +60,5 @@ def crossfit(predictions: Predictions, fit: Fit, *, folds: int = 5, seed: int = 
             log_odds[rows] = link.log_odds(own.logits).double()
         last = link or predictions.link
         if rule is not None and last is not None:
-            sets[rows] = rule(last(own.logits).float())
+            sets[rows] = rule(last.decision_probs(own.logits))
     return CrossFit(log_odds if fitted_link else None, sets if fitted_rule else None)

@@ -147,7 +147,7 @@ def chosen_sets(predictions: Predictions, made: Fitted) -> Tensor:
     link = made.link or predictions.link
     if link is None or made.rule is None:
         raise SettingsError("there is no rule, or no link for it")
-    sets: Tensor = made.rule(link(predictions.logits).float())
+    sets: Tensor = made.rule(link.decision_probs(predictions.logits))
     return sets
 
 

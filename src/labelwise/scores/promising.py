@@ -56,7 +56,7 @@ def evidence_of(
     predictions: Predictions, link: Link, *, photos: str, fitted_on: Sequence[str] = ()
 ) -> Evidence:
     """Return predictions as photos that a promise can be made on."""
-    probs = link(predictions.logits.double())
+    probs = link.decision_probs(predictions.logits)
     return Evidence.read(
         probs,
         predictions.labels,
@@ -113,7 +113,7 @@ def promise_scores(
     checks: tuple[Check, ...] = ()
     if seen is not None:
         with torch.no_grad():
-            sets = np.asarray(promised.rule(link(seen.logits.double()).numpy()))
+            sets = np.asarray(promised.rule(link.decision_probs(seen.logits).numpy()))
         checks = tuple(
             check_promise(p, sets, seen.labels, seen.observed, names=seen.names, ids=seen.ids)
             for p in promised.promises

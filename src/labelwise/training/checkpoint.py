@@ -36,6 +36,7 @@ __all__ = [
     "Position",
     "TrainingState",
     "is_there",
+    "latest_facts",
     "load_best",
     "load_latest",
     "save",
@@ -68,7 +69,7 @@ class TrainingState:
     optimizer: Optimizer
     average: WeightAverage | None
     position: Position
-    fingerprint: str = ""
+    contents: Mapping[str, str | None]  # hashes of what the run was begun with, "data" among them
 
     @property
     def device(self) -> torch.device:
@@ -97,7 +98,7 @@ class TrainingState:
         }
         facts: dict[str, Any] = asdict(self.position) | {
             "groups": groups,
-            "data": self.fingerprint,
+            **self.contents,
         }
         if self.average is not None:
             tensors |= _named("average", self.average.model.state_dict())
@@ -110,7 +111,7 @@ class TrainingState:
         if found is None:
             return None
         tensors, facts = found.tensors, found.facts
-        if facts.get("data") != self.fingerprint:
+        if facts.get("data") != self.contents["data"]:
             raise CheckpointError(
                 f"the data changed since the run in {folder.parent} began; "
                 "bring the old data back, or start over with --fresh"
@@ -236,6 +237,14 @@ def load_latest(folder: Path, part: str | None = None) -> Checkpoint | None:
     if errors:
         raise CheckpointError(f"{errors[0]}; start over with --fresh")
     return None
+
+
+def latest_facts(folder: Path) -> dict[str, Any]:
+    """Return what the newest readable checkpoint says beside its tensors; nothing if none is."""
+    for place in reversed(_places(folder)):
+        with suppress(CheckpointError):
+            return _read_facts(place)
+    return {}
 
 
 def save_best(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,8 @@
 """After training: predictions of every split, a calibrated link, a rule, figures, the predictor.
 
-Link and rule are fitted on validation alone and measured on test alone.
+Link and rule are fitted on validation alone and measured on test alone. What cannot be fitted is
+said and left out: the trained model is saved in any case, and the same command with another rule,
+calibrator or ``zero_share`` fits them again on the saved predictions, without training.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from labelwise.predictor import Model, Predictor
 from labelwise.training.fitting import fit_calibrator, fit_rule
 from labelwise.training.prepare import Training
 
-__all__ = ["finish"]
+__all__ = ["finish", "finish_again"]
 
 UNTUNED = (Threshold(0.5), "p >= 0.5, not tuned")
 
@@ -36,20 +38,39 @@ class Fitted:
 
 def finish(training: Training, model: Model) -> Evaluation | None:
     """Write predictions, evaluation and model to the run's folder; None in helper processes."""
-    settings, folder, splits = training.settings, training.folder, training.splits
-    logits = {name: training.logits(name, model) for name in splits}
+    logits = {name: training.logits(name, model) for name in training.splits}
     if not training.is_first:
         return None
-    training.watch.say("fitting the calibrator and the rule on validation, measuring on test")
     own = training.objective.final_link(logits["train"], *training.targets("train"))
     predictions = {
         name: Predictions(
             table.ids, logits[name], *training.targets(name), table.space.names, name, own
         )
-        for name, table in splits.items()
+        for name, table in training.splits.items()
     }
     for name, rows in predictions.items():
         rows.save(training.run.predictions_path(name))
+    return _fit_and_measure(training, predictions, own, model.cpu())
+
+
+def finish_again(training: Training) -> Evaluation:
+    """Fit link and rule once more on the saved predictions, and measure again; no training."""
+    run = training.run
+    predictions = {name: run.predictions(name) for name in run.splits}
+    model = run.model()
+    return _fit_and_measure(training, predictions, predictions["train"].link, model.model)
+
+
+def _fit_and_measure(
+    training: Training,
+    predictions: Mapping[str, Predictions],
+    own: Link | None,
+    model: Model,
+) -> Evaluation:
+    settings, folder = training.settings, training.folder
+    fits = "val" in predictions
+    what = "fitting the calibrator and the rule on validation, " if fits else ""
+    training.watch.say(f"{what}measuring on {'test' if 'test' in predictions else 'what is there'}")
     notes: list[str] = []
     judged = predictions.get("test")
     if judged is None:
@@ -59,6 +80,8 @@ def finish(training: Training, model: Model) -> Evaluation | None:
         simplefilter("always")
         fitted = _fit(training, predictions, own, notes)
     notes += [str(warning.message) for warning in caught]
+    link, space = fitted.link or own, training.table.space
+    Predictor(model, training.head, space, link, fitted.rule, settings.method).save(folder)
     evaluation = evaluate(
         judged,
         own,
@@ -66,12 +89,10 @@ def finish(training: Training, model: Model) -> Evaluation | None:
         calibrated=fitted.link,
         calibrator=fitted.calibrator or None,
         rule_words=fitted.rule_words,
-        train_counts=splits["train"].present.counts().tolist(),
+        train_counts=training.splits["train"].present.counts().tolist(),
         seed=settings.seed,
         notes=notes,
     )
-    link, space = fitted.link or own, training.table.space
-    Predictor(model.cpu(), training.head, space, link, fitted.rule, settings.method).save(folder)
     evaluation.save(training.run.evaluation_path)
     return evaluation
 
@@ -95,20 +116,29 @@ def _fit(
         if fitted is None and settings.calibrate != "none":
             notes.append("No calibrator was better than the model's own probabilities.")
     except DataError as error:
-        notes.append(f"Not calibrated: {error}.")
+        _say_not_fitted(training, notes, str(error))
     link = fitted or own
     if link is None:
         notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
         return Fitted(fitted, words, *UNTUNED)
     if settings.zero_share is not None:
-        link = fitted = _shifted(link, val, settings.zero_share)
-        shift = f"shifted to {settings.zero_share:.0%} images without labels"
-        words = f"{words}; {shift}" if words else shift
-    return Fitted(fitted, words, *fit_rule(settings.rule, val, link))
-
-
-def _shifted(link: Link, val: Predictions, share: float) -> Link:
+        try:
+            link = fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)
+            shift = f"shifted to {settings.zero_share:.0%} images without labels"
+            words = f"{words}; {shift}" if words else shift
+        except ValueError as error:
+            _say_not_fitted(training, notes, f"zero_share cannot be used: {error}")
     try:
-        return expect_zero_share(link, val.labels, share, val.observed)
-    except ValueError as error:
-        raise SettingsError(f"zero_share cannot be used with {val.split}: {error}") from None
+        return Fitted(fitted, words, *fit_rule(settings.rule, val, link))
+    except (SettingsError, ValueError) as error:
+        _say_not_fitted(training, notes, str(error))
+        return Fitted(fitted, words, *UNTUNED)
+
+
+def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None:
+    """Note what could not be fitted, and say how to try another without training again."""
+    notes.append(f"Not fitted: {sentence}.")
+    training.watch.say(
+        f"{sentence}; the model is saved without it: the same command with another rule, "
+        "calibrator or share will not train again"
+    )

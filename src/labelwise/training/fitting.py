@@ -29,5 +29,5 @@ def fit_calibrator(
 def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str]:
     """Return the rule fitted to the probabilities of held-out rows, and what it is in words."""
     with torch.no_grad():
-        probs = link(predictions.logits.double())
+        probs = link.decision_probs(predictions.logits)
     return decide.fit_rule(text, probs, predictions.labels, predictions.observed)

@@ -1,38 +1,56 @@
-"""Whether a command may go on with the run in a folder: one begun with the same settings."""
+"""Whether a command may go on with the run in a folder: one begun with the same settings.
+
+The same content under another path is the same. What is fitted after training (calibrator, rule,
+share of images without labels) may change: it is then fitted again, without training.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.runs import RunFolder
-from labelwise.training.settings import Settings, differences, read_settings
+from labelwise.training import checkpoint
+from labelwise.training.prepare import Training
+from labelwise.training.settings import differences, read_settings
 
 __all__ = ["opened"]
 
+AFTERWARDS = {"calibrate", "rule", "zero_share"}
+CONTENTS = {"data", "weights"}  # settings that name a place, and may name another one
+
 
 @contextmanager
-def opened(run: RunFolder, settings: Settings, *, fresh: bool) -> Iterator[None]:
-    """Have the folder for a run while the block runs: new, or begun with the same settings."""
-    with run.lock():
-        _prepare(run, settings, fresh=fresh)
-        yield
+def opened(training: Training, *, fresh: bool) -> Iterator[bool]:
+    """Have the folder for a run while the block runs; yield whether it must be finished again."""
+    with training.run.lock():
+        yield _prepare(training, fresh=fresh)
 
 
-def _prepare(run: RunFolder, settings: Settings, *, fresh: bool) -> None:
-    path, folder = run.settings_path, run.path
+def _prepare(training: Training, *, fresh: bool) -> bool:
+    run, changed = training.run, {}
     if fresh:
         run.clear()
-    if path.exists():
+    if run.settings_path.exists():
         try:
-            before = read_settings(path, {})
+            before = read_settings(run.settings_path, {})
         except SettingsError as error:
             raise CheckpointError(f"{error}; start over with --fresh") from None
-        changed = differences(before, settings)
-        if changed:
+        facts = checkpoint.latest_facts(run.checkpoint)
+        same = {key for key in CONTENTS if facts and facts.get(key) == training.contents[key]}
+        changed = differences(before, training.settings)
+        others = [text for key, text in changed.items() if key not in AFTERWARDS | same]
+        if others:
             raise SettingsError(
-                f"{folder} was begun with other settings ({'; '.join(changed)}); "
+                f"{run.path} was begun with other settings ({'; '.join(others)}); "
                 "choose another folder with -o, or start over with --fresh"
             )
+        if run.is_finished and facts and facts.get("data") != training.contents["data"]:
+            since = f"the data changed since the run in {run.path} was trained"
+            if changed:
+                raise SettingsError(f"{since}; bring the old data back, or start over with --fresh")
+            training.watch.say(
+                f"{since}: its figures are of the old rows; --fresh trains on the new ones"
+            )
     elif run.checkpoint.exists():
-        raise CheckpointError(f"{folder} has a checkpoint but no settings.yaml; use --fresh")
-    settings.save(path)
+        raise CheckpointError(f"{run.path} has a checkpoint but no settings.yaml; use --fresh")
+    training.settings.save(run.settings_path)
+    return bool(AFTERWARDS & changed.keys())

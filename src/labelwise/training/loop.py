@@ -81,7 +81,7 @@ class _Loop:
             make_optimizer(model, objective, self.recipe.optimizer),
             WeightAverage(model, self.recipe.ema) if self.recipe.ema else None,
             Position(),
-            self.training.fingerprint(),
+            self.training.contents,
         )
 
     def _compiled_loss(self) -> LossFunction:

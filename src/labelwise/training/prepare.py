@@ -18,6 +18,7 @@ Where a method keeps estimates of the training labels, these go on too, if the i
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ from labelwise.backbones import (
     freeze,
     freeze_batch_norm,
 )
-from labelwise.calibrate import find_calibrator
+from labelwise.calibrate import expect_zero_share, find_calibrator
 from labelwise.data import FeatureRows, ImageSource, LabelTable, load
 from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.links import Sigmoid
 from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
@@ -135,9 +137,15 @@ class Training:
             task=f"predicting {split}",
         )
 
-    def fingerprint(self) -> str:
-        """Return a hash of the names, images and labels of every split."""
-        return fingerprint(self.splits)
+    @cached_property
+    def contents(self) -> dict[str, str | None]:
+        """Hashes of the rows of every split, and of the weights the backbone begins with."""
+        weights = self.settings.weights
+        file = None if weights is None else _weights_file(Path(weights))
+        return {
+            "data": fingerprint(self.splits),
+            "weights": None if file is None else _file_hash(file),
+        }
 
 
 def prepare(
@@ -157,6 +165,8 @@ def prepare(
     splits = table.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
+    if settings.zero_share is not None:
+        _check_zero_share(settings.zero_share, splits)
     if settings.method == AUTO:
         name, reason = choose_method(splits["train"])
         settings = settings.model_copy(update={"method": name})
@@ -195,6 +205,16 @@ def check_names(settings: Settings) -> None:
 def _check_batch(size: int, devices: int) -> None:
     if size % devices:
         raise SettingsError(f"batch_size must be a multiple of {devices} devices, got {size}")
+
+
+def _check_zero_share(share: float, splits: Mapping[str, LabelTable]) -> None:
+    if "val" not in splits:
+        raise SettingsError("zero_share needs a validation split to compare with, got none")
+    try:
+        labels, observed = splits["val"].targets()
+        expect_zero_share(Sigmoid(), labels, share, observed)
+    except ValueError as error:
+        raise SettingsError(f"zero_share cannot be used with val: {error}") from None
 
 
 def choose_method(table: LabelTable) -> tuple[str, str]:
@@ -314,9 +334,19 @@ def _go_on_from(folder: Path, training: Training) -> str:
         ) from None
     found = checkpoint.load_latest(RunFolder(folder).checkpoint, "objective")
     knew = False
-    if found is not None and found.facts.get("data") == training.fingerprint():
+    if found is not None and found.facts.get("data") == training.contents["data"]:
         knew = training.objective.start_from(found.tensors)
     return f"starting from {folder}" + (", with its estimates of the labels" if knew else "")
+
+
+def _weights_file(path: Path) -> Path | None:
+    file = path / "model.safetensors" if path.is_dir() else path
+    return file if file.is_file() else None
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fingerprint(splits: Mapping[str, LabelTable]) -> str:

@@ -13,7 +13,7 @@ from labelwise.training.execution import (
     fastest_convolutions,
     make_fabric,
 )
-from labelwise.training.finish import finish
+from labelwise.training.finish import finish, finish_again
 from labelwise.training.folder import opened
 from labelwise.training.loop import fit
 from labelwise.training.prepare import Training, check_names, prepare
@@ -58,11 +58,12 @@ def train(
 
 def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
     first = training.is_first
-    with opened(training.run, training.settings, fresh=fresh) if first else nullcontext():
+    with opened(training, fresh=fresh) if first else nullcontext(False) as changed:
         training.fabric.barrier()
         if training.run.is_finished:
-            evaluation = training.run.evaluation if first else None
-            finished = True
+            finished, evaluation = True, None
+            if first:
+                evaluation = finish_again(training) if changed else training.run.evaluation
         else:
             with fastest_convolutions():
                 model = fit(training)

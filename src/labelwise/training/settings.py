@@ -272,15 +272,15 @@ def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -
     return merged
 
 
-def differences(one: Settings, other: Settings) -> list[str]:
+def differences(one: Settings, other: Settings) -> dict[str, str]:
     """Return the keys by which two settings give different results, as 'key: old -> new'."""
     old, new = _flat(one.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
     keys = sorted(old.keys() | new.keys())
-    return [
-        f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
+    return {
+        key: f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
         for key in keys
         if old.get(key) != new.get(key) and not key.startswith("hardware.")
-    ]
+    }
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:

@@ -1,0 +1,101 @@
+"""What a person types after a training that did not end as wanted: nothing trained is lost."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import SettingsError
+
+QUICK = ("--epochs", "1", "--batch-size", "8", "--image-size", "16", "--calibrate", "none")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Forty-eight little pictures, red, blue, both or neither, in three splits."""
+    rng = np.random.default_rng(0)
+    lines = ["path,labels,split"]
+    for number in range(48):
+        red, blue = rng.integers(0, 2, 2)
+        pixels = rng.integers(0, 60, (16, 16, 3), dtype=np.uint8)
+        pixels[..., 0] += np.uint8(180 * red)
+        pixels[..., 2] += np.uint8(180 * blue)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        labels = "|".join(name for name, there in (("red", red), ("blue", blue)) if there)
+        lines.append(f"{number}.png,{labels},{('train', 'train', 'val', 'test')[number % 4]}")
+    table = tmp_path / "photos.csv"
+    table.write_text("\n".join(lines) + "\n")
+    return table
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def trained(table, out, *more):
+    done = run("train", table, "-o", out, *QUICK, *more)
+    assert done.exit_code == 0, done.output or done.exception
+    return done.output
+
+
+def state(out):
+    weights, journal = (out / name for name in ("model.safetensors", "metrics.jsonl"))
+    return weights.read_bytes(), journal.read_bytes()
+
+
+def rule_of(out):
+    return json.loads((out / "model.json").read_text())["rule"]
+
+
+def test_a_rule_that_cannot_be_fitted_leaves_a_model_and_the_next_command_another_rule(
+    photos, tmp_path
+):
+    lines = photos.read_text().replace("red|blue,val", ",val").replace("red,val", ",val")
+    photos.write_text(lines.replace("blue,val", ",val"))
+    out = tmp_path / "run"
+    said = trained(photos, out)
+    assert "rule 'best-f' cannot be fitted: labels must hold a present entry" in said
+    assert "with another rule, calibrator or share will not train again" in said
+    assert rule_of(out) == {"kind": "threshold", "value": 0.5}
+    before = state(out)
+    said = trained(photos, out, "--rule", "top-1")
+    assert rule_of(out) == {"kind": "top-k", "k": 1}
+    assert state(out) == before
+    assert "epoch" not in said
+
+
+def test_another_rule_and_calibrator_do_not_train_again(photos, tmp_path):
+    out = tmp_path / "run"
+    trained(photos, out)
+    before = state(out)
+    trained(photos, out, "--rule", "0.25", "--calibrate", "temperature")
+    facts = json.loads((out / "model.json").read_text())
+    assert facts["rule"] == {"kind": "threshold", "value": 0.25}
+    assert facts["link"]["kind"] == "temperature"
+    assert state(out) == before
+    assert "finished before" in trained(photos, out, "--rule", "0.25", "--calibrate", "temperature")
+
+
+def test_a_share_without_empty_images_is_refused_before_training(photos, tmp_path):
+    photos.write_text(photos.read_text().replace(",,val", ",red,val"))
+    done = run("train", photos, "-o", tmp_path / "run", *QUICK, "--set", "zero_share=0.5")
+    assert isinstance(done.exception, SettingsError)
+    assert "zero_share cannot be used with val: images with and without labels" in str(
+        done.exception
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_table_may_move_and_a_finished_run_says_that_its_data_changed(photos, tmp_path):
+    out = tmp_path / "run"
+    trained(photos, out)
+    moved = photos.rename(photos.with_name("moved.csv"))
+    assert "finished before" in trained(moved, out)
+    lines = moved.read_text().splitlines()
+    moved.write_text("\n".join(lines[:-4]) + "\n")
+    assert "the data changed since the run in" in trained(moved, out)
+    done = run("train", moved, "-o", out, *QUICK, "--rule", "0.1")
+    assert "the data changed since" in str(done.exception)
