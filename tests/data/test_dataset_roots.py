@@ -6,12 +6,15 @@ Each test types the command a person would; the oracle is the tiny data set writ
 import json
 import os
 
+import numpy as np
 import pytest
 from pictures import jpeg
+from PIL import Image
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.data import load
+from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.errors import DataError
 
 RUN = CliRunner()
@@ -171,7 +174,25 @@ def test_names_that_are_not_utf_8(folder):
     assert not (folder.path / "t.csv").exists()
 
 
-def test_pictures_that_are_skipped_are_named(folder):
+def test_heic_and_jpeg_2000_are_read_where_they_can_be(folder):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    picture = Image.new("RGB", (32, 24), "teal")
+    folder.pictures("cat/a.jpg")
+    (folder.path / "dog").mkdir()
+    pillow_heif.from_pillow(picture).save(folder.path / "dog/b.heic")
+    picture.save(folder.path / "dog/c.jp2")
+    table = load(folder.path)
+    assert list(table.ids) == ["cat/a.jpg", "dog/b.heic", "dog/c.jp2"]
+    for row in (1, 2):
+        pixels = np.asarray(table.images.read(row), np.int64)
+        assert pixels.shape == (24, 32, 3)
+        assert abs(pixels - (0, 128, 128)).max() < 8
+
+
+def test_pictures_that_are_skipped_are_named(folder, monkeypatch):
+    heic = frozenset({".heic", ".heif"})  # as if pillow-heif were not installed
+    monkeypatch.setattr("labelwise.data.rows.UNREAD_SUFFIXES", heic)
+    monkeypatch.setattr("labelwise.data.rows.IMAGE_SUFFIXES", IMAGE_SUFFIXES - heic)
     folder.pictures("cat/a.jpg", "dog/b.jpg")
     folder.text("dog/c.HEIC", b"x")
     folder.text("dog/d.heif", b"x")

@@ -156,6 +156,30 @@ def test_the_command_line_end_to_end(folder):
     ]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_labels_that_never_occur_are_kept(folder, suffix):
+    folder.pictures("a.jpg", "b.jpg")
+    states = np.array([[1, 0, 0, -1], [0, 0, 0, -1]])
+    names = ("dog", "never", "x|y", "a")
+    table = LabelTable.from_arrays(
+        names, FileImages(folder.path, ["a.jpg", "b.jpg"]), states == 1, states >= 0
+    )
+    export(table, folder.path / f"t{suffix}")
+    again = load(folder.path / f"t{suffix}")
+    assert again.space.names == names
+    assert (again.present.dense() == (states == 1)).all()
+    assert (again.unknown.dense() == (states == -1)).all()
+
+
+def test_a_label_that_cannot_be_a_column_says_so(folder):
+    folder.pictures("a.jpg")
+    table = LabelTable.from_arrays(
+        ("dog", "split"), FileImages(folder.path, ["a.jpg"]), np.array([[1, 0]])
+    )
+    with pytest.raises(DataError, match=r"none can be called 'split'; write \.parquet"):
+        export(table, folder.path / "t.csv")
+
+
 def test_the_command_line_says_what_is_wrong(folder):
     folder.pictures("cat/1.jpg", "dog/2.jpg")
     result = run("observe", folder.path, "-o", folder.path / "x.csv")

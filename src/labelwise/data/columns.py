@@ -23,6 +23,8 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.types import LabelSpace, nearest
 
 __all__ = [
+    "MEANINGS",
+    "PATH_HEADERS",
     "SparseRows",
     "TableColumns",
     "Vocabulary",

@@ -10,13 +10,14 @@ PostScript, would be handed to other programs.
 import io
 import warnings
 from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from labelwise.errors import ImageError
 
-__all__ = ["IMAGE_SUFFIXES", "MAX_PIXELS", "decode", "upright_rgb"]
+__all__ = ["IMAGE_SUFFIXES", "MAX_PIXELS", "UNREAD_SUFFIXES", "decode", "upright_rgb"]
 
 MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
 
@@ -24,13 +25,17 @@ FORMATS = {
     "AVIF": (".avif",),
     "BMP": (".bmp",),
     "GIF": (".gif",),
+    "HEIF": (".heic", ".heics", ".heif", ".heifs", ".hif"),  # with pillow-heif installed
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "JPEG2000": (".jp2", ".j2k", ".jpx"),
     "PNG": (".png",),
     "PPM": (".pbm", ".pgm", ".ppm"),
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
 }
-IMAGE_SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+HAS_HEIF = find_spec("pillow_heif") is not None
+UNREAD_SUFFIXES = frozenset(() if HAS_HEIF else FORMATS["HEIF"])
+IMAGE_SUFFIXES = frozenset(s for suffixes in FORMATS.values() for s in suffixes) - UNREAD_SUFFIXES
 
 # A huge image is refused by name below; Pillow's own warning about it would only come twice.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -61,6 +66,10 @@ def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Imag
 def _formats() -> tuple[str, ...]:
     """Return the formats that this Pillow reads; it knows the rarer ones after ``init`` only."""
     Image.init()
+    if HAS_HEIF:
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 

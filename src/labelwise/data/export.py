@@ -3,15 +3,18 @@
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
+from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.data.images import BytesImages, FeatureRows, FileImages, SpanImages
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -26,7 +29,8 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 def export(table: LabelTable, path: str | Path) -> None:
     """Write the table; images that are not files go into Parquet as bytes.
 
-    ``unknown`` is ``*`` where every label that is not present is unknown.
+    ``unknown`` is ``*`` where every label that is not present is unknown. Text formats name a label
+    only where it occurs; if one never does, they get one column per label instead.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -43,14 +47,19 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(
             f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
         )
-    if suffix in (".csv", ".tsv"):
+    per_label = suffix != ".parquet" and _has_silent_labels(table)
+    if per_label:
+        _reject_headers(table.space.names)
+    elif suffix in (".csv", ".tsv"):
         for name in table.space.names:
             if "|" in name or name.strip() != name or name == "*":
                 raise DataError(
                     f"the label {name!r} cannot stand in text that is split on '|'; "
                     "write .jsonl or .parquet"
                 )
-    batches = _batches(table, target.parent, as_text=suffix in (".csv", ".tsv"))
+    batches = _batches(
+        table, target.parent, as_text=suffix in (".csv", ".tsv"), per_label=per_label
+    )
     with replacing(target) as temporary:
         if suffix == ".jsonl":
             with temporary.open("w", encoding="utf-8") as stream:
@@ -77,20 +86,39 @@ def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _batches(table: LabelTable, folder: Path, *, as_text: bool) -> Iterator[Any]:
+def _has_silent_labels(table: LabelTable) -> bool:
+    """Return whether a label is named by no row, neither as present nor as unknown."""
+    named = table.unknown.take(np.flatnonzero(~_all_open(table))).counts()
+    return bool((table.present.counts() + named == 0).any())
+
+
+def _reject_headers(names: Sequence[str]) -> None:
+    taken = {*MEANINGS, *PATH_HEADERS}
+    for name in names:
+        if name in taken or name.strip() != name or "\n" in name or "\r" in name:
+            raise DataError(
+                "some labels never occur, so each needs a column, but none can be called "
+                f"{name!r}; write .parquet"
+            )
+
+
+def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
     for start in range(0, len(table), BATCH_ROWS):
         part = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
         columns: dict[str, Any] = {"path": pa.array(_paths(part, folder), pa.string())}
         if not isinstance(part.images, FileImages):
             blobs = [_encoded(part, row) for row in range(len(part))]
             columns["image"] = pa.array(blobs, pa.binary())
-        columns["labels"] = _label_lists(part, as_text)
-        if table.has_unknown():
-            columns["unknown"] = _unknown_lists(part, as_text)
+        if not per_label:
+            columns["labels"] = _label_lists(part, as_text)
+            if table.has_unknown():
+                columns["unknown"] = _unknown_lists(part, as_text)
         if part.split is not None:
             columns["split"] = pa.array(part.split.tolist(), pa.string())
         if part.group is not None:
             columns["group"] = pa.array(list(part.group), pa.string())
+        if per_label:
+            columns |= _state_columns(part, as_text)
         yield pa.record_batch(list(columns.values()), list(columns))
 
 
@@ -101,6 +129,23 @@ def _paths(table: LabelTable, folder: Path) -> list[str]:
     return [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
 
 
+def _state_columns(table: LabelTable, as_text: bool) -> dict[str, Any]:
+    """Return one column per label: 1, 0, or nothing where it is unknown."""
+    present, unknown = table.present.dense(), table.unknown.dense()
+    columns = {}
+    for place, name in enumerate(table.space.names):
+        states = pa.array(present[:, place].astype(np.int8), mask=unknown[:, place])
+        columns[name] = pc.fill_null(states.cast(pa.string()), "") if as_text else states
+    return columns
+
+
+def _all_open(table: LabelTable) -> NDArray[np.bool_]:
+    """Return the rows of which every label that is not present is unknown."""
+    sizes = table.unknown.sizes()
+    rows: NDArray[np.bool_] = (table.present.sizes() + sizes == len(table.space)) & (sizes > 0)
+    return rows
+
+
 def _label_lists(table: LabelTable, as_text: bool) -> Any:
     names = table.space.names
     rows = [[names[column] for column in table.present.row(row)] for row in range(len(table))]
@@ -108,9 +153,7 @@ def _label_lists(table: LabelTable, as_text: bool) -> Any:
 
 
 def _unknown_lists(table: LabelTable, as_text: bool) -> Any:
-    names, width = table.space.names, len(table.space)
-    open_rows = table.present.sizes() + table.unknown.sizes() == width
-    open_rows &= table.unknown.sizes() > 0
+    names, open_rows = table.space.names, _all_open(table)
     rows = [
         ["*"] if open_rows[row] else [names[column] for column in table.unknown.row(row)]
         for row in range(len(table))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.data.columns import Vocabulary
-from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from labelwise.data.images import FileImages, ImageSource
 from labelwise.data.names import Names, printable
 from labelwise.data.sets import LabelSets
@@ -34,11 +34,6 @@ __all__ = [
 
 
 LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps one of a pair, which is text
-PHOTOS = "`pip install 'labelwise[photos]'`"
-UNREAD_SUFFIXES = {
-    suffix: PHOTOS
-    for suffix in (".heic", ".heics", ".heif", ".heifs", ".hif", ".jp2", ".j2k", ".jpx")
-}
 
 
 def from_rows(
@@ -138,8 +133,7 @@ def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
     if not skipped:
         return ()
     counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
-    ways = [f"{way} for {suffix}" for suffix, way in UNREAD_SUFFIXES.items() if suffix in skipped]
-    return (f"skipped {counts}: convert to JPEG, or {'; '.join(dict.fromkeys(ways))}",)
+    return (f"skipped {counts}: `pip install 'labelwise[photos]'` reads them",)
 
 
 def require_file(path: Path) -> Path:
