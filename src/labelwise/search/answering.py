@@ -21,6 +21,7 @@ from labelwise.errors import DataError
 from labelwise.retrieval import Query, query_log_scores
 from labelwise.search.index import Index
 from labelwise.search.ranked import Term, best_rows, count_at_least
+from labelwise.types import LabelSpace
 
 __all__ = ["Found", "Hit", "answer", "nearest_photos"]
 
@@ -71,7 +72,7 @@ def answer(
     """Return the ``top`` photos of a query, of those that are probable or promised enough."""
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
-    wanted, unwanted = query.columns(index.space)
+    wanted, unwanted = _columns(query, index.space)
     terms = [index.odds(k).log_p for k in wanted] + [index.odds(k).log_q for k in unwanted]
     dead = index.store.dead_rows()
     cut = log(at_least) if at_least > 0 else -np.inf
@@ -156,11 +157,21 @@ def _expected(terms: Sequence[Term], dead: NDArray[np.int64]) -> tuple[float, fl
     return mean, variance**0.5
 
 
+def _columns(query: Query, space: LabelSpace) -> tuple[list[int], list[int]]:
+    """Return the columns wanted and unwanted, of a query that is no more than those."""
+    if query.limits or len(query.wanted) + len(query.unwanted) != len(query.names()):
+        raise DataError(
+            f"an index answers labels joined by commas, as in 'dog, -beach'; got {query}"
+        )
+    wanted = [space.column(name) for name in query.wanted]
+    return wanted, [space.column(name) for name in query.unwanted]
+
+
 def _promised(index: Index, query: Query, wrong_at_most: float, confidence: float) -> PromisedList:
     """Return the cut of a query's list, tested on photos that fitted nothing."""
     evidence = index.evidence()
     answers = evidence.answers
-    wanted, unwanted = query.columns(index.space)
+    wanted, unwanted = _columns(query, index.space)
     present, absent = answers.present, answers.absent
     known = np.all((present | absent)[:, [*wanted, *unwanted]], axis=1)
     right = np.all(present[:, wanted], axis=1) & np.all(absent[:, unwanted], axis=1)
