@@ -77,6 +77,8 @@ def report_run(run: Run, *, command: str | None = None) -> Path:
 
 def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:
     """Return what a run was made from, for its report: method, network, data and command."""
+    if not run.settings_path.exists():  # a model that was copied out of its run
+        return {} if command is None else {"Command": command}
     settings = read_settings(run.settings_path, {})
     options = "".join(f", {name} {value}" for name, value in settings.options.items())
     weights = f"the run {settings.start}" if settings.start else settings.weights

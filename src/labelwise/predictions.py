@@ -15,14 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
+from pyarrow import compute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from labelwise.errors import CheckpointError
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.types import LabelSpace
 
-__all__ = ["Predictions"]
+__all__ = ["Predictions", "matrix_of_lists"]
 
 FORMAT = 1
 
@@ -97,23 +101,57 @@ class Predictions:
             ) from None
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CheckpointError(f"{path} is not a readable predictions file: {error}") from None
-        if facts.get("format") != FORMAT:
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(
-                f"{path} must have format {FORMAT}, got {facts.get('format')}; "
-                "write it again with this version"
+                f"{path} must have format {FORMAT}, got {got}; write it again with this version"
             )
-        width = len(facts["names"])
+        try:
+            stated = PredictionsFacts.model_validate(facts)
+            names = LabelSpace(stated.names).names
+            link = None if stated.link is None else link_from_spec(stated.link)
+            columns = {
+                name: matrix_of_lists(_column(table, name), len(names), name)
+                for name in ("logits", "labels", "observed")
+                if name in table.column_names or name != "observed"
+            }
+            ids = _column(table, "id").to_pylist()
+            if not all(isinstance(name, str) for name in ids):
+                raise DataError("id must be a column of text without empty cells")
+            if "observed" in columns and columns["observed"].dtype != np.bool_:
+                raise DataError(f"observed must be boolean, got {columns['observed'].dtype}")
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise CheckpointError(f"{path}: metadata {place!r}: {first['msg']}") from None
+        except (LabelwiseError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} is not a usable predictions file: {error}") from None
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in columns.items()}
         return Predictions(
-            ids=table["id"].to_pylist(),
-            logits=_from_lists(table["logits"], width),
-            labels=_from_lists(table["labels"], width),
-            observed=(
-                _from_lists(table["observed"], width) if "observed" in table.column_names else None
-            ),
-            names=tuple(facts["names"]),
-            split=facts["split"],
-            link=None if facts["link"] is None else link_from_spec(facts["link"]),
+            ids,
+            tensors["logits"].float(),
+            tensors["labels"],
+            tensors.get("observed"),
+            names,
+            stated.split,
+            link,
         )
+
+
+class PredictionsFacts(BaseModel):
+    """What the metadata of a predictions file states."""
+
+    model_config = ConfigDict(strict=True)
+
+    names: tuple[str, ...] = Field(strict=False)
+    split: str
+    link: dict[str, Any] | None
+
+
+def _column(table: Any, name: str) -> Any:
+    if name not in table.column_names:
+        raise DataError(f"there is no column {name!r}, got {', '.join(table.column_names)}")
+    return table[name]
 
 
 def _to_lists(matrix: Tensor) -> Any:
@@ -122,7 +160,34 @@ def _to_lists(matrix: Tensor) -> Any:
     )
 
 
-def _from_lists(column: Any, width: int) -> Tensor:
-    parts = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    flat = np.concatenate(parts) if parts else np.empty(0, np.float32)
-    return torch.from_numpy(np.array(flat)).view(-1, width)
+def matrix_of_lists(column: Any, width: int, name: str) -> NDArray[Any]:
+    """Return a column of lists, each of ``width`` numbers, as a matrix; others are an error."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or _fixed(kind)):
+        raise DataError(f"{name} must be a column of lists of numbers, got {kind}")
+    value = kind.value_type
+    if not (
+        pa.types.is_floating(value) or pa.types.is_integer(value) or pa.types.is_boolean(value)
+    ):
+        raise DataError(f"{name} must hold numbers, got {value}")
+    parts = []
+    row = 0
+    for chunk in column.chunks:
+        lengths = np.array(compute.fill_null(compute.list_value_length(chunk), -1))
+        odd = np.flatnonzero(lengths != width)
+        if len(odd):
+            at, count = row + int(odd[0]) + 1, lengths[odd[0]]
+            got = "nothing" if count < 0 else f"{count} numbers"
+            raise DataError(f"{name}: row {at} must hold {width} numbers, one per label, got {got}")
+        flat = chunk.flatten()
+        if flat.null_count:
+            bad = int(np.flatnonzero(np.array(flat.is_null()))[0]) // max(width, 1)
+            raise DataError(f"{name}: row {row + bad + 1} must hold numbers, got an empty one")
+        parts.append(flat.to_numpy(zero_copy_only=False))
+        row += len(chunk)
+    flat_values = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    return flat_values.reshape(-1, width)
+
+
+def _fixed(kind: Any) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind))

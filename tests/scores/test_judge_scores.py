@@ -13,22 +13,23 @@ from labelwise.decide import ExpectedF, Threshold, TopK
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.evaluate import evaluate
 from labelwise.links import Link, Sigmoid
-from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
 from labelwise.scores import (
-    Plan,
+    FitPlan,
     ScoreTable,
     crossfit,
     decision,
     fixed_rule,
     judge,
     judge_as_given,
+    read_fitted,
     read_run,
     read_scores,
     save_calibration,
     save_json,
 )
-from labelwise.scores.folds import folds_of
+from labelwise.scores.judging import folds_of
 
 
 def table_of(predictions, split=None):
@@ -91,7 +92,7 @@ def test_one_undivided_table_is_judged_honestly_and_says_so():
     labels = torch.randint(0, 2, (60, 5), generator=generator).to(torch.uint8)
     ids = [str(row) for row in range(60)]
     predictions = Predictions(ids, noise, labels, None, NAMES, "", Sigmoid())
-    judged = judge(table_of(predictions), Plan("platt"), query_length=0)
+    judged = judge(table_of(predictions), FitPlan("platt"), query_length=0)
     fooled = evaluate(predictions, Sigmoid(), calibrated=judged.link, query_length=0)
     assert judged.evaluation.after.log_loss > np.log(2) > fooled.after.log_loss
     assert "no row is judged by a fit that saw it" in judged.evaluation.notes[0]
@@ -105,7 +106,7 @@ def test_splits_and_files_keep_the_roles_apart(files):
     split = ["val"] * 120 + ["test"] * 80
     table = table_of(whole, split)
     if files == 1:
-        judged = judge(table, Plan("platt"), fit_on="val", report_on="test")
+        judged = judge(table, FitPlan("platt"), fit_on="val", report_on="test")
     else:
         shuffled = table.part("test")
         order = [4, 3, 2, 1, 0]
@@ -115,7 +116,7 @@ def test_splits_and_files_keep_the_roles_apart(files):
             logits=shuffled.logits[:, order],
             labels=shuffled.labels[:, order],
         )
-        judged = judge(table_of(table.part("val")), Plan("platt"), other=table_of(other))
+        judged = judge(table_of(table.part("val")), FitPlan("platt"), other=table_of(other))
     link = platt(whole.logits[:120], whole.labels[:120], Sigmoid())
     assert link_to_spec(judged.link) == link_to_spec(link)
     expected = evaluate(table.part("test"), Sigmoid(), Threshold(0.5), calibrated=link)
@@ -124,7 +125,7 @@ def test_splits_and_files_keep_the_roles_apart(files):
 
 
 def test_auto_chooses_once_and_says_what_it_compared():
-    judged = judge(table_of(sample(150)), Plan("auto"), query_length=0)
+    judged = judge(table_of(sample(150)), FitPlan("auto"), query_length=0)
     names = [row.name for row in judged.made.compared]
     assert "temperature" in names
     assert judged.made.link_words.startswith(names[0].replace(" ", "-"))
@@ -134,8 +135,9 @@ def test_auto_chooses_once_and_says_what_it_compared():
 def test_auto_may_leave_the_scores_as_they_are(monkeypatch):
     predictions = sample(60)
     choice = Choice(predictions.link, "as it is", (), 5)
-    monkeypatch.setattr("labelwise.scores.judging.auto", lambda *rows, **options: choice)
-    kept = judge(table_of(predictions), Plan("auto"), query_length=0)
+    kept = (None, "", choice)
+    monkeypatch.setattr("labelwise.scores.judging.fit_calibrator", lambda *rows, **options: kept)
+    kept = judge(table_of(predictions), FitPlan("auto"), query_length=0)
     assert kept.made.link is None
     assert kept.evaluation.after is None
     assert "as they are" in kept.evaluation.notes[1]
@@ -145,26 +147,26 @@ def test_auto_may_leave_the_scores_as_they_are(monkeypatch):
 def test_roles_that_overlap_are_refused():
     table = table_of(sample(40), ["val"] * 20 + ["test"] * 20)
     with pytest.raises(SettingsError, match="must differ, got 'val' twice"):
-        judge(table, Plan("platt"), fit_on="val", report_on="val")
+        judge(table, FitPlan("platt"), fit_on="val", report_on="val")
     with pytest.raises(SettingsError, match="go together"):
-        judge(table, Plan("platt"), fit_on="val")
+        judge(table, FitPlan("platt"), fit_on="val")
     with pytest.raises(SettingsError, match="has the splits test, val; name one"):
-        judge(table, Plan("platt"))
+        judge(table, FitPlan("platt"))
     with pytest.raises(SettingsError, match="has the splits test, val; name one"):
         judge_as_given(table, None)
     assert judge_as_given(table, None, split="all").data.rows == 40
     with pytest.raises(DataError, match="share rows, first 'image-0'"):
-        judge(table_of(sample(40)), Plan("platt"), other=table_of(sample(30)))
+        judge(table_of(sample(40)), FitPlan("platt"), other=table_of(sample(30)))
     other = replace(sample(30), names=("dog", "cat", "beach", "car", "tree"))
     with pytest.raises(DataError, match="same labels, '<b>tree & co</b>' is in one only"):
-        judge(table_of(sample(40)), Plan("platt"), other=table_of(other))
+        judge(table_of(sample(40)), FitPlan("platt"), other=table_of(other))
 
 
 def test_scores_that_only_rank_need_a_calibrator_before_a_rule():
     ranks = table_of(sample(60).with_link(None))
     with pytest.raises(SettingsError, match="only rank"):
-        judge(ranks, Plan("none", "0.5"))
-    judged = judge(ranks, Plan("platt", "none"), query_length=0)
+        judge(ranks, FitPlan("none", "0.5"))
+    judged = judge(ranks, FitPlan("platt", "none"), query_length=0)
     assert judged.evaluation.before is None
     assert judged.evaluation.after is not None
 
@@ -180,9 +182,9 @@ def test_fixed_rules_by_name():
 
 def test_what_is_written_can_be_read_back(tmp_path):
     predictions = sample(80, unknown=0.2)
-    judged = judge(table_of(predictions), Plan("platt"), query_length=0)
+    judged = judge(table_of(predictions), FitPlan("platt"), query_length=0)
     save_calibration(tmp_path, judged, predictions)
-    link = link_from_spec(json.loads((tmp_path / "link.json").read_text()))
+    link = read_fitted(tmp_path / "link.json").link
     read = read_scores(tmp_path / "predictions.parquet", None).predictions
     torch.testing.assert_close(read.link(read.logits), link(predictions.logits))
     plain = read_scores(tmp_path / "probabilities.parquet", "probs").predictions

@@ -12,6 +12,7 @@ import typer
 
 from labelwise import __version__
 from labelwise.cli import (
+    apply,
     calibrate,
     compare,
     data,
@@ -49,6 +50,7 @@ for verb in (
     evaluate.evaluate,
     calibrate.calibrate,
     decide.decide,
+    apply.apply,
     predict.predict,
     index.index,
     search.search,

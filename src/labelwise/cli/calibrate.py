@@ -14,13 +14,15 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet or .npz.")],
+    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     scores: Annotated[Scores | None, typer.Option(help="What the file's scores are.")] = None,
     link: Annotated[
         str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="A second file with the labels.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
+    ] = None,
     method: Annotated[str, typer.Option(help="auto, temperature, platt, beta, ...")] = "auto",
     test: Annotated[Path | None, typer.Option(help="Other scores, to report on.")] = None,
     fit_on: Annotated[str | None, typer.Option(help="Split to fit on.")] = None,
@@ -35,11 +37,11 @@ def calibrate(
     """
     from labelwise.cli.evaluate import show, write_folder
     from labelwise.cli.text import say, show_table
-    from labelwise.scores import Plan, comparison, judge, read_scores, save_calibration
+    from labelwise.scores import FitPlan, comparison, judge, read_scores, save_calibration
 
     table = read_scores(source, scores, link=link, labels=labels)
     other = None if test is None else read_scores(test, scores, link=link)
-    plan = Plan(calibrator=method, folds=folds, seed=seed)
+    plan = FitPlan(calibrator=method, folds=folds, seed=seed)
     judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on)
     save_calibration(out, judged, table.predictions if other is None else judged.predictions)
     write_folder(judged.evaluation, out, title=f"{source.name}, calibrated")
@@ -62,4 +64,6 @@ def _candidate(row: "Candidate") -> tuple[str, str, str, str]:
 
 
 def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.5f}"
+    if value is None:
+        return "undefined"
+    return "∞" if value == float("inf") else f"{value:.5f}"

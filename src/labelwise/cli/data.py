@@ -1,7 +1,7 @@
 """``labelwise data``: describe a table, split it, hide labels, write it in another format."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
     from labelwise.data.describe import Description
 
-__all__ = ["data_app"]
+__all__ = ["data_app", "parse_options"]
 
 data_app = typer.Typer(
     help="Describe, split, corrupt and convert label tables.",
@@ -215,12 +215,18 @@ def _load(
     extension: str | None,
 ) -> "LabelTable":
     from labelwise.data import load
-    from labelwise.training.settings import nested, parse_assignments
 
-    given = nested(parse_assignments(options or ()))
+    given = parse_options(options)
     if extension is not None:
         given["extension"] = extension
     return load(source, skip_missing=skip_missing, duplicates=duplicates, **given)
+
+
+def parse_options(options: list[str] | None) -> dict[str, Any]:
+    """Return the options of a format given as ``--set columns.labels=tags``."""
+    from labelwise.training.settings import nested, parse_assignments
+
+    return nested(parse_assignments(options or ()))
 
 
 def _find_unreadable(table: "LabelTable") -> "list[UnreadableImage]":

@@ -16,7 +16,7 @@ SHOWN = 20
 
 
 def decide(
-    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet or .npz.")],
+    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl.")],
     rule: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +43,9 @@ def decide(
     link: Annotated[
         str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="A second file with the labels.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
+    ] = None,
     calibrate: Annotated[str, typer.Option(help="First fit this calibrator.")] = "none",
     test: Annotated[Path | None, typer.Option(help="Other scores, to report on.")] = None,
     fit_on: Annotated[str | None, typer.Option(help="Split to fit on.")] = None,
@@ -92,10 +94,10 @@ def _rule(
     from labelwise.cli.evaluate import show
     from labelwise.cli.text import say
     from labelwise.decide import label_figures
-    from labelwise.scores import Plan, chosen_sets, decision, judge
+    from labelwise.scores import FitPlan, chosen_sets, decision, judge
 
     seed = rows.pop("seed")
-    plan = Plan(calibrator=calibrate, rule=rule, folds=folds, seed=seed)
+    plan = FitPlan(calibrator=calibrate, rule=rule, folds=folds, seed=seed)
     judged = judge(table, plan, query_length=0, **rows)
     record = decision(judged)
     figures: dict[str, tuple[LabelFigures, ...]] = {}

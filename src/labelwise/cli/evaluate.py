@@ -1,12 +1,13 @@
 """``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
+    from labelwise.scores import RunScores
 
 __all__ = ["Scores", "evaluate", "show", "write_folder"]
 
@@ -17,37 +18,77 @@ Scores = Literal["logits", "probs"]
 
 
 def evaluate(
-    source: Annotated[Path, typer.Argument(help="A run folder, or .csv, .tsv, .parquet, .npz.")],
+    source: Annotated[
+        Path, typer.Argument(help="A run folder, or scores: .csv, .tsv, .parquet, .npz, .jsonl.")
+    ],
+    data: Annotated[
+        str | None, typer.Option(help="Of a run: labelled photos it has not seen, in any format.")
+    ] = None,
     scores: Annotated[Scores | None, typer.Option(help="What a file's scores are.")] = None,
     link: Annotated[
         str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="A second file with the labels.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Which rows; `all` for every one.")] = None,
-    rule: Annotated[str, typer.Option(help="0.5, top-4, expected-f, or none.")] = "0.5",
+    rule: Annotated[
+        str | None,
+        typer.Option(help="0.5 (default for files), top-4, expected-f, none; a run has its own."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for report, charts and JSON.")
     ] = None,
     bins: Annotated[int, typer.Option(min=1, help="Bins of the reliability curves.")] = 10,
     top_k: Annotated[int, typer.Option(min=1, help="Surest labels of an image.")] = 4,
     query_length: Annotated[int, typer.Option(min=0, help="Longest query; 0 for none.")] = 3,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of --data's format.")
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave missing images of --data out.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="For --data: cpu (default), cuda, ...")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
 ) -> None:
-    """Measure ranking, calibration, sets and zero-label behaviour of scores as they are."""
-    options = {"bins": bins, "k": top_k, "query_length": query_length}
-    if source.is_dir():
-        evaluation, extras = _run(source, split or "test", options)
-    else:
+    """Measure ranking, calibration, sets and zero-label behaviour of scores as they are.
+
+    Of a run folder: its saved predictions of a split, or with --data photos it has not seen.
+    """
+    extras: dict[str, Any] = {}
+    figures = {"bins": bins, "k": top_k, "query_length": query_length}
+    of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
+    if not source.is_dir():
+        _refuse(source, "is no run folder", {"--data": data, **of_data})
         from labelwise.scores import fixed_rule, judge_as_given, read_scores
 
         table = read_scores(source, scores, link=link, labels=labels)
-        evaluation, extras = judge_as_given(table, fixed_rule(rule), split=split, **options), {}
+        chosen = fixed_rule("0.5" if rule is None else rule)
+        evaluation = judge_as_given(table, chosen, split=split, **figures)
+    else:
+        given = {"--scores": scores, "--link": link, "--labels": labels}
+        _refuse(source, "is a run folder", given)
+        if data is None:
+            _refuse(source, "is evaluated on its own predictions", of_data)
+            evaluation, extras = _run(source, split or "test", rule, figures)
+        else:
+            table_options = (options, skip_missing, split)
+            evaluation, extras = _new(source, data, table_options, device, rule, figures)
     if out is not None:
         from labelwise.cli.outcome import command
 
         origin = {"Data": str(source), "Command": command()} | extras.pop("origin", {})
         write_folder(evaluation, out, title=source.name, origin=origin, **extras)
     show(evaluation, json=json, out=out)
+
+
+def _refuse(source: Path, what: str, options: dict[str, Any]) -> None:
+    """Raise if an option was given that does not apply."""
+    from labelwise.errors import SettingsError
+
+    for name, value in options.items():
+        if value is not None:
+            raise SettingsError(f"{name} does not apply: {source} {what}; leave it out")
 
 
 def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
@@ -93,23 +134,68 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         say(f"report: {out / 'report.html'}")
 
 
-def _run(folder: Path, split: str, options: dict[str, Any]) -> tuple["Evaluation", dict[str, Any]]:
+def _run(
+    folder: Path, split: str, rule: str | None, figures: dict[str, Any]
+) -> tuple["Evaluation", dict[str, Any]]:
     """Return the evaluation of a run's saved predictions, and what else its report shows."""
     from labelwise.api import origin_of
     from labelwise.cli.outcome import command
-    from labelwise.evaluate import evaluate as measure
     from labelwise.report import choose_examples
     from labelwise.runs import RunFolder
     from labelwise.scores import read_run
 
     run = read_run(folder, split)
-    own = run.predictions.link
-    evaluation = measure(run.predictions, own, run.rule, calibrated=run.calibrated, **options)
-    link = run.calibrated or own
     extras: dict[str, Any] = {
         "history": RunFolder(folder).journal.read(),
         "origin": origin_of(RunFolder(folder), command=command()),
     }
+    link = run.calibrated or run.predictions.link
     if link is not None:
         extras["examples"] = choose_examples(run.predictions, link)
-    return evaluation, extras
+    return _measured(run, rule, figures), extras
+
+
+def _new(
+    folder: Path,
+    source: str,
+    table_options: tuple[list[str] | None, bool, str | None],
+    device: str | None,
+    rule: str | None,
+    figures: dict[str, Any],
+) -> tuple["Evaluation", dict[str, Any]]:
+    """Return the evaluation of a run's model on new labelled data."""
+    from labelwise.cli.data import parse_options
+    from labelwise.progress import make_watch
+    from labelwise.report import choose_examples
+    from labelwise.runs import RunFolder
+    from labelwise.scores import score_data
+    from labelwise.scores.read import load_for_labels
+
+    options, skip_missing, split = table_options
+    names = RunFolder(folder).spec.labels
+    table = load_for_labels(
+        source, names, check_files=True, skip_missing=skip_missing, **parse_options(options)
+    )
+    if split not in (None, "all"):
+        table = table.splits().get(split) or _no_split(table.name, split)
+    run, notes = score_data(folder, table, device=device or "cpu", watch=make_watch())
+    extras: dict[str, Any] = {"origin": {"Data": source}}
+    link = run.calibrated or run.predictions.link
+    if link is not None:
+        extras["examples"] = choose_examples(run.predictions, link, table.images)
+    return _measured(run, rule, {**figures, "notes": notes}), extras
+
+
+def _no_split(name: str, split: str) -> NoReturn:
+    from labelwise.errors import DataError
+
+    raise DataError(f"{name}: no row has split {split!r}")
+
+
+def _measured(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "Evaluation":
+    from labelwise.evaluate import evaluate as measure
+    from labelwise.scores import fixed_rule
+
+    chosen = run.rule if rule is None else fixed_rule(rule)
+    own = run.predictions.link
+    return measure(run.predictions, own, chosen, calibrated=run.calibrated, **figures)

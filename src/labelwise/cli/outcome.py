@@ -27,5 +27,10 @@ def summarise(evaluation: "Evaluation") -> None:
         rows.append((figure.name, value, f"{figure.low:.4f} to {figure.high:.4f}" if known else ""))
     say()
     show_table(("on " + (evaluation.data.split or "all rows"), "value", "95 % interval"), rows)
+    for figure in evaluation.headline:
+        if evaluation.final is not None and evaluation.is_infinite(figure):
+            count = evaluation.final.infinite
+            sure = "1 entry was" if count == 1 else f"{count:,} entries were"
+            say(f"{figure.name} is infinite: {sure} given probability 0 or 1 and wrong")
     for note in evaluation.notes:
         say(note)

@@ -70,10 +70,7 @@ def calibration_figures(
         (f"ECE, top {part.k}", part.top_k, errors(where=surest)),
     ):
         how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}. {BOOTSTRAP}"
-        # Resampled errors are larger than the error itself, so that taking this excess off, as
-        # the basic bootstrap does, can move the whole interval below the value shown.
-        low = defined(min(interval.low, interval.value))
-        high = defined(max(interval.high, interval.value))
+        low, high = defined(interval.low), defined(interval.high)
         figures.append(Figure(name, curve.ece, how, low, high, "lower"))
     score = partial(_smooth, better="lower", percent=False)
     return [

@@ -4,7 +4,8 @@ Images, not entries, are drawn with replacement, because the labels of one image
 metric of a draw needs only the sum of the drawn images' rows, so all draws are one matrix product.
 
 The interval is the basic one, [2 v - q_high, 2 v - q_low] for the value v and the draws'
-quantiles: a draw of ECE lies above the ECE it was drawn from, and this puts it back. It is cut to
+quantiles: a draw of ECE lies above the ECE it was drawn from, and this puts it back. Where that
+would exclude the value itself, the interval reaches up (or down) to it. It is cut to
 [lowest, highest].
 
 Is it calibrated? Two tests of "each label is present with the probability given".
@@ -87,7 +88,7 @@ def bootstrap(
         values.append(metric(times.astype(np.float64) @ rows))
     tail = (1 - level) / 2
     low, high = 2 * value - np.nanquantile(np.concatenate(values), [1 - tail, tail])
-    low, high = np.clip([low, high], lowest, highest)
+    low, high = np.clip([min(low, value), max(high, value)], lowest, highest)
     return BootstrapInterval(float(value), float(low), float(high), level, draws)
 
 

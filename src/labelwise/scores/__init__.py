@@ -1,34 +1,42 @@
 """People's own scores: reading them, and judging calibrators and rules fitted on them."""
 
-from labelwise.scores.folds import CrossFit, crossfit
+from labelwise.scores.fitted import (
+    Applied,
+    apply,
+    comparison,
+    decision,
+    read_fitted,
+    save_applied,
+    save_calibration,
+    save_json,
+    save_probabilities,
+)
 from labelwise.scores.judging import (
-    Fitted,
+    CrossFit,
+    FitPlan,
+    FittedPair,
     Judged,
-    Plan,
     chosen_sets,
+    crossfit,
     fixed_rule,
     judge,
     judge_as_given,
 )
 from labelwise.scores.promising import PromisedScores, evidence_of, promise_scores
-from labelwise.scores.read import ScoreTable, read_scores
-from labelwise.scores.run import RunScores, read_run
-from labelwise.scores.write import (
-    comparison,
-    decision,
-    save_calibration,
-    save_json,
-    save_probabilities,
-)
+from labelwise.scores.read import ScoreTable, UnlabelledScores, read_scores, read_unlabelled
+from labelwise.scores.run import RunScores, read_run, score_data
 
 __all__ = [
+    "Applied",
     "CrossFit",
-    "Fitted",
+    "FitPlan",
+    "FittedPair",
     "Judged",
-    "Plan",
     "PromisedScores",
     "RunScores",
     "ScoreTable",
+    "UnlabelledScores",
+    "apply",
     "chosen_sets",
     "comparison",
     "crossfit",
@@ -38,9 +46,13 @@ __all__ = [
     "judge",
     "judge_as_given",
     "promise_scores",
+    "read_fitted",
     "read_run",
     "read_scores",
+    "read_unlabelled",
+    "save_applied",
     "save_calibration",
     "save_json",
     "save_probabilities",
+    "score_data",
 ]

@@ -1,29 +1,46 @@
 """Fitting a calibrator and a rule on scores and judging them on rows they did not see.
 
 Three ways to keep the roles apart: two splits of one file, two files, or folds of one file.
+
+Folds give honest figures from one unsplit file: rows are dealt by a seeded shuffle, and for each
+fold the link and the rule are fitted on the other folds and applied to it. What is saved is fitted
+on all rows; the figures speak of the procedure, and err a little on the cautious side, since each
+fit saw fewer rows.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.calibrate import Candidate, Choice, auto
-from labelwise.decide import Rule, find_rule
+from labelwise.calibrate import Candidate, Choice, fit_calibrator
+from labelwise.decide import Rule, find_rule, fit_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.links import Link
 from labelwise.predictions import Predictions
-from labelwise.scores.folds import crossfit
-from labelwise.scores.read import ScoreTable
-from labelwise.training.fitting import fit_calibrator, fit_rule
+from labelwise.scores.read import ScoreTable, take
+from labelwise.scores.tables import Kind
 
-__all__ = ["Fitted", "Judged", "Plan", "chosen_sets", "fixed_rule", "judge", "judge_as_given"]
+__all__ = [
+    "CrossFit",
+    "FitPlan",
+    "FittedPair",
+    "Judged",
+    "chosen_sets",
+    "crossfit",
+    "fixed_rule",
+    "judge",
+    "judge_as_given",
+]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """What is fitted, by name, and how the rows are divided."""
 
     calibrator: str = "none"
@@ -33,7 +50,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedPair:
     """A link (``None``: the scores keep theirs) and a rule, in words too; what was compared."""
 
     link: Link | None
@@ -49,15 +66,16 @@ class Judged:
     """The evaluation, the rows it is of, what to keep, and which rows that was fitted on.
 
     ``sets`` are those the evaluation is of, where a rule was fitted; ``fitted_rows`` the rows that
-    link and rule were fitted on.
+    link and rule were fitted on; ``kind`` what the scores were.
     """
 
     evaluation: Evaluation
     predictions: Predictions
-    made: Fitted
+    made: FittedPair
     fitted_on: str
     fitted_rows: Predictions
     sets: Tensor | None = None
+    kind: Kind = "logits"
 
     @property
     def link(self) -> Link | None:
@@ -87,12 +105,12 @@ def judge_as_given(
 ) -> Evaluation:
     """Return the evaluation of scores as they are; nothing is fitted."""
     predictions = _only(table, split)
-    return evaluate(predictions, predictions.link, rule, **options)
+    return evaluate(predictions, predictions.link, rule, notes=table.notes, **options)
 
 
 def judge(
     table: ScoreTable,
-    plan: Plan,
+    plan: FitPlan,
     *,
     other: ScoreTable | None = None,
     fit_on: str | None = None,
@@ -105,7 +123,7 @@ def judge(
     """
     if other is not None or fit_on is not None or report_on is not None:
         held, seen, words = _divided(table, other, fit_on, report_on)
-        made = _fit(held, *_chosen(held, plan))
+        made = _fit_pair(held, *_chosen(held, plan))
         evaluation = evaluate(
             seen,
             seen.link,
@@ -113,15 +131,18 @@ def judge(
             calibrated=made.link,
             calibrator=made.link_words and f"{made.link_words}, fitted on {words}",
             rule_words=made.rule_words and f"{made.rule_words}, fitted on {words}",
-            notes=made.notes,
+            notes=(*table.notes, *made.notes),
             **options,
         )
         sets = None if made.rule is None else chosen_sets(seen, made)
-        return Judged(evaluation, seen, made, f"{len(held):,} rows of {words}", held, sets)
+        fitted_on = f"{len(held):,} rows of {words}"
+        return Judged(evaluation, seen, made, fitted_on, held, sets, table.kind)
     whole = _only(table, None)
     plan, choice = _chosen(whole, plan)
-    made = _fit(whole, plan, choice)
-    fits = crossfit(whole, lambda part: _pair(_fit(part, plan)), folds=plan.folds, seed=plan.seed)
+    made = _fit_pair(whole, plan, choice)
+    fits = crossfit(
+        whole, lambda part: _pair(_fit_pair(part, plan)), folds=plan.folds, seed=plan.seed
+    )
     note = (
         f"One undivided table: calibrator and rule were fitted {plan.folds} times on "
         f"{plan.folds - 1} of {plan.folds} parts and judged on the rest, so that no row is judged "
@@ -135,14 +156,15 @@ def judge(
         calibrator=made.link_words and f"{made.link_words}, cross-fitted in {plan.folds} folds",
         rule_words=made.rule_words and f"{made.rule_words}, cross-fitted in {plan.folds} folds",
         thresholds=made.rule,
-        notes=(note, *made.notes),
+        notes=(note, *table.notes, *made.notes),
         **options,
     )
-    return Judged(evaluation, whole, made, f"all {len(whole):,} rows", whole, fits.sets)
+    fitted_on = f"all {len(whole):,} rows"
+    return Judged(evaluation, whole, made, fitted_on, whole, fits.sets, table.kind)
 
 
 @torch.no_grad()
-def chosen_sets(predictions: Predictions, made: Fitted) -> Tensor:
+def chosen_sets(predictions: Predictions, made: FittedPair) -> Tensor:
     """Return the sets that the fitted link and rule choose."""
     link = made.link or predictions.link
     if link is None or made.rule is None:
@@ -151,24 +173,25 @@ def chosen_sets(predictions: Predictions, made: Fitted) -> Tensor:
     return sets
 
 
-def _chosen(predictions: Predictions, plan: Plan) -> tuple[Plan, Choice | None]:
+def _chosen(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:
     """Return the plan with ``auto`` replaced by what it chooses on these rows."""
     if plan.calibrator != "auto":
         return plan, None
+    *_, choice = _calibrator(predictions, plan)
+    if choice is None or choice.link is predictions.link:
+        return replace(plan, calibrator="none"), choice
+    return replace(plan, calibrator=choice.name), choice
+
+
+def _calibrator(predictions: Predictions, plan: FitPlan) -> tuple[Link | None, str, Choice | None]:
     logits, labels, observed = predictions.logits, predictions.labels, predictions.observed
-    try:
-        choice = auto(
-            logits, labels, predictions.link, observed, folds=min(plan.folds, len(predictions))
-        )
-    except ValueError as error:
-        raise DataError(f"no calibrator can be fitted on these scores: {error}") from None
-    kept = choice.link is predictions.link
-    return replace(plan, calibrator="none" if kept else choice.name.replace(" ", "-")), choice
+    link = predictions.link
+    return fit_calibrator(plan.calibrator, logits, labels, link, observed, folds=plan.folds)
 
 
-def _fit(predictions: Predictions, plan: Plan, choice: Choice | None = None) -> Fitted:
+def _fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = None) -> FittedPair:
     """Return what the plan fits on these rows."""
-    link, words = fit_calibrator(plan.calibrator, predictions, predictions.link)
+    link, words, _ = _calibrator(predictions, plan)
     notes: tuple[str, ...] = ()
     if choice is not None:
         words = words and f"{words}, chosen by log loss over {choice.folds} folds"
@@ -177,17 +200,19 @@ def _fit(predictions: Predictions, plan: Plan, choice: Choice | None = None) -> 
     last = link or predictions.link
     compared = () if choice is None else choice.candidates
     if plan.rule == "none":
-        return Fitted(link, words, None, "", compared, notes)
+        return FittedPair(link, words, None, "", compared, notes)
     if last is None:
         raise SettingsError(
             "these scores only rank, so no rule can be fitted; calibrate them first, "
             "for example with --calibrate platt"
         )
-    rule, rule_words = fit_rule(plan.rule, predictions, last)
-    return Fitted(link, words, rule, rule_words, compared, notes)
+    with torch.no_grad():
+        probs = last.decision_probs(predictions.logits)
+    rule, rule_words = fit_rule(plan.rule, probs, predictions.labels, predictions.observed)
+    return FittedPair(link, words, rule, rule_words, compared, notes)
 
 
-def _pair(made: Fitted) -> tuple[Link | None, Rule | None]:
+def _pair(made: FittedPair) -> tuple[Link | None, Rule | None]:
     return made.link, made.rule
 
 
@@ -245,3 +270,46 @@ def _ordered(predictions: Predictions, names: tuple[str, ...]) -> Predictions:
         labels=predictions.labels[:, columns],
         observed=None if observed is None else observed[:, columns],
     )
+
+
+FitBoth = Callable[[Predictions], tuple[Link | None, Rule | None]]
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """Out-of-fold log-odds and sets, each (N, K); ``None`` where nothing of the kind was fitted."""
+
+    log_odds: Tensor | None
+    sets: Tensor | None
+
+
+def folds_of(rows: int, folds: int, seed: int) -> NDArray[np.intp]:
+    """Return the fold of every row; sizes differ by at most one."""
+    if not 2 <= folds <= rows:
+        raise SettingsError(f"folds must lie between 2 and the {rows} rows, got {folds}")
+    return np.random.default_rng(seed).permutation(np.arange(rows) % folds)
+
+
+@torch.no_grad()
+def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: int = 0) -> CrossFit:
+    """Return what fits on the other folds say of each row.
+
+    ``fit`` maps predictions to a link (``None``: none is fitted) and a rule.
+    """
+    fold = folds_of(len(predictions), folds, seed)
+    shape = predictions.logits.shape
+    log_odds = torch.empty(shape, dtype=torch.float64)
+    sets = torch.zeros(shape, dtype=torch.bool)
+    fitted_link = fitted_rule = False
+    for number in range(folds):
+        held = np.flatnonzero(fold == number)
+        own = take(predictions, held)
+        link, rule = fit(take(predictions, np.flatnonzero(fold != number)))
+        rows = torch.from_numpy(held)
+        fitted_link, fitted_rule = link is not None, rule is not None
+        if link is not None:
+            log_odds[rows] = link.log_odds(own.logits).double()
+        last = link or predictions.link
+        if rule is not None and last is not None:
+            sets[rows] = rule(last.decision_probs(own.logits))
+    return CrossFit(log_odds if fitted_link else None, sets if fitted_rule else None)

@@ -12,8 +12,9 @@ from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictions import Predictions
-from labelwise.scores.judging import Plan, _chosen, _divided, _fit, _only
+from labelwise.scores.judging import FitPlan, _chosen, _divided, _fit_pair, _only
 from labelwise.scores.read import ScoreTable, take
+from labelwise.scores.tables import FITTED_FORMAT, Kind
 
 __all__ = ["PromisedScores", "evidence_of", "promise_scores"]
 
@@ -28,15 +29,18 @@ class PromisedScores:
     names: tuple[str, ...]
     fitted_on: str
     checks: tuple[Check, ...] = ()
+    kind: Kind = "logits"
 
     def spec(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {
+            "format": FITTED_FORMAT,
+            "names": list(self.names),
+            "scores": self.kind,
             "rule": rule_to_spec(self.promised.rule),
             "promises": [promise.spec() for promise in self.promised.promises],
             "refused": list(self.promised.refused),
             "probabilities": link_to_spec(self.link),
-            "labels": list(self.names),
             "fitted_on": self.fitted_on,
             "checks": [
                 {
@@ -98,7 +102,7 @@ def promise_scores(
         order = np.random.default_rng(seed).permutation(len(held))
         cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
         fitted, photos = (take(held, np.sort(part)) for part in (order[:cut], order[cut:]))
-        made = _fit(fitted, *_chosen(fitted, Plan(calibrator, "none")))
+        made = _fit_pair(fitted, *_chosen(fitted, FitPlan(calibrator, "none")))
         link, link_words = made.link or held.link, made.link_words
         if link is not None:
             tuning = evidence_of(fitted, link, photos=words)
@@ -120,5 +124,11 @@ def promise_scores(
         )
     part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"
     return PromisedScores(
-        promised, link, link_words, held.names, f"{len(evidence):,} rows of {words}{part}", checks
+        promised,
+        link,
+        link_words,
+        held.names,
+        f"{len(evidence):,} rows of {words}{part}",
+        checks,
+        table.kind,
     )

@@ -2,38 +2,69 @@
 
 Logits are read as log-odds under the link that is named; probabilities are kept as log-odds in
 float64, infinite where they are exactly 0 or 1. Nothing is inferred from the numbers' range.
+Labels stand in the same file, in a second one of the same form, or in any data that labelwise
+reads; rows are matched by id (or by being the same file), labels by name.
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from labelwise.data import FileImages, LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.predictions import Predictions
-from labelwise.scores.columns import parquet_table, read_delimited, read_parquet_columns
-from labelwise.scores.npz import read_npz
-from labelwise.scores.raw import Raw
+from labelwise.scores.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.types import nearest
 
-__all__ = ["LINK_NAMES", "Kind", "ScoreTable", "read_scores"]
+__all__ = [
+    "LINK_NAMES",
+    "ScoreTable",
+    "UnlabelledScores",
+    "aligned_labels",
+    "load_for_labels",
+    "read_scores",
+    "read_unlabelled",
+    "take",
+]
 
-Kind = Literal["logits", "probs"]
 LINK_NAMES = ("sigmoid", "softmax", "none")
-SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class UnlabelledScores:
+    """Scores as logits (N, K) under a link, whatever the file held."""
+
+    source: str
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    logits: Tensor
+    link: Link | None
+    kind: Kind
+    failed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """Scores with labels, as predictions, and the split of every row if the file has one."""
+    """Scores with labels, as predictions, and the split of every row if the file has one.
+
+    ``unlabelled`` holds the logits (M, K) of rows that no label is known of; ``notes`` say what
+    was left out.
+    """
 
     source: str
     predictions: Predictions
     split: NDArray[np.str_] | None = None
+    unlabelled: Tensor | None = None
+    notes: tuple[str, ...] = ()
+    kind: Kind = "logits"
 
     def part(self, name: str) -> Predictions:
         """Return the rows of one split."""
@@ -60,65 +91,105 @@ def take(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
 
 
 def read_scores(
-    path: Path, kind: Kind | None, *, link: str | None = None, labels: Path | None = None
+    path: Path, kind: Kind | None, *, link: str | None = None, labels: str | Path | None = None
 ) -> ScoreTable:
-    """Return the scores of a file, with its own labels or those of a second file.
+    """Return the scores of a file, with its own labels or those of a second source.
 
-    ``kind`` must be given except for predictions written by labelwise, which say it themselves.
+    ``kind`` must be given except for files written by labelwise, which say it themselves.
     """
-    if path.suffix.lower() == ".parquet" and path.is_file():
-        table = parquet_table(path)
-        if b"labelwise" in (table.schema.metadata or {}):
-            return _own(path, kind, link, labels)
-        raw = read_parquet_columns(path, table)
+    if _is_predictions(path):
+        if kind == "probs" or link is not None or labels is not None:
+            raise SettingsError(
+                f"{path} was written by labelwise: it holds logits with their link and labels; "
+                "leave out --scores probs, --link and --labels"
+            )
+        predictions = Predictions.load(path)
+        return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
+    raw = read_raw(path)
+    scores = _unlabelled(raw, kind, link)
+    if labels is None:
+        if raw.labels is None:
+            raise DataError(
+                f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
+                "or give a second file with --labels"
+            )
+        truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
+        _check_labels(raw, raw.labels)
     else:
-        raw = _read(path)
+        if raw.labels is not None:
+            raise DataError(f"{raw.source} has labels of its own; leave out --labels")
+        truth, matched = _other_labels(raw, labels)
+    notes = []
+    if raw.failed:
+        notes.append(f"{raw.failed:,} images of {path} have no scores and are left out.")
+    if not matched.all():
+        notes.append(
+            f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
+            "the others are left out."
+        )
+    present = torch.from_numpy(truth[matched] == 1).to(torch.uint8)
+    unknown = np.isnan(truth[matched])
+    predictions = Predictions(
+        [name for name, kept in zip(raw.ids, matched, strict=True) if kept],
+        scores.logits[torch.from_numpy(matched)],
+        present,
+        torch.from_numpy(~unknown) if unknown.any() else None,
+        raw.names,
+        "",
+        scores.link,
+    )
+    split = None if raw.split is None else np.array(raw.split)[matched]
+    rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
+    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind)
+
+
+def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
+    """Return the scores of a file; labels in it are left alone."""
+    if _is_predictions(path):
+        if kind == "probs" or link is not None:
+            raise SettingsError(
+                f"{path} was written by labelwise: it holds logits with their link; "
+                "leave out --scores probs and --link"
+            )
+        own = Predictions.load(path)
+        return UnlabelledScores(
+            str(path), tuple(own.ids), own.names, own.logits, own.link, "logits"
+        )
+    return _unlabelled(read_raw(path), kind, link)
+
+
+def _is_predictions(path: Path) -> bool:
+    """Return whether a file is one that Predictions.save wrote."""
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return False
+    try:
+        schema = pq.read_schema(path)
+    except Exception:
+        schema = parquet_table(path).schema  # which says what is wrong
+    return b"labelwise" in (schema.metadata or {}) and "logits" in schema.names
+
+
+def _unlabelled(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
+    if raw.scores is None:
+        raise DataError(
+            f"{raw.source}: there are no scores; name one column per label like 'score:dog'"
+        )
+    if raw.kind is not None and kind not in (None, raw.kind):
+        raise SettingsError(
+            f"{raw.source} was written by `labelwise predict`: it holds {raw.kind}; "
+            f"leave out --scores {kind}"
+        )
+    kind = kind or raw.kind
     if kind is None:
         raise SettingsError(
-            f"{path}: say what its scores are with --scores logits or --scores probs"
+            f"{raw.source}: say what its scores are with --scores logits or --scores probs"
         )
     if kind == "probs" and link is not None:
         raise SettingsError("--link belongs to logits; probabilities need none")
-    if raw.scores is None:
-        raise DataError(f"{path}: there are no scores; name one column a label like 'score:dog'")
-    truth = raw if labels is None else _joined(raw, _read(labels))
-    if truth.labels is None:
-        raise DataError(
-            f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
-            "or give a second file with --labels"
-        )
     logits = _logits(raw, raw.scores, kind)
-    present, observed = _labels(truth, truth.labels)
-    predictions = Predictions(
-        list(raw.ids), logits, present, observed, raw.names, "", _link(kind, link)
+    return UnlabelledScores(
+        raw.source, raw.ids, raw.names, logits, _link(kind, link), kind, raw.failed
     )
-    split = None if raw.split is None else np.array(raw.split)
-    return ScoreTable(str(path), predictions, split)
-
-
-def _read(path: Path) -> Raw:
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise DataError(f"{path}: scores must be one of {', '.join(SUFFIXES)}, got {suffix!r}")
-    if not path.exists():
-        raise DataError(f"{path} does not exist")
-    if not path.is_file():
-        raise DataError(f"{path} is not a file")
-    if suffix == ".npz":
-        return read_npz(path)
-    if suffix == ".parquet":
-        return read_parquet_columns(path, parquet_table(path))
-    return read_delimited(path)
-
-
-def _own(path: Path, kind: Kind | None, link: str | None, labels: Path | None) -> ScoreTable:
-    if kind == "probs" or link is not None or labels is not None:
-        raise SettingsError(
-            f"{path} was written by labelwise: it holds logits with their link and labels; "
-            "leave out --scores probs, --link and --labels"
-        )
-    predictions = Predictions.load(path)
-    return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
 
 
 def _link(kind: Kind, name: str | None) -> Link | None:
@@ -128,12 +199,13 @@ def _link(kind: Kind, name: str | None) -> Link | None:
     return {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}[name]
 
 
-def _logits(raw: Raw, scores: NDArray[np.float64], kind: Kind) -> torch.Tensor:
+def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
     _refuse(
         raw, np.isnan(scores), scores, "a score must be a number", "fill it in, or drop the row"
     )
     if kind == "logits":
-        _refuse(raw, ~np.isfinite(scores), scores, "a logit must be finite", "cut it to ±80 or so")
+        large = ~(np.abs(scores) <= FLOAT32_MAX)
+        _refuse(raw, large, scores, "a logit must be finite in 32 bits", "cut it to ±80 or so")
         return torch.from_numpy(scores.astype(np.float32))
     outside = (scores < 0) | (scores > 1)
     _refuse(
@@ -146,43 +218,124 @@ def _logits(raw: Raw, scores: NDArray[np.float64], kind: Kind) -> torch.Tensor:
     return torch.from_numpy(scores).logit()
 
 
-def _labels(raw: Raw, labels: NDArray[np.float64]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    unknown = np.isnan(labels)
-    odd = ~unknown & (labels != 0) & (labels != 1)
-    _refuse(raw, odd, labels, "a label is 1, 0, or empty for unknown", "mend the cell")
-    present = torch.from_numpy(labels == 1).to(torch.uint8)
-    return present, torch.from_numpy(~unknown) if unknown.any() else None
+def _check_labels(raw: RawScores, labels: NDArray[np.float64]) -> None:
+    odd = ~np.isnan(labels) & (labels != 0) & (labels != 1)
+    _refuse(raw, odd, labels, "a label is 1, 0, or empty for unknown", "correct the cell")
 
 
 def _refuse(
-    raw: Raw, bad: NDArray[np.bool_], values: NDArray[np.float64], rule: str, mend: str
+    raw: RawScores, bad: NDArray[np.bool_], values: NDArray[np.float64], rule: str, way_out: str
 ) -> None:
     if bad.any():
         row, column = np.argwhere(bad)[0]
         value = values[row, column]
         got = "nothing" if np.isnan(value) else f"{value:g}"
-        raise DataError(f"{raw.row(row)}: {rule}, got {got} for {raw.names[column]!r}; {mend}")
+        raise DataError(f"{raw.row(row)}: {rule}, got {got} for {raw.names[column]!r}; {way_out}")
 
 
-def _joined(raw: Raw, other: Raw) -> Raw:
-    """Return the labels of another file in the rows and columns of this one."""
-    if raw.labels is not None:
-        raise DataError(f"{raw.source} has labels of its own; leave out --labels")
-    if other.labels is None:
-        raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
-    _labels(other, other.labels)
-    for here, what, ours, there, theirs in (
-        (raw.source, "label", raw.names, other.source, other.names),
-        (other.source, "label", other.names, raw.source, raw.names),
-        (raw.source, "id", raw.ids, other.source, other.ids),
+def _other_labels(
+    raw: RawScores, source: str | Path
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return labels (N, K) of the rows of ``raw``, NaN where unknown, and which rows have any."""
+    path = Path(source)
+    if path.is_file() and _holds_label_columns(path):
+        other = read_raw(path)
+        if other.labels is None:
+            raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
+        _check_labels(other, other.labels)
+        ids, labels = other.ids, other.labels[:, _columns_of(raw, other.source, other.names)]
+    else:
+        table = load_for_labels(source, raw.names)
+        labels, notes = aligned_labels(table, raw.names)
+        if notes:
+            raise DataError(f"{table.name}: {notes[0]}")
+        ids = tuple(table.ids)
+        if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
+            ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
+            raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
+    place = {name: row for row, name in enumerate(ids)}
+    rows = np.array([place.get(name, -1) for name in raw.ids])
+    matched = rows >= 0
+    if not matched.any():
+        raise DataError(
+            f"{source}: no id of {raw.source} is in it, first {raw.ids[0]!r}"
+            f"{nearest(raw.ids[0], ids)}"
+        )
+    return np.where(matched[:, None], labels[rows], np.nan), matched
+
+
+def _holds_label_columns(path: Path) -> bool:
+    """Return whether a file of labels has the form of a score file."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return True
+    if suffix == ".parquet":
+        names = parquet_table(path).column_names
+    elif suffix in (".csv", ".tsv"):
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            names = (
+                stream.readline().replace('"', "").strip().split("\t" if suffix == ".tsv" else ",")
+            )
+    else:
+        return False
+    return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
+
+
+def _columns_of(raw: RawScores, there: str, names: tuple[str, ...]) -> list[int]:
+    column = {name: number for number, name in enumerate(names)}
+    for here, ours, other, theirs in (
+        (raw.source, raw.names, there, names),
+        (there, names, raw.source, raw.names),
     ):
         missing = sorted(set(ours) - set(theirs))
         if missing:
             raise DataError(
-                f"{there}: {what} {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
+                f"{other}: label {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
             )
-    place = {name: row for row, name in enumerate(other.ids)}
-    column = {name: number for number, name in enumerate(other.names)}
-    rows = np.array([place[name] for name in raw.ids])
-    columns = np.array([column[name] for name in raw.names])
-    return replace(raw, labels=other.labels[np.ix_(rows, columns)], source=other.source)
+    return [column[name] for name in raw.names]
+
+
+def load_for_labels(
+    source: str | Path, names: tuple[str, ...], *, check_files: bool = False, **options: Any
+) -> LabelTable:
+    """Return any readable labelled data; where its format lists labels, these are the ones.
+
+    In a table of label lists a label that never occurs is absent everywhere, not unheard of.
+    """
+    try:
+        return load(source, names=list(names), check_files=check_files, **options)
+    except SettingsError as error:
+        if "names" not in str(error):
+            raise
+    return load(source, check_files=check_files, **options)
+
+
+def aligned_labels(
+    table: LabelTable, names: tuple[str, ...]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Return labels (N, K) in the order of ``names``, NaN where unknown, and what differs."""
+    labels, observed = table.targets()
+    values = labels.astype(np.float64)
+    if observed is not None:
+        values[~observed] = np.nan
+    column = {name: number for number, name in enumerate(table.space.names)}
+    if not set(names) & set(column):
+        raise DataError(
+            f"{table.name} has none of the labels asked for, first {names[0]!r}"
+            f"{nearest(names[0], column)}"
+        )
+    found = np.full((len(table), len(names)), np.nan)
+    for place, name in enumerate(names):
+        if name in column:
+            found[:, place] = values[:, column[name]]
+    notes = []
+    for what, ours, theirs in (
+        ("does not speak of {}, unknown here", names, column),
+        ("also has {}, left out", column, names),
+    ):
+        lacking = sorted(set(ours) - set(theirs))
+        if lacking:
+            some = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+            count = f"{len(lacking):,} label" + ("s" if len(lacking) > 1 else "")
+            notes.append(f"{table.name} {what.format(f'{count} ({some})')}.")
+    return found, notes

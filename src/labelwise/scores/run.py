@@ -3,13 +3,23 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from labelwise.data import LabelTable
 from labelwise.decide import Rule
+from labelwise.errors import DataError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
+from labelwise.predictor import Predictor
+from labelwise.progress import Silent, Watch
 from labelwise.runs import RunFolder
+from labelwise.scores.read import aligned_labels
+from labelwise.scoring import Failure, infer
 
-__all__ = ["RunScores", "read_run"]
+__all__ = ["RunScores", "read_run", "score_data"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +37,72 @@ def read_run(folder: Path, split: str) -> RunScores:
     spec, predictions = run.spec, run.predictions(split)
     same = _same(spec.made_link, predictions.link)
     return RunScores(predictions, None if same else spec.made_link, spec.made_rule)
+
+
+def score_data(
+    folder: Path,
+    table: LabelTable,
+    *,
+    device: str = "cpu",
+    batch_size: int = 64,
+    watch: Watch | None = None,
+) -> tuple[RunScores, tuple[str, ...]]:
+    """Return what a run's model says of labelled data it has never seen, and what was left out.
+
+    Labels are matched by name: those the data does not speak of are unknown, those the model does
+    not know are left out.
+    """
+    predictor = Predictor.load(folder, device)
+    truth, notes = aligned_labels(table, predictor.space.names)
+    watch = watch or Silent()
+    watch.start("scoring", len(table))
+    parts = infer(
+        lambda inputs: (predictor.logits(inputs),),
+        table.images,
+        predictor.transform,
+        batch_size=batch_size,
+        device=predictor.device,
+    )
+    rows: list[int] = []
+    logits: list[Tensor] = []
+    failures: list[Failure] = []
+    for part in parts:
+        failures += part.failures
+        if part.values:
+            rows += part.rows.tolist()
+            logits.append(part.values[0])
+        watch.advance(len(part.rows) + len(part.failures))
+    watch.finish()
+    if failures:
+        notes.append(
+            f"{len(failures):,} of {len(table):,} images could not be read and are left out; "
+            f"first {failures[0].reason}"
+        )
+    if not rows:
+        raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
+    known = truth[rows]
+    unknown = np.isnan(known)
+    predictions = Predictions(
+        [table.ids[row] for row in rows],
+        torch.cat(logits),
+        torch.from_numpy(known == 1).to(torch.uint8),
+        torch.from_numpy(~unknown) if unknown.any() else None,
+        predictor.space.names,
+        table.name,
+        predictor.link,
+    )
+    own = _own_link(folder, predictor.link)
+    calibrated = None if _same(own, predictor.link) else predictor.link
+    found = RunScores(predictions.with_link(own), calibrated, predictor.rule)
+    return found, (*table.notes, *notes)
+
+
+def _own_link(folder: Path, link: Link | None) -> Link | None:
+    """Return the link before calibration, which the run's predictions hold; else the model's."""
+    run = RunFolder(folder)
+    for split in run.splits:
+        return run.predictions(split).link
+    return link
 
 
 def _same(one: Link | None, other: Link | None) -> bool:

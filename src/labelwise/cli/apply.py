@@ -1,0 +1,43 @@
+"""``labelwise apply``: what was fitted, on scores that have no labels."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labelwise.cli.evaluate import Scores
+
+__all__ = ["apply"]
+
+
+def apply(
+    fitted: Annotated[
+        list[Path],
+        typer.Argument(help="link.json of calibrate, thresholds.json of decide, or both."),
+    ],
+    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz or .jsonl.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file.")],
+    scores: Annotated[
+        Scores | None, typer.Option(help="What the scores are; as when it was fitted, if left out.")
+    ] = None,
+) -> None:
+    """Turn scores without labels into calibrated probabilities and label sets.
+
+    The columns of the scores are matched by the label names that stand in the fitted files.
+    """
+    from labelwise.cli.text import say
+    from labelwise.scores import apply as applied
+    from labelwise.scores import read_fitted, read_unlabelled, save_applied
+    from labelwise.scores.fitted import check_output
+
+    check_output(out)
+    files = [read_fitted(path) for path in fitted]
+    table = read_unlabelled(source, scores or files[0].kind)
+    result = applied(files, table)
+    save_applied(out, result)
+    if table.failed:
+        say(f"{table.failed:,} images of {source} have no scores and are left out")
+    sets = ""
+    if result.sets is not None:
+        sets = f", {float(result.sets.sum(1).double().mean()):.2f} labels per row"
+    say(f"{len(result.ids):,} rows, {len(result.names):,} labels{sets}: {out}")

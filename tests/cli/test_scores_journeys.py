@@ -1,0 +1,372 @@
+"""What people do with scores, as they type it: evaluate a run on new photos, hand predictions on,
+apply what was fitted. Oracles: the same figures by another way, and the link on the logits."""
+
+import csv
+import io
+import json
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from sample_scores import NAMES as LABELS
+from sample_scores import sample
+from test_predictor import NAMES, make
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.decide import Threshold
+from labelwise.errors import LabelwiseError
+from labelwise.evaluate import Evaluation
+from labelwise.links import Sigmoid
+from labelwise.scores import read_fitted, read_scores
+
+ROWS = 12
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def done(*words):
+    result = run(*words)
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def refused(*words):
+    result = run(*words)
+    assert isinstance(result.exception, LabelwiseError), result.exception
+    assert "\n" not in str(result.exception)
+    return str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    make().save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Photos with a table of label lists; the third label is never present."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    lines = ["path,labels"]
+    for row in range(ROWS):
+        pixels = rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{row:02}.png")
+        lines.append(f"{row:02}.png,{('dog', 'dog|cat', '')[row % 3]}")
+    (folder / "truth.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def evaluated(*words):
+    return Evaluation.from_json(done("evaluate", *words, "--query-length", "0", "--json"))
+
+
+def test_a_run_is_evaluated_on_new_photos_as_its_predictions_are(model, photos, tmp_path):
+    """In the three formats of predict, whose figures agree with those of --data."""
+    new = evaluated(model, "--data", photos / "truth.csv")
+    assert new.data.rows == ROWS
+    assert (new.data.present, new.data.unknown) == (12, 0)
+    assert "own threshold" in new.sets.rule
+    for suffix in ("csv", "jsonl", "parquet"):
+        answers = tmp_path / f"answers.{suffix}"
+        done("predict", model, photos, "-o", answers)
+        found = evaluated(answers, "--labels", photos / "truth.csv", "--rule", "none")
+        assert found.data == new.data.__class__(**{**vars(new.data), "split": None}), suffix
+        assert found.final.log_loss == pytest.approx(new.final.log_loss, rel=1e-4)
+        assert found.ranking.map_class == pytest.approx(new.ranking.map_class)
+
+
+def test_the_report_of_new_photos_shows_them(model, photos, tmp_path):
+    out = tmp_path / "report"
+    words = done("evaluate", model, "--data", photos / "truth.csv", "-o", out)
+    assert "mAP over labels" in words
+    page = (out / "report.html").read_text()
+    assert 'id="examples"' in page
+    assert "data:image" in page
+
+
+def test_predictions_are_calibrated_and_decided_on(model, photos, tmp_path):
+    done("predict", model, photos, "-o", tmp_path / "p.csv")
+    truth = ("--labels", photos / "truth.csv")
+    done("calibrate", tmp_path / "p.csv", *truth, "--method", "platt-shared", "-o", tmp_path / "c")
+    words = done("decide", tmp_path / "p.csv", *truth, "--rule", "0.5", "--folds", "2")
+    assert "p >= 0.5" in words
+
+
+def test_photos_that_cannot_be_read_are_counted(model, photos, tmp_path):
+    for path in photos.glob("*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "03.png").write_bytes(b"no picture")
+    new = evaluated(model, "--data", tmp_path / "truth.csv")
+    assert new.data.rows == ROWS - 1
+    assert "1 of 12 images could not be read and are left out" in new.notes[0]
+    assert run("predict", model, tmp_path, "-o", tmp_path / "p.jsonl").exit_code == 1
+    found = evaluated(tmp_path / "p.jsonl", "--labels", tmp_path / "truth.csv")
+    assert found.ranking.map_class == pytest.approx(new.ranking.map_class)
+    assert "1 images of" in found.notes[0]
+
+
+def test_labels_are_matched_by_name(model, photos, tmp_path):
+    """A table of columns that lacks one label of the model leaves it unknown, and says so."""
+    with (tmp_path / "columns.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["path", "cat", "dog"])
+        for row in range(ROWS):
+            table.writerow([photos / f"{row:02}.png", int(row % 3 == 1), int(row % 3 < 2)])
+    found = evaluated(model, "--data", tmp_path / "columns.csv")
+    both = evaluated(model, "--data", photos / "truth.csv")
+    assert found.data.unknown == ROWS
+    aps = {row.name: row.ap for row in both.rows}
+    assert [row.ap for row in found.rows] == pytest.approx([aps[name] for name in NAMES])
+    assert "does not speak of 1 label" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--labels", "truth.csv"], "--labels does not apply: .* is a run folder"),
+        (["--scores", "logits"], "--scores does not apply"),
+        (["--link", "softmax"], "--link does not apply"),
+        (["--device", "cpu"], "--device does not apply: .* own predictions"),
+        (["--skip-missing"], "--skip-missing does not apply"),
+        (["--data", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_options_that_do_not_apply_to_a_run_are_errors(model, words, sentence):
+    with pytest.raises(LabelwiseError, match=sentence):
+        raise LabelwiseError(refused("evaluate", model, *words))
+
+
+def test_data_does_not_apply_to_scores(tmp_path):
+    np.savez(tmp_path / "s.npz", scores=np.eye(2), labels=np.eye(2))
+    words = refused("evaluate", tmp_path / "s.npz", "--scores", "logits", "--data", "x.csv")
+    assert "--data does not apply" in words
+
+
+@pytest.fixture
+def fitted(tmp_path):
+    """A link and thresholds fitted on labelled scores, and other scores without labels."""
+    held, new = sample(200), sample(50, seed=1)
+    np.savez(tmp_path / "held.npz", scores=held.logits, labels=held.labels, names=np.array(LABELS))
+    back = list(range(len(LABELS)))[::-1]
+    columns = {f"score:{LABELS[k]}": new.logits[:, k].numpy() for k in back}
+    pq.write_table(pa.table({"id": list(new.ids), **columns}), tmp_path / "new.parquet")
+    held_words = ("held.npz", "--scores", "logits")
+    path = tmp_path / "thresholds.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        done("calibrate", *held_words, "--method", "platt", "-o", "fit")
+        done("decide", *held_words, "--rule", "best-f", "--calibrate", "platt", "-o", path)
+        done(
+            "decide",
+            "fit/probabilities.parquet",
+            "--scores",
+            "probs",
+            "--rule",
+            "0.3",
+            "-o",
+            "p.json",
+        )
+        done("decide", *held_words, "--rule", "best-f", "-o", "plain.json")
+    return tmp_path, new
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_what_was_fitted_is_applied_to_scores_without_labels(fitted, suffix):
+    folder, new = fitted
+    out = folder / f"out.{suffix}"
+    link, rule = folder / "fit" / "link.json", folder / "thresholds.json"
+    words = done("apply", link, rule, folder / "new.parquet", "-o", out)
+    assert "50 rows, 5 labels" in words
+    probs = read_fitted(link).link(new.logits.double())
+    sets = read_fitted(rule).rule(read_fitted(link).link.decision_probs(new.logits))
+    truth = folder / "truth.npz"
+    np.savez(truth, labels=new.labels, ids=np.array(new.ids), names=np.array(LABELS))
+    kind = () if suffix == "jsonl" else ("--scores", "probs")
+    found = read_scores(out, "probs", labels=truth).predictions
+    torch.testing.assert_close(Sigmoid()(found.logits), probs, rtol=1e-9, atol=1e-12)
+    assert found.names == LABELS
+    assert evaluated(out, *kind, "--labels", truth).data.rows == 50
+    if suffix == "parquet":
+        chosen = pq.read_table(out)["labels"].to_pylist()
+        assert [len(labels) for labels in chosen] == sets.sum(1).tolist()
+        assert [set(labels) for labels in chosen] == [
+            {name for name, kept in zip(LABELS, row, strict=True) if kept} for row in sets.tolist()
+        ]
+        alone = folder / "alone.parquet"
+        done("apply", rule, folder / "new.parquet", "-o", alone)
+        assert pq.read_table(alone).equals(pq.read_table(out))
+
+
+def test_a_rule_of_calibrated_probabilities_goes_with_their_link(fitted):
+    folder, new = fitted
+    link = folder / "fit" / "link.json"
+    done("apply", link, folder / "p.json", folder / "new.parquet", "-o", folder / "o.parquet")
+    expected = Threshold(0.3)(read_fitted(link).link.decision_probs(new.logits)).sum(1).tolist()
+    assert [
+        len(row) for row in pq.read_table(folder / "o.parquet")["labels"].to_pylist()
+    ] == expected
+    words = refused("apply", link, folder / "plain.json", folder / "new.parquet", "-o", "o.csv")
+    assert "was fitted on other probabilities" in words
+
+
+def test_what_cannot_be_applied_says_why(fitted):
+    folder, _ = fitted
+    link, scores = folder / "fit" / "link.json", folder / "new.parquet"
+    table = pq.read_table(scores)
+    other = folder / "other.parquet"
+    pq.write_table(table.drop_columns(["score:dog"]), other)
+    assert "label 'dog' of" in refused("apply", link, other, "-o", "o.csv")
+    pq.write_table(table.append_column("score:cow", table["score:dog"]), other)
+    assert "label 'cow' of" in refused("apply", link, other, "-o", "o.csv")
+    assert "must end in .parquet" in refused("apply", link, scores, "-o", "o.txt")
+    assert "fitted on logits" in refused(
+        "apply", link, folder / "fit" / "probabilities.parquet", "-o", "o.csv", "--scores", "probs"
+    )
+    facts = json.loads(link.read_text())
+    for change, sentence in (
+        ({"names": 3}, "'names'"),
+        ({"names": ["a", "a"]}, "'a' twice"),
+        ({"format": 2}, "must have format 1"),
+        ({"link": {"kind": "magic"}}, "unknown link 'magic'"),
+        ({"link": 5}, "'link'"),
+        ({"scores": "odds"}, "'scores'"),
+    ):
+        broken = folder / "broken.json"
+        broken.write_text(json.dumps(facts | change))
+        assert sentence in refused("apply", broken, scores, "-o", "o.csv")
+    broken.write_text("{")
+    assert "is not JSON" in refused("apply", broken, scores, "-o", "o.csv")
+    broken.write_text('{"kind": "sigmoid"}')
+    assert "with the names of its labels" in refused("apply", broken, scores, "-o", "o.csv")
+
+
+def npz_of(**members):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+GOOD = npy(np.eye(2))
+DAMAGED = {
+    "not a zip": b"PK no",
+    "an array alone": GOOD,
+    "text": npz_of(**{"scores.npy": b"hello", "labels.npy": GOOD}),
+    "cut off": npz_of(**{"scores.npy": GOOD[:-8], "labels.npy": GOOD}),
+    "too long": npz_of(**{"scores.npy": GOOD + b"more", "labels.npy": GOOD}),
+    "huge": npz_of(**{"scores.npy": GOOD.replace(b"(2, 2)", b"(9999999, 9999999)", 1)}),
+    "a header of code": npz_of(**{"scores.npy": GOOD.replace(b"{'descr'", b"{exec(''", 1)}),
+    "empty member": npz_of(**{"scores.npy": b""}),
+    "complex": npz_of(**{"scores.npy": npy(np.eye(2) * 1j), "labels.npy": GOOD}),
+    "text scores": npz_of(**{"scores.npy": npy(np.array([["a"]])), "labels.npy": GOOD}),
+    "three axes": npz_of(**{"scores.npy": npy(np.zeros((1, 2, 2))), "labels.npy": GOOD}),
+    "other width": npz_of(**{"scores.npy": GOOD, "labels.npy": npy(np.eye(3))}),
+    "other member": npz_of(**{"scores.npy": GOOD, "labels.npy": GOOD, "notes.txt": b"x"}),
+    "observed twos": npz_of(
+        **{"scores.npy": GOOD, "labels.npy": GOOD, "observed.npy": npy(np.eye(2) * 2)}
+    ),
+    "names of bytes": npz_of(
+        **{"scores.npy": GOOD, "labels.npy": GOOD, "names.npy": npy(np.array([b"a", b"b"]))}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_archive_gets_one_sentence(tmp_path, kind):
+    (tmp_path / "s.npz").write_bytes(DAMAGED[kind])
+    assert "s.npz" in refused("evaluate", tmp_path / "s.npz", "--scores", "logits")
+
+
+def saved(path, change=None, **columns):
+    """Write predictions with some columns or metadata replaced."""
+    sample(4).save(path)
+    table = pq.read_table(path)
+    metadata = table.schema.metadata
+    for name, value in columns.items():
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, value)
+    if change is not None:
+        metadata = {b"labelwise": json.dumps(json.loads(metadata[b"labelwise"]) | change)}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return path
+
+
+FIVE = [0.0] * 5
+PREDICTIONS = {
+    "ragged": ({"logits": pa.array([FIVE, [*FIVE, 1.0], FIVE[1:], FIVE])}, "row 2 must hold 5"),
+    "a list missing": ({"logits": pa.array([FIVE, None, FIVE, FIVE])}, "row 2 must hold 5 numbers"),
+    "a number missing": ({"labels": pa.array([[None, *FIVE[1:]]] * 4)}, "row 1 must hold numbers"),
+    "text": ({"logits": pa.array([["a"] * 5] * 4)}, "must hold numbers, got string"),
+    "no list": ({"logits": pa.array([1.0] * 4)}, "must be a column of lists"),
+    "narrow": ({"logits": pa.array([FIVE[1:]] * 4)}, "row 1 must hold 5 numbers, .* got 4"),
+    "ids of numbers": ({"id": pa.array([1, 2, 3, 4])}, "id must be a column of text"),
+    "names of numbers": ({"change": {"names": [1, 2, 3, 4, 5]}}, "names"),
+    "one name twice": ({"change": {"names": ["a"] * 5}}, "'a' twice"),
+    "a link that is none": ({"change": {"link": 3}}, "link"),
+    "an unknown link": ({"change": {"link": {"kind": "magic"}}}, "unknown link 'magic'"),
+    "a split that is none": ({"change": {"split": 4}}, "split"),
+}
+
+
+@pytest.mark.parametrize("kind", PREDICTIONS)
+def test_predictions_that_are_damaged_get_one_sentence(tmp_path, kind):
+    changes, sentence = PREDICTIONS[kind]
+    path = saved(tmp_path / "p.parquet", **changes)
+    with pytest.raises(LabelwiseError, match=sentence):
+        raise LabelwiseError(refused("evaluate", path))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('{"path": "a", "probs": {"dog": "x"}}', "line 1: the probability of 'dog' must be a num"),
+        ('{"path": "a", "probs": [1]}', "line 1 must be an object with 'path' and 'probs'"),
+        ("[]", "line 1 must be an object"),
+        ("{", "line 1 is not JSON"),
+        ('{"path": "a", "probs": {"dog": 1}}\n{"path": "b", "probs": {"cat": 1}}', "line 2 must"),
+        ('{"path": "a", "probs": {"dog": 1}}\n{"path": "a", "probs": {"dog": 1}}', "'a' stands"),
+        ('{"path": "a", "probs": {"dog": 1.5}}', "a probability lies in"),
+        ('{"path": "a", "error": "no"}', "the table has no rows"),
+    ],
+)
+def test_json_lines_that_are_damaged_get_one_sentence(tmp_path, line, sentence):
+    (tmp_path / "p.jsonl").write_text(line)
+    assert sentence in refused("evaluate", tmp_path / "p.jsonl", "--labels", "x.csv")
+
+
+def test_an_infinite_log_loss_is_shown_as_infinite_not_undefined(tmp_path):
+    probs, labels = np.array([[0.0, 0.2], [1.0, 0.5]]), np.array([[1, 0], [1, 1]])
+    np.savez(tmp_path / "s.npz", scores=probs, labels=labels)
+    words = done("evaluate", tmp_path / "s.npz", "--scores", "probs")
+    line = next(line for line in words.splitlines() if line.startswith("Log loss"))
+    assert "infinite" in line
+    assert "undefined" not in line
+    assert "Log loss is infinite: 1 entry was given probability 0 or 1 and wrong" in words
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_interval_excludes_its_own_value(tmp_path, seed):
+    """Calibrated probabilities of few rows, where the basic bootstrap of ECE falls short of it."""
+    rng = np.random.default_rng(seed)
+    probs = rng.random((60, 4))
+    labels = rng.random((60, 4)) < probs
+    np.savez(tmp_path / "s.npz", scores=probs, labels=labels.astype(int))
+    for figure in evaluated(tmp_path / "s.npz", "--scores", "probs").headline:
+        if figure.low is not None:
+            assert figure.low <= figure.value <= figure.high, figure
