@@ -1,7 +1,10 @@
 import pytest
+import torch
 import yaml
+from tiny_run import tiny_settings, tiny_table
 
 from labelwise.errors import SettingsError
+from labelwise.training.run import train
 from labelwise.training.settings import Settings, differences, parse_assignments, read_settings
 
 
@@ -86,3 +89,47 @@ def test_how_a_run_is_carried_out_is_no_difference():
 def test_every_default_is_plain_data():
     text = yaml.safe_dump(Settings(data="scenes").model_dump(mode="json"))
     assert "python" not in text
+
+
+BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1: 2", "a key must be a text, got 1"),
+        (f"data: scenes\n{BOMB}", r"the alias \*a is not allowed"),
+        ("data: scenes\nseed: 18446744073709551616", "'seed': .*less than 9223372036854775808"),
+        ("data: scenes\nseed: " + "9" * 5000, "is not valid YAML"),
+        ("data: scenes\nimage_size: 7", "'image_size': .*greater than or equal to 8, got 7"),
+        ("data: scenes\nrecipe: {schedule: {warmup: .nan}}", "warmup must be a finite number"),
+        ("data: scenes\nrecipe: {schedule: {rise: .nan}}", "rise must lie strictly between"),
+        ("data: scenes\nrecipe: {optimizer: {lr: .inf}}", "lr must be a finite number, got inf"),
+        ("data: scenes\nrecipe: {optimizer: {clip: .nan}}", "clip must be positive, got nan"),
+        ("data: scenes\nhardware: {accelerator: foo}", "'hardware.accelerator': .*got 'foo'"),
+        ("data: " + "[" * 3000 + "]" * 3000, "is nested too deeply|valid string"),
+    ],
+)
+def test_strange_files_get_one_sentence(tmp_path, text, words):
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=words) as caught:
+        read_settings(path, {})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_date_is_a_text():
+    assert parse_assignments(["data=2020-01-01"]) == {"data": "2020-01-01"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is such a device")
+def test_a_device_that_is_not_there_is_one_sentence(tmp_path):
+    with pytest.raises(SettingsError, match="1 devices of 'cuda' were asked for, and there are 0"):
+        train(tiny_settings(hardware__accelerator="cuda"), tmp_path, table=tiny_table())
+
+
+def test_names_that_are_no_unicode_are_saved_and_read_back(tmp_path):
+    settings = read_settings(None, {"data": "photos-\udcff.csv"})
+    settings.save(tmp_path / "s.yaml")
+    assert read_settings(tmp_path / "s.yaml", {}) == settings

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.errors import LabelwiseError, TrainingError
+from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.objectives import Objective
 from labelwise.training.settings import Hardware, Precision
 from labelwise.types import Targets
@@ -58,6 +58,7 @@ def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
     accelerator: str = hardware.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    _check_there(accelerator, hardware.devices)
     devices, nodes = hardware.devices, 1
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -73,6 +74,15 @@ def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
     if fabric.world_size > 1:
         atexit.register(_leave_group)
     return fabric
+
+
+def _check_there(accelerator: str, devices: int) -> None:
+    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if accelerator in there and there[accelerator] < devices:
+        raise SettingsError(
+            f"{devices} devices of {accelerator!r} were asked for, and there are "
+            f"{there[accelerator]}; use --accelerator cpu or auto, or fewer --devices"
+        )
 
 
 def _leave_group() -> None:

@@ -7,6 +7,7 @@ workers) may differ between two runs of the same settings; everything else may n
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -62,9 +63,22 @@ SHORT_NAMES = {  # of the settings that are given most often
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-3 as a number, as everyone means it."""
+    """YAML as settings need it: 1e-3 is a number, a date is a text, nothing stands for another.
+
+    Aliases are refused: nine lines of them can stand for a billion values.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.YAMLError(f"the alias *{event.anchor} is not allowed; write its value out")
+        return super().compose_node(parent, index)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
@@ -73,6 +87,8 @@ _Loader.add_implicit_resolver(
 def _at_least(settings: object, *names: str) -> None:
     values = vars(settings)
     for name in names:
+        if not isfinite(values[name]):
+            raise SettingsError(f"{name} must be a finite number, got {values[name]}")
         if values[name] < 0:
             raise SettingsError(f"{name} must not be negative, got {values[name]}")
 
@@ -99,7 +115,7 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         _at_least(self, "lr", "weight_decay", "momentum", "backbone_lr")
-        if self.clip is not None and self.clip <= 0:
+        if self.clip is not None and not 0 < self.clip < inf:
             raise SettingsError(f"clip must be positive, got {self.clip}")
         if not 0 < self.stage_decay <= 1:
             raise SettingsError(f"stage_decay must lie in (0, 1], got {self.stage_decay}")
@@ -205,7 +221,7 @@ class Settings(BaseModel):
     backbone: str = "small-cnn"
     weights: str | None = None
     start: str | None = None
-    image_size: int | None = Field(default=None, ge=1)
+    image_size: int | None = Field(default=None, ge=8, le=16384)
     squash: bool = False
     freeze: int = Field(default=0, ge=-1)
     freeze_batch_norm: bool = False
@@ -218,7 +234,7 @@ class Settings(BaseModel):
     calibrate: str = "auto"
     zero_share: float | None = Field(default=None, gt=0, lt=1)
     rule: str = "best-f"
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     recipe: Recipe = Recipe()
     hardware: Hardware = Hardware()
 
@@ -258,9 +274,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise SettingsError(f"a setting must look like key=value, got {text!r}")
         try:
-            values[key] = yaml.load(value, _Loader) if _may_be_yaml(value) else value
-        except yaml.YAMLError:
-            raise SettingsError(f"the value of {key} is not valid YAML: {value!r}") from None
+            values[key] = _plain(yaml.load(value, _Loader)) if _may_be_yaml(value) else value
+        except (yaml.YAMLError, RecursionError, ValueError):
+            raise SettingsError(f"the value of {key} is not valid YAML: {_short(value)}") from None
     return values
 
 
@@ -285,18 +301,36 @@ def differences(one: Settings, other: Settings) -> dict[str, str]:
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        values = _plain(yaml.load(file.read_text(encoding="utf-8"), _Loader))
     except FileNotFoundError:
         raise SettingsError(f"{file} does not exist") from None
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except RecursionError:
+        raise SettingsError(f"{file} is not valid YAML: it is nested too deeply") from None
+    except (ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise SettingsError(f"{file} must hold keys and values, got {type(values).__name__}")
     return values
+
+
+def _plain(value: Any) -> Any:
+    """Return YAML values whose keys are all texts; others are an error."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"a key must be a text, got {key!r}")
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _short(value: Any) -> str:
+    """Return a value as one line of an error, cut off where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
@@ -325,7 +359,8 @@ def _sentence(error: ValidationError) -> str:
         return f"unknown setting {key!r}{_nearest_key(first['loc'])}"
     if first["type"] == "missing":
         return f"setting {key!r} is needed"
-    return f"setting {key!r}: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}"
+    rule = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+    return f"setting {key!r}: {rule}, got {_short(first['input'])}"
 
 
 def _nearest_key(path: tuple[int | str, ...]) -> str:
