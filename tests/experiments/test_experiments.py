@@ -193,9 +193,40 @@ def test_a_plan_names_what_is_wrong():
 
 def test_options_go_to_the_methods_that_have_them():
     plan = ComparisonPlan(base(**{"options.k": 2.7, "options.weight": 0.5}), ("wan", "epr", "role"))
-    assert plan.settings("wan").options == {}
-    assert plan.settings("epr").options == {"k": 2.7, "weight": 0.5}
-    assert plan.settings("role").options == {"k": 2.7}
+    entries = plan.entries
+    assert entries["wan"].options == {}
+    assert entries["epr"].options == {"k": 2.7, "weight": 0.5}
+    assert entries["role"].options == {"k": 2.7}
+
+
+def test_a_sweep_compares_each_value_of_the_methods_that_have_the_option():
+    values = (0, 0.1, 1)
+    plan = ComparisonPlan(base(), ("bce", "spa+lpr"), seeds=(0, 1), sweep=("lpr_weight", values))
+    swept = [f"spa+lpr lpr_weight={value}" for value in values]
+    assert list(plan.entries) == ["bce", *swept]
+    assert [plan.entries[name].options["lpr_weight"] for name in swept] == list(values)
+    assert plan.num_runs == 8
+    with pytest.raises(SettingsError, match="'lpr_wight' to sweep; did you mean 'lpr_weight'"):
+        replace(plan, sweep=("lpr_wight", values))
+    with pytest.raises(SettingsError, match="two or more distinct values"):
+        replace(plan, sweep=("lpr_weight", (1, 1)))
+    with pytest.raises(SettingsError, match="not tuned"):
+        replace(plan, tune=2)
+
+
+def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = "{num_train: 2000, num_val: 1500, num_test: 300, num_labels: 4}"
+    arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1"]
+    arguments += ["--sweep", "lpr_weight=0,1", "--set", "recipe.epochs=10", "-o", "out"]
+    arguments += ["--set", f"data_options={rows}", "--set", "backbone=identity"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, capsys.readouterr().err
+    done = Comparison.load(tmp_path / "out")
+    assert set(done.figures) == {"spa+lpr lpr_weight=0", "spa+lpr lpr_weight=1"}
+    assert done.settings["spa+lpr lpr_weight=1"]["lpr_weight"] == 1
 
 
 def test_measures_agree_with_sklearn(tmp_path):

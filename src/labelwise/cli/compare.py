@@ -1,7 +1,7 @@
 """``labelwise compare``: methods on the same data, recipe and tuning budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,10 @@ def compare(
     tune: Annotated[
         int, typer.Option(min=0, help="Tries of each method, chosen on validation.")
     ] = 0,
+    sweep: Annotated[
+        str | None,
+        typer.Option(help="An option of a method and its values, as lpr_weight=0,0.1,0.3,1,3."),
+    ] = None,
     settings: Annotated[Path | None, typer.Option(help="A YAML file with the recipe.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
@@ -60,7 +64,7 @@ def compare(
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
     base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
     names = tuple(name.strip() for name in methods.split(","))
-    plan = ComparisonPlan(base, names, tuple(range(seeds)), tune)
+    plan = ComparisonPlan(base, names, tuple(range(seeds)), tune, _parsed_sweep(sweep))
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
     watch = make_watch()
     workers = jobs or default_workers()
@@ -85,16 +89,25 @@ def compare(
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")
 
 
+def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
+    """Return the option and the values of ``option=a,b,c``."""
+    from labelwise.training.settings import parse_assignments
+
+    if text is None:
+        return None
+    option, equals, values = text.partition("=")
+    (found,) = parse_assignments([f"{option}=[{values}]" if equals else text]).items()
+    return found[0], tuple(found[1])
+
+
 def _announce(plan: "ComparisonPlan", table: "LabelTable", jobs: int, watch: "Watch") -> None:
     from labelwise.experiments.estimate import measure_speed
 
     each = {
-        name: measure_speed(plan.settings(name), table, watch).seconds(
-            plan.base.recipe.epochs, table
-        )
-        for name in plan.methods
+        name: measure_speed(settings, table, watch).seconds(plan.base.recipe.epochs, table)
+        for name, settings in plan.entries.items()
     }
-    runs = plan.num_runs // len(plan.methods)
+    runs = plan.num_runs // len(plan.entries)
     rows = [[name, str(runs), f"{seconds:,.0f}"] for name, seconds in each.items()]
     show_table(["method", "runs", "seconds per run"], rows)
     say(f"{plan.num_runs} runs, {in_all(runs * sum(each.values()), jobs)}")

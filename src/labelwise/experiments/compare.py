@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +35,16 @@ RunJobs = Callable[[Iterable[TrainingJob]], Iterator[TrainingJob]]
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What is compared: a recipe, methods, seeds, and how many tries each method has."""
+    """What is compared: a recipe, methods, seeds, and how many tries each method has.
+
+    ``sweep`` is an option and its values: a method that has it is compared with each of them.
+    """
 
     base: Settings
     methods: tuple[str, ...]
     seeds: tuple[int, ...] = (0, 1, 2)
     tune: int = 0
+    sweep: tuple[str, tuple[Any, ...]] | None = None
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -56,18 +61,45 @@ class ComparisonPlan:
                 raise SettingsError(
                     f"none of the methods has the option {option!r}{nearest(option, sorted(known))}"
                 )
+        if self.sweep is not None:
+            self._check_sweep(*self.sweep, known)
+
+    def _check_sweep(self, option: str, values: tuple[Any, ...], known: set[str]) -> None:
+        if option not in known:
+            raise SettingsError(
+                f"none of the methods has the option {option!r} to sweep"
+                f"{nearest(option, sorted(known))}"
+            )
+        if len(set(map(str, values))) != len(values) or len(values) < 2:
+            raise SettingsError(f"a sweep needs two or more distinct values, got {list(values)}")
+        if self.tune > 1:
+            raise SettingsError("a sweep is not tuned: leave out --tune or --sweep")
 
     @property
     def num_runs(self) -> int:
         """How many runs there are in all; a tuning run of the first seed is used again."""
-        once = len(self.methods) * len(self.seeds)
-        return once + len(self.methods) * max(self.tune - 1, 0)
+        return len(self.entries) * (len(self.seeds) + max(self.tune - 1, 0))
 
-    def settings(self, method: str) -> Settings:
-        """Return the recipe as it is for one method: with those options that it has."""
-        own = find_method(method).options
-        options = {name: value for name, value in self.base.options.items() if name in own}
-        return with_values(self.base, method=method, options=options, seed=self.seeds[0])
+    @property
+    def entries(self) -> dict[str, Settings]:
+        """What is compared, by name, each with its settings: a method, or one value of its sweep.
+
+        A method has those of the given options that it knows; one without the swept option is
+        compared once.
+        """
+        found = {}
+        for method in self.methods:
+            own = find_method(method).options
+            options = {name: value for name, value in self.base.options.items() if name in own}
+            settings = with_values(self.base, method=method, options=options, seed=self.seeds[0])
+            if self.sweep is None or self.sweep[0] not in own:
+                found[method] = settings
+                continue
+            option, values = self.sweep
+            for value in values:
+                varied = with_values(settings, options={**options, option: value})
+                found[f"{method} {option}={value}"] = varied
+        return found
 
 
 def compare(
@@ -95,7 +127,7 @@ def compare(
         for seed in plan.seeds
     }
     names = {job.folder: key for key, job in jobs.items()}
-    figures: dict[str, dict[int, dict[str, float]]] = {method: {} for method in plan.methods}
+    figures: dict[str, dict[int, dict[str, float]]] = {name: {} for name in plan.entries}
     for number, done in enumerate(run(jobs.values()), 1):
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measure)
@@ -135,11 +167,11 @@ def _tuned(
     plan: ComparisonPlan, folder: Path, run: RunJobs, say: Say
 ) -> Iterator[tuple[str, Settings, Path]]:
     """Yield each method with its chosen settings and the folder of its first seed's run."""
-    for method in plan.methods:
+    for method, settings in plan.entries.items():
         if plan.tune < 2:
-            yield method, plan.settings(method), folder / method / f"seed-{plan.seeds[0]}"
+            yield method, settings, folder / method / f"seed-{plan.seeds[0]}"
             continue
-        candidates = list(tries(plan.settings(method), plan.tune))
+        candidates = list(tries(settings, plan.tune))
         jobs = [
             TrainingJob(candidate, folder / method / f"try-{number}")
             for number, candidate in enumerate(candidates)

@@ -145,7 +145,7 @@ def _verdict_doubt(comparison: Comparison, name: str) -> str:
 
 
 def all_numbers(comparison: Comparison) -> Markup:
-    """Return the section: one row a measure, one column a method, the best of each row bold."""
+    """Return the section: one row per measure, one column per method, the best of each row bold."""
     header, cells = comparison.cells(list(MEASURES))
     shown = [name for name in MEASURES if any(comparison.column(name).values())]
     rows: list[list[str | Cell]] = [
@@ -176,7 +176,7 @@ def all_numbers(comparison: Comparison) -> Markup:
             table(
                 ["method", "seed", *shown],
                 runs,
-                caption=f"One row a run, {UNITS}.",
+                caption=f"One row per run, {UNITS}.",
                 sortable=True,
                 pinned=True,
             ),

@@ -45,7 +45,7 @@ _ERRORS = {
     "MCE": "Largest gap of probability and share present",
 }
 _SCORES = {
-    "log loss": "Mean log loss in nats an entry",
+    "log loss": "Mean log loss in nats per entry",
     "Brier": "Mean squared error of the probabilities",
 }
 _PARTS = {"": "", " IN": ", images with labels", " OUT": ", images without"}
@@ -224,7 +224,7 @@ def _standing_key() -> Markup:
     ]
     return join(
         paragraph(
-            "Small dots are runs, one a seed; the large dot is their mean, the bar its 95 % "
+            "Small dots are runs, one per seed; the large dot is their mean, the bar its 95 % "
             "interval over seeds. An arrowhead at its end: the interval goes on. Bars that "
             "overlap decide nothing: methods are told apart by paired differences."
         ),

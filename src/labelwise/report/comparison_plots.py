@@ -32,7 +32,7 @@ COLUMNS = 3
 
 
 def measure_dots(axes: Axes, comparison: Comparison, name: str) -> None:
-    """Draw one measure: a row a method, a dot a seed, the mean and its 95 % interval."""
+    """Draw one measure: one row per method, one dot per seed, the mean and its 95 % interval."""
     places, column, by = standings(comparison, name), comparison.column(name), scale(name)
     values = present(comparison, name)
     for row, (method, value) in enumerate(values.items()):
@@ -70,7 +70,7 @@ def price_points(axes: Axes, comparison: Comparison, part: str) -> None:
 
 
 def retrieval(axes: Axes, comparison: Comparison) -> None:
-    """Draw retrieval mAP against query length, one line a method."""
+    """Draw retrieval mAP against query length, one line per method."""
     for method, line in retrieval_lines(comparison).items():
         axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=method)
     axes.set(xlabel="labels in the query", ylabel="mAP, per cent", xticks=list(LENGTHS))

@@ -221,7 +221,7 @@ def facts(evaluation: Evaluation) -> str:
     split = f" of the {data.split} split" if data.split else ""
     return (
         f"{data.rows:,} images{split}, {data.labels:,} labels, {data.present:,} labels present "
-        f"({data.present / max(data.rows, 1):.2f} an image), {data.zero_label_rows:,} images "
+        f"({data.present / max(data.rows, 1):.2f} per image), {data.zero_label_rows:,} images "
         f"with none{unknown}."
     )
 
