@@ -70,7 +70,11 @@ def calibration_figures(
         (f"ECE, top {part.k}", part.top_k, errors(where=surest)),
     ):
         how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}. {BOOTSTRAP}"
-        low, high = defined(interval.low), defined(interval.high)
+        # Resampled errors are larger than the error itself, so that taking this excess off, as
+        # the basic bootstrap does, can move the whole interval below the value shown.
+        shown = interval.value if curve.ece is None else curve.ece
+        low = defined(min(interval.low, shown))
+        high = defined(max(interval.high, shown))
         figures.append(Figure(name, curve.ece, how, low, high, "lower"))
     score = partial(_smooth, better="lower", percent=False)
     return [
