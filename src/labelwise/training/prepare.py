@@ -17,7 +17,7 @@ Where a method keeps estimates of the training labels, these go on too, if the i
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,10 @@ def prepare(
     if advice:
         watch.say(advice)
     facts = splits["train"].facts()
+    counts_labels = "k" in find_method(settings.method).from_facts and "k" not in settings.options
+    if counts_labels and splits["train"].has_unknown():
+        facts = replace(facts, mean_labels=_labels_per_image(settings.method, splits))
+        watch.say(f"labels per image, from validation: {facts.mean_labels:.2f} (options.k)")
     objective = build_objective(settings, facts, model, fabric.device)
     training = Training(settings, folder, fabric, watch, table, splits, model, head, objective)
     if settings.start is None:
@@ -302,6 +306,17 @@ def build_objective(
         )
     refuse_accumulation(objective, settings.method, settings.recipe.accumulate)
     return objective
+
+
+def _labels_per_image(method: str, splits: Mapping[str, LabelTable]) -> float:
+    """Return the mean number of labels, which training images with unknown ones do not tell."""
+    if "val" not in splits or splits["val"].has_unknown():
+        raise SettingsError(
+            f"method {method!r} needs the mean number of labels per image, and training images "
+            "with unknown labels do not tell it: set options.k, or give a validation split in "
+            "which every label is known"
+        )
+    return splits["val"].facts().mean_labels
 
 
 def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
