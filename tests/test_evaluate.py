@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, f1_score,
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
 from labelwise.evaluate import Evaluation, evaluate
-from labelwise.evaluate.intervals import ap_influence, macro_f1_influence, mean_ap_influence
+from labelwise.evaluate.headline import ap_influence, macro_f1_influence, mean_ap_influence
 from labelwise.links import Sigmoid, Softmax
 
 

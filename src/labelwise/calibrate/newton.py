@@ -11,7 +11,7 @@ Logistic fits by damped Newton steps: every label at once, in float64, over bloc
 The problem is convex. Bounds on theta are kept by freezing a parameter that presses against its
 bound. A step that does not lower a group's loss is halved for that group alone.
 
-The sum of softplus needs one exponential an entry and one logarithm a block:
+The sum of softplus needs one exponential per entry and one logarithm per block:
     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 
 Problem: the loss that a logistic calibrator minimises, for all labels at once.

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from labelwise.decide import Rule
-from labelwise.evaluate.calibration import calibration_part, label_errors, worst_labels
+from labelwise.evaluate.calibration import (
+    Known,
+    calibration_part,
+    defined,
+    known_labels,
+    label_errors,
+    probabilities,
+    worst_labels,
+)
 from labelwise.evaluate.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
 from labelwise.evaluate.headline import (
     calibration_figures,
@@ -18,11 +26,16 @@ from labelwise.evaluate.headline import (
     set_figures,
     zero_label_figures,
 )
-from labelwise.evaluate.labels import LabelFigures, label_rows, shot_rows
-from labelwise.evaluate.probabilities import Known, defined, known_labels, probabilities
-from labelwise.evaluate.retrieval import retrieval_part
-from labelwise.evaluate.sets import describe_rule, label_thresholds, sets_part
-from labelwise.evaluate.zero_label import zero_label_part
+from labelwise.evaluate.parts import (
+    LabelFigures,
+    describe_rule,
+    label_rows,
+    label_thresholds,
+    retrieval_part,
+    sets_part,
+    shot_rows,
+    zero_label_part,
+)
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
 from labelwise.predictions import Predictions

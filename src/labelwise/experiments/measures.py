@@ -20,7 +20,7 @@ from torch import Tensor
 from labelwise.calibrate import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
-from labelwise.evaluate.intervals import mean_ap_influence, mean_influence
+from labelwise.evaluate.headline import mean_ap_influence, mean_influence
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,

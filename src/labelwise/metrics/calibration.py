@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reliability:
-    """Sums over the entries in each bin: pooled (M,), or one row a label (K, M).
+    """Sums over the entries in each bin: pooled (M,), or one row per label (K, M).
 
     Attributes:
         edges: (M + 1,) or (K, M + 1).

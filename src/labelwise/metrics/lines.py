@@ -1,7 +1,7 @@
 """Reading (N, K) matrices a block of lines at a time, whatever they are made of.
 
 A line is one image (a row) or one label (a column). Only blocks are copied, so extra memory does
-not grow with N x K. What the matrices may be is said in :mod:`labelwise.arrays`.
+not grow with N x K. What the matrices may be: see :mod:`labelwise.arrays`.
 
 Averaged: one number over labels or images, and what it was taken over.
 
@@ -85,7 +85,7 @@ class Averaged:
 
     Attributes:
         value: Mean over the defined items.
-        items: One value a label or image, NaN where undefined.
+        items: One value per label or image, NaN where undefined.
         by: What an item is.
     """
 

@@ -44,7 +44,7 @@ class ProperScore:
 
     @property
     def refinement(self) -> float:
-        """What no map of the probabilities can mend."""
+        """What no map of the probabilities can repair."""
         return self.uncertainty - self.resolution
 
     @property

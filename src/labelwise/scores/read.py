@@ -1,4 +1,4 @@
-"""Reading other people's scores: every number is checked, and what it is must be said.
+"""Reading other people's scores: every number is checked, and what it is must be stated.
 
 Logits are read as log-odds under the link that is named; probabilities are kept as log-odds in
 float64, infinite where they are exactly 0 or 1. Nothing is inferred from the numbers' range.

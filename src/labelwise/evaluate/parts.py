@@ -1,0 +1,303 @@
+"""The decision part: label sets against the truth, and their sizes.
+
+The rows of the labels, and the labels grouped by how often they occur in training.
+
+The zero-label part: images known to carry none of the labels against those with some.
+
+The retrieval part: mean average precision of queries against their length.
+
+Every query costs a pass over the images, so each length has a budget of image-query pairs; where
+there are more queries than it allows, a seeded sample is asked, with its standard error.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.decide import ExpectedF, Rule, Threshold, TopK
+from labelwise.evaluate.calibration import Known, Probabilities, defined
+from labelwise.evaluate.evaluation import (
+    LabelRow,
+    RetrievalPoint,
+    Sets,
+    ShotGroup,
+    StageScores,
+    ZeroLabel,
+)
+from labelwise.metrics import (
+    Averaged,
+    Confusion,
+    Reliability,
+    brier_score,
+    by_shot,
+    confusion,
+    false_alarm_rate,
+    false_positive_rate_at,
+    hamming_loss,
+    log_loss_from_logs,
+    max_confidence,
+    nothing_here,
+    separation_auroc,
+    subset_accuracy,
+    width_edges,
+    zero_label_rows,
+)
+from labelwise.retrieval import retrieval_map
+
+__all__ = [
+    "LabelFigures",
+    "describe_rule",
+    "label_rows",
+    "label_thresholds",
+    "retrieval_part",
+    "sets_part",
+    "shot_rows",
+    "zero_label_part",
+]
+
+
+def describe_rule(rule: Rule) -> str:
+    """Return a rule in words."""
+    if isinstance(rule, TopK):
+        return f"the {rule.k} most probable labels of each image"
+    if isinstance(rule, Threshold):
+        if isinstance(rule.value, tuple):
+            return f"each label at its own threshold ({len(set(rule.value)):,} different ones)"
+        return f"every label with probability at least {rule.value:.4g}"
+    if isinstance(rule, ExpectedF):
+        return f"the set of each image with the most expected F{rule.beta:g}"
+    return rule.kind
+
+
+def label_thresholds(rule: Rule | None, labels: int) -> list[float | None]:
+    """Return the threshold of every label, ``None`` where the rule has none."""
+    if not isinstance(rule, Threshold):
+        return [None] * labels
+    return list(rule.value) if isinstance(rule.value, tuple) else [rule.value] * labels
+
+
+def sets_part(sets: Tensor, known: Known, by_label: Confusion, words: str) -> Sets:
+    """Return the figures of sets (N, K) bool; ``by_label`` holds their counts per label."""
+    present, observed = known.present, known.observed
+    by_image = confusion(sets, present, observed, by="image")
+    exact = subset_accuracy(sets, present, observed)
+    macro = by_label.f_score()
+    complete = known.rows_complete()
+    sizes, true_sizes = sets.sum(1), present.sum(1)[complete]
+    return Sets(
+        rule=words,
+        macro_f1=defined(macro.value),
+        micro_f1=defined(by_label.micro().f_score().value),
+        sample_f1=defined(by_image.f_score().value),
+        cf1=defined(by_label.cf1()),
+        hamming=defined(hamming_loss(sets, present, observed)),
+        subset_accuracy=defined(exact.value),
+        mean_size=float(sizes.double().mean()),
+        mean_true_size=defined(true_sizes.double().mean().item()) or 0.0,
+        sizes=_histogram(sizes),
+        true_sizes=_histogram(true_sizes),
+        how=(
+            "Known entries only. Macro F1 is the mean over "
+            f"{macro.num_defined:,} of {len(macro.items):,} labels; a label neither present nor "
+            "chosen is left out, likewise an image. Micro F1 (OF1) pools all entries; CF1 is the "
+            "harmonic mean of mean precision and mean recall over labels. Sizes count all labels "
+            f"chosen; true sizes come from the {int(complete.sum()):,} images whose labels are "
+            "all known."
+        ),
+    )
+
+
+def _histogram(sizes: Tensor) -> tuple[int, ...]:
+    return tuple(np.bincount(sizes.numpy(), minlength=1).tolist())
+
+
+SHOTS = {"few": "few (under 20)", "medium": "medium (20 to 100)", "many": "many (over 100)"}
+
+
+@dataclass(frozen=True)
+class LabelFigures:
+    """What was measured per label; a stage that does not apply is ``None``."""
+
+    precision: Averaged
+    before: Reliability | None
+    after: Reliability | None
+    counts: Confusion | None
+    thresholds: Sequence[float | None]
+
+
+def label_rows(names: Sequence[str], known: Known, figures: LabelFigures) -> tuple[LabelRow, ...]:
+    """Return one row per label, in column order."""
+    rows = len(known.present)
+    seen = np.full(len(names), rows) if known.observed is None else _total(known.observed)
+    present = _total(known.present)
+    final = figures.after or figures.before
+    nothing = np.full(len(names), np.nan)
+    ece_before = nothing if figures.before is None else figures.before.ece()
+    ece_after = nothing if figures.after is None else figures.after.ece()
+    mean_prob = nothing
+    if final is not None:
+        with np.errstate(invalid="ignore"):
+            mean_prob = final.confidence_sums.sum(1) / final.counts.sum(1)
+    counts = figures.counts
+    columns = [nothing] * 3
+    if counts is not None:
+        columns = [counts.precision().items, counts.recall().items, counts.f_score().items]
+    return tuple(
+        LabelRow(
+            name=name,
+            known=int(seen[k]),
+            present=int(present[k]),
+            ap=defined(figures.precision.items[k]),
+            ece_before=defined(ece_before[k]),
+            ece_after=defined(ece_after[k]),
+            mean_prob=defined(mean_prob[k]),
+            threshold=figures.thresholds[k],
+            precision=defined(columns[0][k]),
+            recall=defined(columns[1][k]),
+            f1=defined(columns[2][k]),
+        )
+        for k, name in enumerate(names)
+    )
+
+
+def shot_rows(
+    train_counts: Sequence[int] | None, precision: Averaged, counts: Confusion | None
+) -> tuple[ShotGroup, ...]:
+    """Return the groups few, medium and many, if the counts in training are given."""
+    if train_counts is None:
+        return ()
+    numbers = np.asarray(train_counts)
+    ap = by_shot(precision.items, numbers)
+    nothing = np.full(len(numbers), np.nan)
+    recall = by_shot(nothing if counts is None else counts.recall().items, numbers)
+    return tuple(
+        ShotGroup(
+            words,
+            len(ap[shot].items),
+            ap[shot].num_defined,
+            defined(ap[shot].value),
+            defined(recall[shot].value),
+        )
+        for shot, words in SHOTS.items()
+    )
+
+
+def _total(mask: Tensor) -> NDArray[np.int64]:
+    total: NDArray[np.int64] = mask.sum(0).numpy()
+    return total
+
+
+CELLS = 20
+SHARES = "shares of the labels"
+
+
+def zero_label_part(
+    stages: Sequence[Probabilities], known: Known, sets: Tensor | None
+) -> ZeroLabel:
+    """Return how images without labels are told apart by the last stage, and what each costs."""
+    answers = stages[-1]
+    outside = zero_label_rows(known.present, known.observed)
+    inside = known.present.any(1).numpy()
+    peak = max_confidence(answers.probs)
+    quiet = nothing_here(answers.log_q)
+    alarms = None
+    if sets is not None:
+        alarms = defined(false_alarm_rate(sets, known.present, known.observed).value)
+    both = bool(outside.any() and inside.any())
+    rows = int(outside.sum())
+    edges = width_edges(CELLS)
+    left = len(outside) - rows - int(inside.sum())
+    return ZeroLabel(
+        rows=rows,
+        share=rows / len(outside),
+        false_alarms=alarms,
+        auroc_nothing=defined(separation_auroc(-quiet[inside], -quiet[outside])) if both else None,
+        auroc_max=defined(separation_auroc(peak[inside], peak[outside])) if both else None,
+        fpr95=defined(false_positive_rate_at(peak[inside], peak[outside])) if both else None,
+        mmc=defined(peak[outside].mean()) if rows else None,
+        edges=tuple(edges.tolist()),
+        inside=tuple(np.histogram(peak[inside], edges)[0].tolist()),
+        outside=tuple(np.histogram(peak[outside], edges)[0].tolist()),
+        how=(
+            "An image counts as “nothing here” only if every label is known and absent; "
+            f"{left:,} images with unknown labels and none known present are in neither group. "
+            "False alarm: the rule gives such an image a label. AUROC: the chance that an image "
+            "with labels scores above one without, ties one half; by the product of 1 − p over "
+            "all labels, and by the largest p. FPR at 95%: images without labels at or above the "
+            "threshold that keeps 95% of those with. MMC: mean of the largest p. Shares of the "
+            "labels: every image is answered with each label's share among the known entries."
+        ),
+        by_stage=tuple(
+            _stage_scores(stage, known, inside, outside) for stage in (*stages, _shares(known))
+        )
+        if both
+        else (),
+    )
+
+
+def _shares(known: Known) -> Probabilities:
+    """Return the answers of a model that knows how frequent the labels are, and nothing else."""
+    count = len(known.present) if known.observed is None else known.observed.sum(0).clamp(min=1)
+    share = (known.present.sum(0) / count).double().expand(known.present.shape)
+    return Probabilities(SHARES, share.log(), torch.log1p(-share), share.float())
+
+
+def _stage_scores(
+    answers: Probabilities,
+    known: Known,
+    inside: NDArray[np.bool_],
+    outside: NDArray[np.bool_],
+) -> StageScores:
+    scores: list[float | None] = []
+    for rows in (torch.from_numpy(inside), torch.from_numpy(outside)):
+        present = known.present[rows]
+        observed = None if known.observed is None else known.observed[rows]
+        logs = answers.log_p[rows], answers.log_q[rows]
+        scores.append(defined(log_loss_from_logs(*logs, present, observed).value))
+        scores.append(defined(brier_score(answers.probs[rows], present, observed).value))
+    log_loss_in, brier_in, log_loss_out, brier_out = scores
+    mmc = defined(max_confidence(answers.probs)[outside].mean())
+    return StageScores(answers.stage, mmc, log_loss_in, log_loss_out, brier_in, brier_out)
+
+
+BUDGET = 20_000_000  # images times queries, per length
+FEWEST, MOST = 200, 20_000
+
+
+def retrieval_part(
+    answers: Probabilities, known: Known, longest: int, seed: int
+) -> tuple[tuple[RetrievalPoint, ...], str]:
+    """Return one point per query length, and how they were computed."""
+    allowed = min(max(BUDGET // len(known.present), FEWEST), MOST)
+    results = retrieval_map(
+        answers.log_p,
+        answers.log_q,
+        known.present,
+        known.observed,
+        longest=longest,
+        exhaustive=allowed,
+        sample=allowed,
+        seed=seed,
+    )
+    points = tuple(
+        RetrievalPoint(
+            length=result.length,
+            map=defined(result.value),
+            error=defined(result.error) if not result.exhaustive else None,
+            queries=result.queries,
+            skipped=result.skipped,
+            sampled=not result.exhaustive,
+        )
+        for result in results
+    )
+    how = (
+        "A query wants some labels and not others; its images are ranked by the joint probability, "
+        "labels taken as independent given the image. Average precision with equal scores as one "
+        "threshold; mean over the queries that some image answers. "
+        f"Up to {allowed:,} queries a length: all, or a seeded sample with its standard error."
+    )
+    return points, how
