@@ -1,4 +1,4 @@
-"""What a person types after a training that did not end as wanted: nothing trained is lost."""
+"""What a person types before and after a training that does not go as wanted."""
 
 import json
 
@@ -99,3 +99,34 @@ def test_a_table_may_move_and_a_finished_run_says_that_its_data_changed(photos, 
     assert "the data changed since the run in" in trained(moved, out)
     done = run("train", moved, "-o", out, *QUICK, "--rule", "0.1")
     assert "the data changed since" in str(done.exception)
+
+
+def test_broken_pictures_stop_a_run_before_it_begins_or_are_left_out(photos, tmp_path):
+    whole = (tmp_path / "5.png").read_bytes()
+    (tmp_path / "5.png").write_bytes(whole[: len(whole) // 2])
+    out = tmp_path / "run"
+    done = run("train", photos, "-o", out, *QUICK)
+    assert "1 of 48 images cannot be read: " in str(done.exception)
+    assert "5.png" in str(done.exception)
+    assert "leave them out with `--on-error skip`" in str(done.exception)
+    assert not out.exists()
+    said = trained(photos, out, "--on-error", "skip")
+    assert "left out: 1 of 48 images cannot be read" in said
+    assert "finished before" in trained(photos, out, "--on-error", "skip")
+
+
+def test_missing_pictures_can_be_left_out(photos, tmp_path):
+    (tmp_path / "5.png").unlink()
+    done = run("train", photos, "-o", tmp_path / "run", *QUICK)
+    assert "1 of 48 images are missing" in str(done.exception)
+    trained(photos, tmp_path / "run", "--skip-missing")
+
+
+def test_a_table_without_validation_is_given_one(photos, tmp_path):
+    photos.write_text(photos.read_text().replace(",val", ",train"))
+    said = trained(photos, tmp_path / "run")
+    assert "of 36 training images became validation, there was none" in said
+    assert (tmp_path / "run" / "predictions" / "val.parquet").exists()
+    said = trained(photos, tmp_path / "none", "--set", "val_share=0")
+    assert "became validation" not in said
+    assert "no validation split" in said

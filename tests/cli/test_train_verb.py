@@ -112,7 +112,7 @@ def test_wrong_names_get_one_sentence_and_leave_nothing(
     ("work", "arguments"),
     [
         ("training.run.train", ("train", "scenes")),
-        ("experiments.runs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs", "1")),
+        ("experiments.jobs.train", ("compare", "scenes", "--methods", "bce,spa", "--jobs", "1")),
         ("experiments.reproduce.reproduce", ("reproduce", "000-table2")),
     ],
 )

@@ -17,6 +17,12 @@ def train(
     settings: Annotated[Path | None, typer.Option(help="A YAML file; flags override it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.")] = None,
     method: Annotated[str | None, typer.Option(help="auto, or one of `labelwise methods`.")] = None,
+    on_error: Annotated[
+        str | None, typer.Option(help="Pictures that cannot be read: stop (default) or skip.")
+    ] = None,
+    skip_missing: Annotated[
+        bool | None, typer.Option("--skip-missing", help="Leave missing pictures out.")
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="A file, an earlier run, or `pretrained`.")

@@ -15,7 +15,11 @@ from labelwise.training.settings import differences, read_settings
 __all__ = ["opened"]
 
 AFTERWARDS = {"calibrate", "rule", "zero_share"}
-CONTENTS = {"data", "weights"}  # settings that name a place, and may name another one
+# Settings that only say where things are or which rows are taken: their content is compared.
+CONTENTS = {
+    "data": ("data", "on_error", "skip_missing", "val_share"),
+    "weights": ("weights",),
+}
 
 
 @contextmanager
@@ -35,7 +39,12 @@ def _prepare(training: Training, *, fresh: bool) -> bool:
         except SettingsError as error:
             raise CheckpointError(f"{error}; start over with --fresh") from None
         facts = checkpoint.latest_facts(run.checkpoint)
-        same = {key for key in CONTENTS if facts and facts.get(key) == training.contents[key]}
+        same = {
+            key
+            for content, keys in CONTENTS.items()
+            for key in keys
+            if facts and facts.get(content) == training.contents[content]
+        }
         changed = differences(before, training.settings)
         others = [text for key, text in changed.items() if key not in AFTERWARDS | same]
         if others:

@@ -16,6 +16,7 @@ Where a method keeps estimates of the training labels, these go on too, if the i
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +34,15 @@ from labelwise.backbones import (
     freeze_batch_norm,
 )
 from labelwise.calibrate import expect_zero_share, find_calibrator
-from labelwise.data import FeatureRows, ImageSource, LabelTable, load
+from labelwise.data import (
+    FeatureRows,
+    ImageSource,
+    LabelTable,
+    find_unreadable,
+    load,
+    with_validation,
+    without_unreadable,
+)
 from labelwise.decide import find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
@@ -161,7 +170,9 @@ def prepare(
     _check_batch(settings.batch_size, fabric.world_size)
     if settings.precision == "bf16" and not autocast_type("bf16", fabric.device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
-    table = table or load(settings.data, **settings.data_options)
+    if table is None:
+        begun = not fresh and checkpoint.is_there(RunFolder(folder).checkpoint)
+        table = _load(settings, watch, begun=begun)
     splits = table.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
@@ -189,6 +200,29 @@ def prepare(
     elif fresh or not checkpoint.is_there(training.run.checkpoint):
         watch.say(_go_on_from(Path(settings.start), training))
     return training
+
+
+def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
+    """Return the table of the settings' data, with a validation split, all of it readable.
+
+    Every picture is read once before training begins; a run that has begun has passed that.
+    """
+    options = {"skip_missing": True} if settings.skip_missing else {}
+    table = load(settings.data, **{**options, **settings.data_options})
+    known = len(table.notes)
+    if not begun or settings.on_error == "skip":
+        workers = settings.hardware.workers or os.cpu_count() or 1
+        watch.start("checking pictures", len(table))
+        try:
+            found = find_unreadable(table, workers=workers, progress=lambda _: watch.advance(1))
+        finally:
+            watch.finish()
+        table = without_unreadable(table, found, on_error=settings.on_error)
+    if settings.val_share:
+        table = with_validation(table, share=settings.val_share)
+    for note in table.notes[known:]:
+        watch.say(note)
+    return table
 
 
 def check_names(settings: Settings) -> None:

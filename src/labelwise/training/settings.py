@@ -37,6 +37,8 @@ AUTO = "auto"
 Precision = Literal["32", "bf16"]
 SHORT_NAMES = {  # of the settings that are given most often
     "data": "data",
+    "on_error": "on_error",
+    "skip_missing": "skip_missing",
     "method": "method",
     "backbone": "backbone",
     "weights": "weights",
@@ -200,6 +202,9 @@ class Hardware(BaseModel):
 class Settings(BaseModel):
     """Everything that decides a run.
 
+    ``on_error`` says what to do about pictures that cannot be read: ``stop`` before training, or
+    ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
+    training images become validation where the data has none (0: none).
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's own
     knobs. ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``squash`` scales whole pictures to
@@ -216,6 +221,9 @@ class Settings(BaseModel):
 
     data: str
     data_options: dict[str, Any] = {}
+    on_error: Literal["stop", "skip"] = "stop"
+    skip_missing: bool = False
+    val_share: float = Field(default=0.1, ge=0, lt=1)
     method: str = AUTO
     options: dict[str, Any] = {}
     backbone: str = "small-cnn"
