@@ -163,6 +163,18 @@ def coco() -> bytes:
     ).encode()
 
 
+def label_studio() -> bytes:
+    choices = [
+        {"from_name": name, "type": "choices", "value": {"choices": words}}
+        for name, words in (("labels", ["x"]), ("unknown", ["y"]))
+    ]
+    tasks = [
+        {"id": 1, "data": {"image": "a.jpg", "split": "val"}, "annotations": [{"result": choices}]},
+        {"id": 2, "data": {"image": "b.jpg", "split": "test"}, "annotations": []},
+    ]
+    return json.dumps(tasks).encode()
+
+
 def voc() -> Files:
     xml = b"<annotation><object><name>%s</name><difficult>%d</difficult></object></annotation>"
     return {
@@ -230,6 +242,11 @@ def npz() -> bytes:
     return buffer.getvalue()
 
 
+CVAT = (
+    b'<annotations><image id="0" name="a.jpg" subset="train"><tag label="x"/><tag label="y">'
+    b'<attribute name="state">unknown</attribute></tag></image>'
+    b'<image id="1" name="b.jpg" subset="val"/></annotations>'
+)
 SETTINGS = b"""data: scenes
 method: bce
 seed: 3
@@ -297,6 +314,8 @@ TARGETS = {
             loads(""),
             JSON,
         ),
+        Target("label studio", one("t.json", label_studio()), loads("t.json"), JSON, reads_back),
+        Target("cvat", one("t.xml", CVAT), loads("t.xml"), {}, reads_back),
         Target("tar shard", one("t.tar", shard()), loads("t.tar"), {}),
         Target("voc", voc, loads(""), {}, reads_back),
         Target("cifar", cifar, loads(""), {}),

@@ -197,13 +197,21 @@ def export_table(
     skip_missing: Skip = False,
     duplicates: Duplicates = "stop",
     extension: Extension = None,
+    tool: Annotated[
+        str | None,
+        typer.Option("--for", help="Write as this tool reads it: label-studio, cvat or coco."),
+    ] = None,
 ) -> None:
-    """Write the table in another format."""
+    """Write the table in another format, or for an annotation tool."""
     from labelwise.cli.text import say
+    from labelwise.data.annotation_tools import export_for_tool
     from labelwise.data.export import export
 
     table = _load(source, options, skip_missing, duplicates, extension)
-    export(table, out)
+    if tool is None:
+        export(table, out)
+    else:
+        export_for_tool(table, out, tool)
     say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
 
 

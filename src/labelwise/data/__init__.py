@@ -1,5 +1,6 @@
 """Label tables, where their images are, and every format they are read from."""
 
+from labelwise.data.annotation_tools import export_for_tool
 from labelwise.data.checks import (
     UnreadableImage,
     find_unreadable,
@@ -45,6 +46,7 @@ __all__ = [
     "as_images",
     "describe",
     "export",
+    "export_for_tool",
     "find_unreadable",
     "fingerprint",
     "flip_labels",

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.data.images import FileImages
-from labelwise.data.rows import from_rows, read_json, read_lines, require_file
+from labelwise.data.rows import from_rows, read_json, read_lines, read_xml
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.errors import DataError, SettingsError
@@ -83,12 +83,33 @@ def read_coco(
             _coco_root(path, images) if root is None else root, [i["file_name"] for i in images]
         ),
         LabelSets.from_lists(present, len(space)),
-        LabelSets.none(len(images), len(space)),
+        LabelSets.from_lists(_coco_unknown(images, column, present, where), len(space)),
+        _coco_split(images),
         name=path.stem,
     )
     if string_order:
         table = table.subset(np.argsort([str(image["id"]) for image in images], kind="stable"))
     return table.subset(~table.zero_label()) if drop_unlabelled else table
+
+
+def _coco_unknown(
+    images: list[dict[str, Any]], column: dict[int, int], present: list[set[int]], where: str
+) -> list[set[int]]:
+    """Return the columns in ``unknown_category_ids``, which our own exports write."""
+    unknown = []
+    for number, image in enumerate(images):
+        ids = image.get("unknown_category_ids", [])
+        if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
+            raise DataError(
+                f"{where}: 'unknown_category_ids' of image {number + 1} must be ids of categories"
+            )
+        unknown.append({column[i] for i in ids} - present[number])
+    return unknown
+
+
+def _coco_split(images: list[dict[str, Any]]) -> NDArray[np.str_] | None:
+    splits = [SPLIT_WORDS.get(str(image.get("split", "")).lower()) for image in images]
+    return None if None in splits or not splits else np.array(splits, "U5")
 
 
 def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> LabelTable:
@@ -325,13 +346,7 @@ def _from_xml(path: Path, images: list[str]) -> States:
     states: States = {}
     for image in images:
         file = path / "Annotations" / f"{image}.xml"
-        try:
-            content = require_file(file).read_bytes()
-            if b"<!ENTITY" in content:
-                raise ValueError("entities are not allowed")
-            objects = ElementTree.fromstring(content).findall("object")
-        except (ElementTree.ParseError, ValueError, LookupError) as error:
-            raise DataError(f"{file}: not XML ({error})") from None
+        objects = read_xml(file).findall("object")
         state = states.setdefault(image, {})
         for thing in objects:
             name = (thing.findtext("name") or "").strip()

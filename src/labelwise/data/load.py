@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from labelwise.data.annotation_tools import read_cvat, read_label_studio
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.detection import COCO_MARKS, VOC_MARKS, read_coco, read_coco2014, read_voc
@@ -75,6 +76,8 @@ READERS: dict[str, Reader] = {
         Reader(
             "coco", read_coco, "COCO instances JSON, or a folder of them", (".json",), COCO_MARKS
         ),
+        Reader("label-studio", read_label_studio, "tasks of Label Studio"),
+        Reader("cvat", read_cvat, "CVAT for images", (".xml",)),
         Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),
         Reader(
             "voc2007",
@@ -182,6 +185,8 @@ READERS: dict[str, Reader] = {
 
 def recognise(path: Path) -> Reader:
     """Return the reader of a file by its suffix, of a folder by the files that mark it."""
+    if path.is_file() and path.suffix.lower() == ".json" and _holds_list(path):
+        return READERS["label-studio"]
     for reader in READERS.values():
         if path.is_file() and path.suffix.lower() in reader.suffixes:
             return reader
@@ -193,6 +198,11 @@ def recognise(path: Path) -> Reader:
 
 
 Part = tuple[str | None, Reader, Path]  # split, format, place
+
+
+def _holds_list(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
 def load(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -28,6 +29,7 @@ __all__ = [
     "label_names",
     "read_json",
     "read_lines",
+    "read_xml",
     "regular_files",
     "require_file",
 ]
@@ -159,6 +161,17 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: it holds text that is not Unicode ({error.reason})") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error})") from None
+
+
+def read_xml(path: Path) -> ElementTree.Element:
+    """Return the root of an XML file, or raise a DataError; entities are not allowed."""
+    try:
+        content = require_file(path).read_bytes()
+        if b"<!ENTITY" in content:
+            raise ValueError("entities are not allowed")
+        return ElementTree.fromstring(content)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise DataError(f"{path}: not XML ({error})") from None
 
 
 def read_lines(path: Path) -> list[str]:
