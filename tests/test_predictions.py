@@ -1,11 +1,14 @@
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.links import Softmax
+from labelwise.calibrate import Platt
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
 
 
@@ -78,6 +81,72 @@ def test_bad_files_get_one_sentence(tmp_path):
     )
     with pytest.raises(CheckpointError, match="without labelwise metadata"):
         Predictions.load(tmp_path / "q.parquet")
+
+
+def rewritten(path, change=None, **facts):
+    """Write the sample file again with other columns or other metadata."""
+    some().save(path)
+    table = pq.read_table(path)
+    stated = json.loads(table.schema.metadata[b"labelwise"]) | facts
+    table = table if change is None else change(table)
+    pq.write_table(table.replace_schema_metadata({"labelwise": json.dumps(stated)}), path)
+    return path
+
+
+def put(name, column):
+    return lambda table: table.set_column(table.column_names.index(name), name, column)
+
+
+RAGGED = pa.array([[1.0, 2.0, 3.0], [1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [1.0] * 3, [1.0] * 3])
+PER_LABEL = link_to_spec(Platt(Sigmoid(), [1.0, 2.0], [0.0, 0.0], 30.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "facts", "sentence"),
+    [
+        (put("logits", RAGGED), {}, "row 2 must hold 3 numbers, one per label, got 2"),
+        (
+            put("logits", pa.array([None, *[[1.0] * 3] * 4])),
+            {},
+            "row 1 must hold 3 numbers, one per label, got nothing",
+        ),
+        (
+            put("logits", pa.array([[1.0, None, 2.0]] * 5)),
+            {},
+            "row 1 must hold numbers, got an empty one",
+        ),
+        (
+            put("logits", pa.array(["a"] * 5)),
+            {},
+            "must be a column of lists of numbers, got string",
+        ),
+        (put("labels", pa.array([["a"] * 3] * 5)), {}, "labels must hold numbers, got string"),
+        (put("observed", pa.array([[1.0] * 3] * 5)), {}, "observed must be boolean"),
+        (put("id", pa.array([1, 2, 3, 4, 5])), {}, "id must be a column of text"),
+        (lambda table: table.drop_columns(["labels"]), {}, "there is no column 'labels'"),
+        (None, {"names": ["a", "b"]}, "must hold 2 numbers, one per label, got 3"),
+        (None, {"names": "abc"}, "metadata 'names'"),
+        (None, {"names": ["a", "a", "b"]}, "label names must be distinct"),
+        (None, {"split": 3}, "metadata 'split'"),
+        (None, {"link": "sigmoid"}, "metadata 'link'"),
+        (None, {"link": PER_LABEL}, "the link does not fit 3 labels"),
+        (None, {"format": "\x1b[2J"}, "must have format 1"),
+    ],
+)
+def test_damaged_files_are_named_and_never_shift_values(tmp_path, change, facts, sentence):
+    path = rewritten(tmp_path / "p.parquet", change, **facts)
+    with pytest.raises(CheckpointError) as error:
+        Predictions.load(path)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_logits_beyond_float32_are_refused_not_made_infinite(tmp_path):
+    one = some()
+    huge = one.logits.double()
+    huge[1, 2] = 1e39
+    with pytest.raises(DataError, match=r"must lie in the range of float32, got 1e\+39"):
+        Predictions(one.ids, huge, one.labels, None, one.names, "test").save(tmp_path / "p.parquet")
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):

@@ -6,10 +6,12 @@ import pytest
 from sample_scores import NAMES, sample, spec_of
 from test_predictor import make
 
+from labelwise.calibrate import Platt
 from labelwise.decide import TopK
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluate import evaluate
 from labelwise.links import Sigmoid
+from labelwise.methods import link_to_spec
 from labelwise.runs import RunFolder
 
 
@@ -114,7 +116,7 @@ def test_a_spec_round_trips_and_says_what_is_wrong(run):
     spec.save(path)
     assert run.spec == spec
     facts = json.loads(path.read_text())
-    per_label = {"kind": "platt", "link": {"kind": "sigmoid"}, "slope": [1.0, 2.0]}
+    per_label = link_to_spec(Platt(Sigmoid(), [1.0, 2.0], [0.0, 0.0], 30.0))
     for change, sentence in (
         ({"labels": 3}, "'labels': "),
         ({"labels": ["a", "a"]}, "label names must be distinct, got 'a' twice"),

@@ -69,9 +69,13 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write the Parquet file; an interrupted write leaves the old file whole."""
+        logits = self.logits.float()
+        if (logits.isinf() & self.logits.isfinite()).any():
+            largest = float(self.logits.abs().max())
+            raise DataError(f"{path}: logits must lie in the range of float32, got {largest:.3g}")
         columns: dict[str, Any] = {
             "id": pa.array(list(self.ids), pa.string()),
-            "logits": _to_lists(self.logits.float()),
+            "logits": _to_lists(logits),
             "labels": _to_lists(self.labels),
         }
         if self.observed is not None:
@@ -109,7 +113,7 @@ class Predictions:
         try:
             stated = PredictionsFacts.model_validate(facts)
             names = LabelSpace(stated.names).names
-            link = None if stated.link is None else link_from_spec(stated.link)
+            link = None if stated.link is None else _fitting(link_from_spec(stated.link), names)
             columns = {
                 name: matrix_of_lists(_column(table, name), len(names), name)
                 for name in ("logits", "labels", "observed")
@@ -146,6 +150,15 @@ class PredictionsFacts(BaseModel):
     names: tuple[str, ...] = Field(strict=False)
     split: str
     link: dict[str, Any] | None
+
+
+def _fitting(link: Link, names: Sequence[str]) -> Link:
+    """Return the link if it can be used with so many labels; one row is enough to see it."""
+    try:
+        link.log_probs(torch.zeros(1, len(names), dtype=torch.float64))
+    except (RuntimeError, ValueError):
+        raise DataError(f"the link does not fit {len(names)} labels") from None
+    return link
 
 
 def _column(table: Any, name: str) -> Any:

@@ -28,6 +28,7 @@ from labelwise.files import load_tensors, replacing, save_tensors
 from labelwise.heads import Head
 from labelwise.links import Link
 from labelwise.methods import HEADS, link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.plain import one_line
 from labelwise.scoring import Scored, raise_failure, score, scored
 from labelwise.types import LabelSpace, Outputs, nearest
 
@@ -343,7 +344,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(str(error)) or type(error).__name__
 
 
 def _digest(path: Path) -> str:

@@ -34,8 +34,8 @@ def link_to_spec(link: Link) -> dict[str, Any]:
 
 def link_from_spec(spec: Mapping[str, Any]) -> Link:
     """Return the link that ``link_to_spec`` described."""
-    kind = spec.get("kind")
-    if kind not in LINKS:
+    kind = spec.get("kind") if isinstance(spec, Mapping) else None
+    if not isinstance(kind, str) or kind not in LINKS:
         raise SettingsError(f"unknown link {kind!r}{nearest(str(kind), LINKS)}")
     arguments = {
         key: link_from_spec(value) if isinstance(value, Mapping) and "kind" in value else value
@@ -52,8 +52,8 @@ def rule_to_spec(rule: Rule) -> dict[str, Any]:
 
 def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
     """Return the rule that ``rule_to_spec`` described."""
-    kind = spec.get("kind")
-    if kind not in RULES:
+    kind = spec.get("kind") if isinstance(spec, Mapping) else None
+    if not isinstance(kind, str) or kind not in RULES:
         raise SettingsError(f"unknown rule {kind!r}{nearest(str(kind), RULES)}")
     arguments = {
         key: rule_from_spec(value) if isinstance(value, Mapping) and "kind" in value else value
