@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 import typer
 
 from labelwise import __version__
+from labelwise.allocator import keep_freed_memory
 from labelwise.cli import (
     apply,
     calibrate,
@@ -86,6 +87,7 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     if not debug:
         warnings.showwarning = _note
+    keep_freed_memory()
     try:
         app(arguments, prog_name="labelwise")
     except Exception as error:

@@ -1,0 +1,32 @@
+"""Memory that is kept for the next layer instead of being given back after each.
+
+glibc maps every large tensor anew and unmaps it when it is freed, so a forward pass spends its
+time in the kernel, clearing pages. :func:`keep_freed_memory` tells it to keep them:
+
+    M_MMAP_MAX        0          no separate mappings
+    M_TRIM_THRESHOLD  2^31 - 1   freed memory at the top is not given back
+    M_TOP_PAD         256 MiB    and is asked for in large steps
+
+It changes the whole process, so only our own commands call it, never an import.
+``LABELWISE_MALLOC=system`` leaves the allocator as it is.
+"""
+
+import ctypes
+import os
+import sys
+
+__all__ = ["keep_freed_memory"]
+
+VARIABLE = "LABELWISE_MALLOC"
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+KEPT = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 256 << 20}
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed memory in this process; return whether that was done: only with glibc."""
+    if os.environ.get(VARIABLE) == "system" or not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return False
+    return all(library.mallopt(option, value) == 1 for option, value in KEPT.items())
