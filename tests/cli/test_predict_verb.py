@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,9 @@ from test_app import call
 from test_predictor import NAMES, make
 
 from labelwise.data import FileImages
+from labelwise.decide import TopK
+from labelwise.plain import from_cell
+from labelwise.types import LabelSpace
 
 BROKEN = ("empty.png", "truncated.jpg", "text.jpg", "bomb.png")
 
@@ -151,3 +155,43 @@ def test_bad_requests_get_a_sentence(model, pictures, monkeypatch, capsys, argum
     filled = [text.format(model=model, pictures=pictures) for text in arguments]
     assert call(monkeypatch, "predict", *filled) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_odd_neighbours_in_a_folder_stop_nothing(model, tmp_path, monkeypatch, capsys):
+    """A pipe, a name that is not UTF-8, a hidden copy, a thin picture, PostScript: one command."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    good = Image.new("RGB", (40, 30), "red")
+    good.save(folder / "a.png")
+    good.save(folder / "._a.png")
+    good.save(os.fsencode(folder) + b"/caf\xe9.png", "PNG")
+    Image.new("RGB", (1, 60_000)).save(folder / "thin.png")
+    good.save(folder / "eps.jpg", "EPS")
+    os.mkfifo(folder / "pipe.jpg")
+    out = tmp_path / "answers.jsonl"
+    assert call(monkeypatch, "predict", str(model), str(folder), "-o", str(out)) == 1
+    assert "eps.jpg: this is not an image file" in capsys.readouterr().err
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    names = [answer["path"].rpartition("/")[2] for answer in answers]
+    assert sorted(names) == ["a.png", r"caf\xe9.png", "eps.jpg", "thin.png"]
+    assert [name for name, answer in zip(names, answers, strict=True) if "error" in answer] == [
+        "eps.jpg"
+    ]
+    assert call(monkeypatch, "predict", str(model), str(folder / "pipe.jpg")) == 1
+    assert "it is a device, pipe or socket" in capsys.readouterr().err
+
+
+def test_cells_are_no_formulas_and_labels_no_commands(tmp_path, monkeypatch, capsys):
+    names = ("=1+1", "\x1b[2Jdog", "-2")
+    predictor = make(rule=TopK(3))
+    replace(predictor, space=LabelSpace(names)).save(tmp_path / "model")
+    picture = tmp_path / "a.png"
+    Image.new("RGB", (40, 30)).save(picture)
+    out = tmp_path / "answers.csv"
+    assert call(monkeypatch, "predict", str(tmp_path / "model"), str(picture), "-o", str(out)) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    with out.open(newline="") as stream:
+        header, row = csv.reader(stream)
+    assert [from_cell(cell) for cell in header[3:]] == list(names)
+    assert not [cell for cell in (*header, row[0], row[1]) if cell.startswith(("=", "-", "+", "@"))]
+    assert set(from_cell(row[1]).split("|")) == set(names)
