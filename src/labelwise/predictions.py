@@ -103,12 +103,14 @@ class Predictions:
                 f"{path} is a Parquet file without labelwise metadata; "
                 "predictions are written by `labelwise train`"
             ) from None
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise CheckpointError(f"{path} is not a readable predictions file: {error}") from None
+        except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(f"{path} is not a readable predictions file: {reason}") from None
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(
-                f"{path} must have format {FORMAT}, got {got}; write it again with this version"
+                f"{path} must have format {FORMAT}, got {got!r:.40}; "
+                "write it again with this version"
             )
         try:
             stated = PredictionsFacts.model_validate(facts)
@@ -129,7 +131,8 @@ class Predictions:
             place = ".".join(map(str, first["loc"]))
             raise CheckpointError(f"{path}: metadata {place!r}: {first['msg']}") from None
         except (LabelwiseError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is not a usable predictions file: {error}") from None
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in columns.items()}
         return Predictions(
             ids,

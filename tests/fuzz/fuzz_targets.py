@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from fuzz_inputs import (
     Files,
     damage,
@@ -29,6 +30,7 @@ from pictures import jpeg
 
 from labelwise.data import LabelTable, export, load
 from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
 from labelwise.predictor import ModelSpec
 from labelwise.scores.read import read_scores
 from labelwise.training.settings import read_settings
@@ -211,6 +213,13 @@ def vispr() -> Files:
     return {f"{part}2017/a.json": json.dumps(note).encode() for part in ("train", "val", "test")}
 
 
+def predictions() -> Predictions:
+    logits = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, -3.0]])
+    labels = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.uint8)
+    observed = torch.tensor([[True, True, False], [True, True, True]])
+    return Predictions(["a", "b"], logits, labels, observed, ("x", "y", "z"), "val", Sigmoid())
+
+
 def saved(save: Callable[[Path], None], name: str) -> Callable[[], Files]:
     """Return good files as the project itself writes them."""
     import tempfile
@@ -326,6 +335,12 @@ TARGETS = {
             lambda: {"train/metadata.jsonl": LINES.replace(b"path", b"file_name")},
             loads(""),
             {"": damage_json_lines},
+        ),
+        Target(
+            "predictions",
+            saved(lambda path: predictions().save(path), "p.parquet"),
+            lambda folder: Predictions.load(folder / "p.parquet"),
+            {"": damage_parquet},
         ),
         Target(
             "model.json",
