@@ -1,0 +1,229 @@
+"""Are promises kept? ``python benchmarks/promises.py``: draws of the photos they are made on.
+
+For each promise: how many of the draws broke it on the photos left over, the exact binomial
+p-value of "broken in more than delta of the draws", how many could not be made, and its power,
+the number of labels or photos chosen as a share of what the best threshold in hindsight chooses
+(for recall the other way round: the oracle's number as a share of ours).
+
+Data: ``posterior``, of known probabilities and labels that depend on each other; with
+``--scores FILE`` anyone's (an .npz of ``probs`` (N, K) and ``labels``). MAPIE, where it is
+installed, does recall (RCPS) and precision (LTT) beside ours on photos that carry a label, as it
+refuses others: time and memory of one fit each.
+"""
+
+import argparse
+from functools import partial
+
+import numpy as np
+from measure import measure
+from scipy.stats import binomtest
+
+from labelwise.data import posterior
+from labelwise.decide import (
+    Evidence,
+    Threshold,
+    certainty,
+    promise_answers,
+    promise_f,
+    promise_list,
+    promise_precision,
+    promise_recall,
+    promise_tags,
+)
+
+NEW = 5000  # photos that a promise is checked on
+
+
+def problem(path):
+    if path is not None:
+        with np.load(path) as file:
+            return file["probs"].astype(np.float64), file["labels"].astype(bool)
+    data = posterior(12_000, 1, 1, num_labels=20, spread=3.0, rho=0.5, seed=0)
+    return data.eta[:12_000], data.table.targets()[0][:12_000].astype(bool)
+
+
+def share(what, sets, truth):
+    hits, size, labels = (sets & truth).sum(1), sets.sum(1), truth.sum(1)
+    if what == "tags":
+        return hits.sum() / max(size.sum(), 1)
+    if what == "f":
+        total = size + labels
+        return np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0).mean()
+    counts = labels if what == "recall" else size
+    return (hits[counts > 0] / counts[counts > 0]).mean() if (counts > 0).any() else 1.0
+
+
+def oracle(what, probs, truth, level):
+    """Return the number of labels per image of the best shared threshold in hindsight."""
+    found = []
+    for t in np.unique(
+        np.quantile(probs, np.r_[np.linspace(0, 0.9, 40), np.linspace(0.9, 1, 400)])
+    ):
+        sets = probs >= t
+        if sets.any() and share(what, sets, truth) >= level:
+            found.append(sets.sum() / len(sets))
+    return (min if what == "recall" else max)(found, default=np.nan)
+
+
+def draws(probs, truth, photos, count):
+    rng = np.random.default_rng(1)
+    for _ in range(count):
+        order = rng.permutation(len(probs))
+        yield order[:photos], order[photos : photos + NEW]
+
+
+def row(name, level, confidence, results):
+    broken = sum(result[0] for result in results)
+    refused = sum(result[2] for result in results)
+    powers = [result[1] for result in results]
+    p = binomtest(broken, len(results), 1 - confidence, alternative="greater").pvalue
+    power = f"{np.nanmean(powers):.2f}" if np.isfinite(powers).any() else "-"
+    print(
+        f"{name:<24} {level:6.2f} {confidence:6.2f} {len(results):6d} {broken:7d} {p:8.3f} "
+        f"{refused:8d} {power:>6}",
+        flush=True,
+    )
+    return p > 0.01
+
+
+def sets_row(what, make, probs, truth, level, arguments):
+    best, results = oracle(what, probs, truth, level), []
+    for held, new in draws(probs, truth, arguments.photos, arguments.draws):
+        found = make(
+            Evidence.read(probs[held], truth[held]), level=level, confidence=arguments.confidence
+        )
+        sets = found.rule(probs[new])
+        size = sets.sum() / len(new)
+        power = best / size if what == "recall" else size / best
+        made = bool(found.promises)
+        broken = made and sets.any() and share(what, sets, truth[new]) < level
+        results.append((broken, power if made or what == "recall" else 0.0, not made))
+        if what == "f":
+            results[-1] = (broken, np.nan, not made)
+    return row(what, level, arguments.confidence, results)
+
+
+def label_row(what, make, probs, truth, level, arguments):
+    results = []
+    for held, new in draws(probs, truth, arguments.photos, arguments.draws):
+        evidence = Evidence.read(probs[held], truth[held])
+        found = make(evidence, level=level, confidence=arguments.confidence, scope="label")
+        sets = found.rule(probs[new])
+        for promise in found.promises:
+            columns = [evidence.names.index(name) for name in promise.labels]
+            value = share(what, sets[:, columns], truth[new][:, columns])
+            results.append((value < level, np.nan, False))
+        results += [(False, np.nan, True) for _ in found.refused]
+    return row(f"{what} per label", level, arguments.confidence, results)
+
+
+def list_row(probs, truth, wrong, arguments):
+    order = np.argsort(-truth.sum(0))[:2]
+    score = probs[:, order[0]] * (1 - probs[:, order[1]])
+    right = truth[:, order[0]] & ~truth[:, order[1]]
+    ranked = np.argsort(-score, kind="stable")
+    precision = right[ranked].cumsum() / np.arange(1, len(right) + 1)
+    best = (np.flatnonzero(precision >= 1 - wrong)[-1] + 1) / len(right)
+    results = []
+    for held, new in draws(probs, truth, arguments.photos, arguments.draws):
+        found = promise_list(
+            score[held], right[held], wrong_at_most=wrong, confidence=arguments.confidence
+        )
+        listed = score[new] >= found.threshold
+        broken = listed.any() and (~right[new][listed]).mean() > wrong
+        results.append((broken, listed.mean() / best, found.promise is None))
+    return row("list of a query", 1 - wrong, arguments.confidence, results)
+
+
+def answers_row(probs, truth, level, arguments):
+    rule, results = Threshold(0.5), []
+    exact = (rule(probs) == truth).all(1)
+    for held, new in draws(probs, truth, arguments.photos, arguments.draws):
+        found = promise_answers(
+            Evidence.read(probs[held], truth[held]),
+            rule,
+            level=level,
+            confidence=arguments.confidence,
+        )
+        answered = ~found(probs[new])[1]
+        broken = answered.any() and exact[new][answered].mean() < level
+        sure = certainty(probs[new], rule(probs[new]))
+        ranked = exact[new][np.argsort(-sure, kind="stable")].cumsum() / np.arange(1, len(new) + 1)
+        reach = np.flatnonzero(ranked >= level)
+        best = (reach[-1] + 1) / len(new) if len(reach) else np.nan
+        results.append((broken, answered.mean() / best, found.promise is None))
+    return row("answers, whole sets", level, arguments.confidence, results)
+
+
+def beside_mapie(probs, truth, levels, confidence):
+    try:
+        from mapie.risk_control import MultiLabelClassificationController
+    except ImportError:
+        print("MAPIE is not installed (extra `bench`)")
+        return
+    kept = truth.any(1)
+    probs, truth = probs[kept][:5000], truth[kept][:5000]
+
+    def theirs(risk, method):
+        controller = MultiLabelClassificationController(
+            lambda x: x,
+            risk=risk,
+            method=method,
+            target_level=levels[risk],
+            confidence_level=confidence,
+        )
+        controller.calibrate(probs, truth.astype(int))
+        return np.ravel(controller.best_predict_param).tolist()[:1]
+
+    def ours(make, risk):
+        evidence = Evidence.read(probs, truth)
+        return np.ravel(make(evidence, level=levels[risk], confidence=confidence).rule.value)[0]
+
+    for risk, method, make in (
+        ("recall", "rcps", promise_recall),
+        ("precision", "ltt", promise_precision),
+    ):
+        mine, other = measure(partial(ours, make, risk), 3), measure(partial(theirs, risk, method))
+        print(
+            f"{risk} {levels[risk]:g}, {len(probs):,} photos: ours {mine.seconds:.3f} s "
+            f"{mine.peak_mib:.0f} MiB t={mine.value:.4f}, MAPIE {method} {other.seconds:.2f} s "
+            f"{other.peak_mib:.0f} MiB t={other.value}, {other.seconds / mine.seconds:.0f}x"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scores", help="an .npz of probs and labels, instead of posterior data")
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--photos", type=int, default=1500)
+    parser.add_argument("--confidence", type=float, default=0.95)
+    levels = {"precision": 0.8, "recall": 0.8, "f": 0.5, "tags": 0.8, "answers": 0.8}
+    for name, level in levels.items():
+        parser.add_argument(f"--{name}", type=float, default=level)
+    parser.add_argument("--wrong", type=float, default=0.4)
+    arguments = parser.parse_args()
+    probs, truth = problem(arguments.scores)
+    levels = {name: getattr(arguments, name) for name in levels}
+    empty = 1 - truth.any(1).mean()
+    print(
+        f"{len(probs):,} photos, {truth.shape[1]} labels, {empty:.0%} without labels; "
+        f"promises made on {arguments.photos:,}, checked on {NEW:,} others or what is left"
+    )
+    print(f"{'promise':<24}  level  conf.  draws  broken  p-value  refused  power")
+    makers = {"precision": promise_precision, "recall": promise_recall}
+    kept = [
+        sets_row(what, make, probs, truth, levels[what], arguments)
+        for what, make in {**makers, "f": promise_f, "tags": promise_tags}.items()
+    ]
+    kept += [
+        label_row(what, make, probs, truth, levels[what], arguments)
+        for what, make in makers.items()
+    ]
+    kept.append(list_row(probs, truth, arguments.wrong, arguments))
+    kept.append(answers_row(probs, truth, levels["answers"], arguments))
+    beside_mapie(probs, truth, levels, arguments.confidence)
+    raise SystemExit(0 if all(kept) else 1)
+
+
+if __name__ == "__main__":
+    main()
