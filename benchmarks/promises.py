@@ -1,9 +1,12 @@
 """Are promises kept? ``python benchmarks/promises.py``: draws of the photos they are made on.
 
-For each promise: how many of the draws broke it on the photos left over, the exact binomial
-p-value of "broken in more than delta of the draws", how many could not be made, and its power,
-the number of labels or photos chosen as a share of what the best threshold in hindsight chooses
-(for recall the other way round: the oracle's number as a share of ours).
+All photos are the population; a promise is made on a draw from them, with replacement, and
+checked on all of them, so that the check itself has no error.
+
+For each promise: how many of the draws broke it, the exact binomial p-value of "broken in more
+than delta of the draws", how many could not be made, and its power, the number of labels or photos
+chosen as a share of what the best threshold in hindsight chooses (for recall the other way round:
+the oracle's number as a share of ours).
 
 Data: ``posterior``, of known probabilities and labels that depend on each other; with
 ``--scores FILE`` anyone's (an .npz of ``probs`` (N, K) and ``labels``). MAPIE, where it is
@@ -23,6 +26,7 @@ from labelwise.decide import (
     Evidence,
     Threshold,
     certainty,
+    list_candidates,
     promise_answers,
     promise_f,
     promise_list,
@@ -30,8 +34,6 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
-
-NEW = 5000  # photos that a promise is checked on
 
 
 def problem(path):
@@ -66,10 +68,10 @@ def oracle(what, probs, truth, level):
 
 
 def draws(probs, truth, photos, count):
+    """Yield the photos of each draw, and all photos: they are the population, known exactly."""
     rng = np.random.default_rng(1)
     for _ in range(count):
-        order = rng.permutation(len(probs))
-        yield order[:photos], order[photos : photos + NEW]
+        yield rng.integers(len(probs), size=photos), np.arange(len(probs))
 
 
 def row(name, level, confidence, results):
@@ -126,9 +128,9 @@ def list_row(probs, truth, wrong, arguments):
     best = (np.flatnonzero(precision >= 1 - wrong)[-1] + 1) / len(right)
     results = []
     for held, new in draws(probs, truth, arguments.photos, arguments.draws):
-        found = promise_list(
-            score[held], right[held], wrong_at_most=wrong, confidence=arguments.confidence
-        )
+        options = {"wrong_at_most": wrong, "confidence": arguments.confidence}
+        candidates = list_candidates(score, len(held), **options)
+        found = promise_list(score[held], right[held], candidates=candidates, **options)
         listed = score[new] >= found.threshold
         broken = listed.any() and (~right[new][listed]).mean() > wrong
         results.append((broken, listed.mean() / best, found.promise is None))
@@ -207,7 +209,7 @@ def main():
     empty = 1 - truth.any(1).mean()
     print(
         f"{len(probs):,} photos, {truth.shape[1]} labels, {empty:.0%} without labels; "
-        f"promises made on {arguments.photos:,}, checked on {NEW:,} others or what is left"
+        f"promises made on draws of {arguments.photos:,}"
     )
     print(f"{'promise':<24}  level  conf.  draws  broken  p-value  refused  power")
     makers = {"precision": promise_precision, "recall": promise_recall}

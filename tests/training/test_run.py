@@ -9,6 +9,7 @@ import torch
 import yaml
 from tiny_run import Hearing, tiny_settings, tiny_table
 
+from labelwise.decide import Promise
 from labelwise.errors import (
     CheckpointError,
     DataError,
@@ -317,3 +318,27 @@ def test_a_rule_is_applied_to_the_numbers_it_was_fitted_to(tmp_path):
     probs = model.link(val.logits.double()).float().flatten().sort(descending=True).values
     least = probs[2 * len(val) - 1]
     assert sizes.mean() == (probs >= least).sum() / len(val)
+
+
+def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_model(tmp_path):
+    settings = tiny_settings(recipe__epochs=8, promise="recall=0.6", confidence=0.9)
+    table = tiny_table(1200)
+    run = train(settings, tmp_path, table=table)
+    facts = json.loads((tmp_path / "model.json").read_text())
+    (promise,) = map(Promise.from_spec, facts["promises"])
+    assert (promise.what, promise.level, promise.confidence) == ("recall", 0.6, 0.9)
+    ids = {
+        name: set(Predictions.load(path).ids)
+        for name, path in ((p.stem, p) for p in (tmp_path / "predictions").glob("*.parquet"))
+    }
+    assert promise.n == len(ids["promise"])
+    assert not ids["promise"] & ids["val"]
+    assert abs(len(ids["promise"]) - len(ids["val"])) <= 1
+    assert any("on test" in note for note in run.evaluation.notes)
+    # What cannot be promised is said, and the model keeps the tuned rule.
+    hopeless = tiny_settings(recipe__epochs=8, promise="precision=0.999")
+    run = train(hopeless, tmp_path / "other", table=table)
+    assert json.loads((tmp_path / "other" / "model.json").read_text())["promises"] == []
+    assert any("Not promised" in note for note in run.evaluation.notes)
+    with pytest.raises(SettingsError, match="promise must be written like"):
+        train(tiny_settings(promise="precise"), tmp_path / "third", table=table)

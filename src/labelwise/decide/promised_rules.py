@@ -41,6 +41,7 @@ __all__ = [
     "Wish",
     "certainty",
     "find_promise",
+    "list_candidates",
     "promise_answers",
     "promise_f",
     "promise_list",
@@ -285,6 +286,29 @@ def promise_list(
     threshold, counted, risk = found
     promise = _promise("list", tested, level, confidence, counted, 1 - risk, "exact binomial")
     return PromisedList(threshold, replace(promise, labels=()))
+
+
+def list_candidates(
+    probs: Matrix, photos: int, *, wrong_at_most: float, confidence: float = 0.95
+) -> Numbers:
+    """Return thresholds for :func:`promise_list`, from a library's own probabilities (N,).
+
+    No label is looked at: a list is expected to be as wrong as its probabilities say, which sets
+    where the sequence starts and ends. If they lie, the promise still holds; it finds less.
+    ``photos`` is how many it will be tested on.
+    """
+    ranked = np.sort(np.asarray(as_numpy(probs), dtype=np.float64).ravel())[::-1]
+    if not len(ranked):
+        return ranked
+    places = np.unique(np.rint(np.geomspace(1, len(ranked), 4 * COARSE)).astype(int))
+    expected = ((1 - ranked).cumsum() / np.arange(1, len(ranked) + 1))[places - 1]
+    trials = np.floor(places / len(ranked) * photos)
+    p_values = binomial_p_values(np.ceil(expected * trials), trials, wrong_at_most)
+    easy = np.flatnonzero(p_values <= EASY * (1 - confidence))
+    start = int(easy[0]) if len(easy) else int(np.argmin(p_values))
+    hopeful = np.flatnonzero(expected <= 1.5 * wrong_at_most + 0.02)
+    end = max(start, int(hopeful[-1]) if len(hopeful) else start)
+    return np.asarray(np.unique(ranked[places[start : end + 1] - 1])[::-1])
 
 
 def promise_answers(

@@ -16,7 +16,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from labelwise.arrays import Array, Mask, as_mask, to_numpy
-from labelwise.decide import PromisedList, promise_list
+from labelwise.decide import PromisedList, list_candidates, promise_list
 from labelwise.retrieval.query import (
     AllOf,
     AnyOf,
@@ -157,17 +157,33 @@ class CalibratedQuery:
             expected, max(0.0, expected - reach), min(len(p), expected + reach), confidence
         )
 
-    def cut(self, wrong_at_most: float, confidence: float = 0.95, seed: int = 0) -> PromisedList:
+    def cut(
+        self,
+        wrong_at_most: float,
+        confidence: float = 0.95,
+        *,
+        library: Numbers | None = None,
+        seed: int = 0,
+    ) -> PromisedList:
         """Return the lowest log score of a list of which at most this share is wrong.
 
-        The held-out photos alone decide, so the size of a library plays no part.
+        The held-out photos alone decide, so the size of a library plays no part. The log scores of
+        the ``library`` say which cuts to try; without them a fifth of the held-out photos does,
+        and more is promised with them.
         """
         listed = ~np.isneginf(self.scores)
         if listed.sum() < 2:
             return PromisedList(np.inf, None, "too few held-out photos pass the query's limits")
+        candidates = None
+        if library is not None:
+            photos, share = int(listed.sum()), {"wrong_at_most": wrong_at_most}
+            probs = np.exp(library[~np.isneginf(library)])
+            found = list_candidates(probs, photos, confidence=confidence, **share)
+            candidates = np.log(found[found > 0])
         return promise_list(
             self.scores[listed],
             self.hits[listed],
+            candidates=candidates,
             wrong_at_most=wrong_at_most,
             confidence=confidence,
             seed=seed,

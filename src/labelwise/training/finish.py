@@ -12,13 +12,13 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.calibrate import expect_zero_share
-from labelwise.decide import Rule, Threshold
+from labelwise.decide import Promise, Rule, Threshold
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import Model, Predictor
-from labelwise.training.fitting import fit_calibrator, fit_rule
+from labelwise.training.fitting import check_promises, fit_calibrator, fit_rule, make_promise
 from labelwise.training.prepare import Training
 
 __all__ = ["finish", "finish_again"]
@@ -34,6 +34,7 @@ class Fitted:
     calibrator: str
     rule: Rule
     rule_words: str
+    promises: tuple[Promise, ...] = ()
 
 
 def finish(training: Training, model: Model) -> Evaluation | None:
@@ -81,7 +82,9 @@ def _fit_and_measure(
         fitted = _fit(training, predictions, own, notes)
     notes += [str(warning.message) for warning in caught]
     link, space = fitted.link or own, training.table.space
-    Predictor(model, training.head, space, link, fitted.rule, settings.method).save(folder)
+    promises = tuple(promise.spec() for promise in fitted.promises)
+    parts = (model, training.head, space, link, fitted.rule, settings.method, promises)
+    Predictor(*parts).save(folder)
     evaluation = evaluate(
         judged,
         own,
@@ -128,11 +131,40 @@ def _fit(
             words = f"{words}; {shift}" if words else shift
         except ValueError as error:
             _say_not_fitted(training, notes, f"zero_share cannot be used: {error}")
+    if settings.promise is not None:
+        made = _promise(training, predictions, link, notes)
+        if made is not None:
+            return Fitted(fitted, words, *made)
     try:
         return Fitted(fitted, words, *fit_rule(settings.rule, val, link))
     except (SettingsError, ValueError) as error:
         _say_not_fitted(training, notes, str(error))
         return Fitted(fitted, words, *UNTUNED)
+
+
+def _promise(
+    training: Training, predictions: Mapping[str, Predictions], link: Link, notes: list[str]
+) -> tuple[Rule, str, tuple[Promise, ...]] | None:
+    """Return the promised rule, noting each promise and how it stands on test."""
+    settings = training.settings
+    promised = make_promise(
+        str(settings.promise),
+        link,
+        predictions["promise"],
+        predictions["val"],
+        settings.confidence,
+        settings.seed,
+    )
+    notes += [f"Not promised: {sentence}." for sentence in promised.refused]
+    if not promised.promises:
+        training.watch.say(f"{promised.refused[0]}; the rule {settings.rule} is used instead")
+        return None
+    checks = check_promises(promised, link, predictions["test"]) if "test" in predictions else []
+    said = [str(promise) for promise in promised.promises]
+    for number, check in enumerate(checks):
+        said[number] += f"; on test {check}"
+    notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in said]
+    return promised.rule, f"promised {settings.promise}", promised.promises
 
 
 def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None:

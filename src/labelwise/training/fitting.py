@@ -5,11 +5,11 @@ import torch
 from numpy.typing import NDArray
 
 from labelwise import calibrate, decide
-from labelwise.decide import Rule
+from labelwise.decide import Check, Evidence, Promised, Rule
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 
-__all__ = ["fit_calibrator", "fit_rule"]
+__all__ = ["check_promises", "fit_calibrator", "fit_rule", "make_promise"]
 
 
 def fit_calibrator(
@@ -31,3 +31,38 @@ def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str
     with torch.no_grad():
         probs = link.decision_probs(predictions.logits)
     return decide.fit_rule(text, probs, predictions.labels, predictions.observed)
+
+
+@torch.no_grad()
+def make_promise(
+    text: str, link: Link, promise: Predictions, val: Predictions, confidence: float, seed: int
+) -> Promised:
+    """Return the rule that keeps a promise, made on rows that neither link nor weights saw.
+
+    The validation rows, which they did see, only set the order in which thresholds are tried.
+    """
+    kept, tuning = (
+        Evidence.read(
+            link.decision_probs(rows.logits),
+            rows.labels,
+            rows.observed,
+            names=rows.names,
+            ids=rows.ids,
+            fitted_on=used,
+            photos=f"{len(rows):,} of validation that fitted nothing",
+        )
+        for rows, used in ((promise, val.ids), (val, ()))
+    )
+    return decide.find_promise(text)(kept, confidence, tuning, seed)
+
+
+@torch.no_grad()
+def check_promises(promised: Promised, link: Link, rows: Predictions) -> list[Check]:
+    """Return how each promise stands on other rows."""
+    sets = np.asarray(promised.rule(link.decision_probs(rows.logits)))
+    return [
+        decide.check_promise(
+            promise, sets, rows.labels, rows.observed, names=rows.names, ids=rows.ids
+        )
+        for promise in promised.promises
+    ]

@@ -14,7 +14,7 @@ from labelwise.training.settings import differences, read_settings
 
 __all__ = ["opened"]
 
-AFTERWARDS = {"calibrate", "rule", "zero_share"}
+AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence"}
 # Settings that only say where things are or which rows are taken: their content is compared.
 CONTENTS = {
     "data": ("data", "on_error", "skip_missing", "val_share"),

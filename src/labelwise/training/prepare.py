@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,7 +44,7 @@ from labelwise.data import (
     with_validation,
     without_unreadable,
 )
-from labelwise.decide import find_rule
+from labelwise.decide import find_promise, find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_method, make_objective
@@ -176,6 +177,8 @@ def prepare(
     splits = table.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
+    if settings.promise is not None:
+        splits = _with_promise_split(splits, settings.promise_share, settings.seed)
     if settings.zero_share is not None:
         _check_zero_share(settings.zero_share, splits)
     if settings.method == AUTO:
@@ -234,10 +237,32 @@ def check_names(settings: Settings) -> None:
         find_head(head)
     find_calibrator(settings.calibrate)
     find_rule(settings.rule)
+    if settings.promise is not None:
+        find_promise(settings.promise)
     make_augment(settings.augment)
     if settings.recipe.metric not in VALIDATION_METRICS:
         metric = settings.recipe.metric
         raise SettingsError(f"unknown metric {metric!r}{nearest(metric, VALIDATION_METRICS)}")
+
+
+def _with_promise_split(
+    splits: Mapping[str, LabelTable], share: float, seed: int
+) -> dict[str, LabelTable]:
+    """Return the splits with a share of validation apart, whole groups, for a promise."""
+    if "val" not in splits:
+        raise SettingsError("a promise needs a validation split to be made on, got none")
+    val = splits["val"]
+    units = np.arange(len(val)) if val.group is None else np.array(list(val.group))
+    names = np.unique(units)
+    apart = np.random.default_rng(seed).permutation(names)[: round(share * len(names))]
+    chosen = np.isin(units, apart)
+    if chosen.all() or not chosen.any():
+        raise SettingsError(f"promise_share {share} leaves no rows of val, or takes none")
+    parts = {
+        name: val.subset(np.flatnonzero(rows))
+        for name, rows in (("val", ~chosen), ("promise", chosen))
+    }
+    return {**splits, **parts}
 
 
 def _check_batch(size: int, devices: int) -> None:

@@ -212,7 +212,9 @@ class Settings(BaseModel):
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
     not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror
     image, at twice the cost. ``calibrate`` and ``rule`` name what is fitted on the validation
-    split. ``zero_share`` is the share of images without labels that is expected in use, if it is
+    split. ``promise``, such as ``precision=0.9``, replaces the rule by one that is tested with
+    ``confidence`` on ``promise_share`` of the validation rows, which nothing else sees.
+    ``zero_share`` is the share of images without labels that is expected in use, if it is
     another than in validation.
     """
 
@@ -242,6 +244,9 @@ class Settings(BaseModel):
     calibrate: str = "auto"
     zero_share: float | None = Field(default=None, gt=0, lt=1)
     rule: str = "best-f"
+    promise: str | None = None
+    promise_share: float = Field(default=0.5, gt=0, lt=1)
+    confidence: float = Field(default=0.95, gt=0, lt=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
     recipe: Recipe = Recipe()
     hardware: Hardware = Hardware()
