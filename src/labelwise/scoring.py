@@ -22,9 +22,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from labelwise.backbones import Transform
 from labelwise.data import ArrayImages, FeatureRows, ImageSource
 from labelwise.data.ahead import started_ahead
 from labelwise.decide import Rule
@@ -37,6 +37,7 @@ __all__ = [
     "Embedder",
     "Failure",
     "Inferred",
+    "Resizer",
     "Scored",
     "Scorer",
     "available_cores",
@@ -53,11 +54,29 @@ NOT_FINITE = "the model's logits are not finite numbers; its weights or the imag
 Network = Callable[[Tensor], tuple[Tensor, ...]]
 
 
+class Resizer(Protocol):
+    """How a picture becomes the pixels of a network's input; a Transform is one."""
+
+    @property
+    def size(self) -> int:
+        """The side of the input."""
+
+    @property
+    def at_least(self) -> int:
+        """The side that a JPEG must not be decoded below."""
+
+    def scale_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
+
+    def resize(self, image: Image.Image) -> Image.Image:
+        """Return the (size, size) picture of an RGB picture."""
+
+
 class Scorer(Protocol):
     """A deployed model: how pictures become its inputs, and what its logits mean."""
 
     @property
-    def transform(self) -> Transform:
+    def transform(self) -> Resizer:
         """How a picture becomes uint8 pixels (3, size, size)."""
 
     @property
@@ -282,7 +301,7 @@ def require_probabilities(scorer: Scorer) -> Link:
 def infer(
     network: Network,
     images: ImageSource,
-    transform: Transform,
+    transform: Resizer,
     *,
     rows: Sequence[int] | None = None,
     batch_size: int = 64,
@@ -312,7 +331,7 @@ def infer(
 
 def decoded(
     images: ImageSource,
-    transform: Transform,
+    transform: Resizer,
     *,
     limit: float | None = None,
     workers: int | None = None,
@@ -368,7 +387,7 @@ class _Inputs:
 
 def _read(
     images: ImageSource,
-    transform: Transform,
+    transform: Resizer,
     batches: Sequence[NDArray[np.int64]],
     workers: int | None,
     *,
@@ -397,7 +416,7 @@ _Started = tuple[NDArray[np.int64], Tensor, list[Future[None]]]
 
 def _start(
     images: ImageSource,
-    transform: Transform,
+    transform: Resizer,
     pool: ThreadPoolExecutor,
     pinned: bool,
     batch: NDArray[np.int64],
@@ -437,7 +456,7 @@ def _reason(name: str, error: Exception) -> str:
     return f"{name}: the image cannot be used ({what or type(error).__name__})"
 
 
-def _array(images: ImageSource, transform: Transform) -> NDArray[np.generic] | None:
+def _array(images: ImageSource, transform: Resizer) -> NDArray[np.generic] | None:
     """Return the inputs of all images if they are in memory as they should be, else None."""
     if isinstance(images, FeatureRows):
         return images.features

@@ -49,4 +49,4 @@ def fold(features: Tensor, layout: Layout) -> Tensor:
         return features[:, :, None, None]
     tokens = features[:, layout.prefix :]
     side = isqrt(tokens.shape[1])
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
+    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)

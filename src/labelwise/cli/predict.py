@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from labelwise.scoring import Scorer
 
 __all__ = ["predict"]
 
@@ -14,7 +17,7 @@ LABELS_SHOWN = 5
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run or model, or an .onnx file.")],
     images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A .csv, .jsonl or .parquet file.")
@@ -29,14 +32,13 @@ def predict(
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.data import PictureImages
-    from labelwise.predictor import Predictor
     from labelwise.progress import make_watch
     from labelwise.scoring import score
 
     if out is not None:
         check_suffix(out)
     source = PictureImages(_find_images(images))
-    predictor = Predictor.load(run, device)
+    predictor = _scorer(run, device)
     names = predictor.space.names
     rows: list[tuple[str, str]] = []
     failed = count = 0
@@ -62,6 +64,23 @@ def predict(
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
+
+
+def _scorer(place: Path, device: str) -> "Scorer":
+    """Return the model of a run, or an exported file."""
+    if place.suffix.lower() != ".onnx":
+        from labelwise.predictor import Predictor
+
+        return Predictor.load(place, device)
+    from labelwise.errors import SettingsError
+    from labelwise.export.session import require_onnx
+
+    if device != "cpu":
+        raise SettingsError(f"an exported file runs on the cpu, got --device {device}")
+    require_onnx()
+    from labelwise.export.runtime import OnnxModel
+
+    return OnnxModel.load(place)
 
 
 def _find_images(places: Sequence[Path]) -> list[Path]:

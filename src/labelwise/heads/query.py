@@ -116,7 +116,7 @@ class QueryDecoder(Head):
             query = memory + place
             memory = layer(memory, query, query, memory)
         key = memory + place
-        target = torch.zeros_like(self.queries).expand(len(memory), -1, -1)
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
         for layer in self.decoder:
             target = layer(target, target + self.queries, key, memory)
         return Outputs(self.classifier(self.norm(target)))

@@ -46,7 +46,7 @@ __all__ = [
 
 Penalty = Literal["literal", "detached", "centred"]
 PENALTIES = ("literal", "detached", "centred")
-_CLIP = -1e-6  # the largest log q with a log-odds
+LARGEST_LOG_Q = -1e-6  # the largest log q with a log-odds
 _DRIFTED = -10.0  # sound runs start near 0 and rise
 
 
@@ -104,7 +104,7 @@ class QuasibinaryLink(Link):
         return log_p, log1mexp(log_p)
 
     def log_odds(self, logits: Tensor) -> Tensor:
-        log_p = self._log_q(logits).clamp(max=_CLIP)
+        log_p = self._log_q(logits).clamp(max=LARGEST_LOG_Q)
         return log_p - log1mexp(log_p)
 
     def logits_at(self, probs: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""``labelwise export``: a model as one file that other programs run."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+__all__ = ["export"]
+
+Format = Literal["onnx"]
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    format: Annotated[Format, typer.Option(help="What to write.")] = "onnx",
+    input: Annotated[
+        Literal["image", "pixels"],
+        typer.Option(help="One picture of any size, or batches of scaled pixels."),
+    ] = "image",
+    exact_resize: Annotated[
+        bool, typer.Option("--exact-resize", help="Scale as Pillow does, to the bit; slower.")
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option(help="Pictures to compare on (default: the run's validation).")
+    ] = None,
+    pictures: Annotated[int, typer.Option(min=1, help="How many of them.")] = 64,
+) -> None:
+    """Write a model from pixels to decided labels, if it gives the same answers.
+
+    The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
+    the model's own link, decided labels and the probability that there is none. It is compared
+    with the model on real pictures first; if they differ, nothing is written.
+    """
+    from labelwise.cli.text import say
+    from labelwise.export.session import require_onnx
+
+    require_onnx()
+
+    from labelwise.export.onnx_file import export_onnx, pictures_of
+    from labelwise.runs import RunFolder
+
+    folder = RunFolder(run)
+    spec, predictor = folder.spec, folder.model()
+    images, rows = pictures_of(folder, data, pictures)
+    written = export_onnx(
+        predictor, spec, out, images, rows, input=input, exact_resize=exact_resize
+    )
+    say(f"wrote {written.path} ({written.size / 1e6:.1f} MB)")
+    say(str(written.parity))
+    if written.ranks_only:
+        say(
+            f"{predictor.method or 'this model'} ranks labels and has no probabilities: the file "
+            "gives logits and ranking; calibrate the run first for probabilities and labels"
+        )

@@ -1,0 +1,227 @@
+"""One ONNX file from pixels to decided labels, with all that describes it in its metadata.
+
+    image uint8 (H, W, 3)   -> resize -+
+    pixels uint8 (N, 3, S, S) ---------+-> normalise -> network -> logits -> link -> rule
+
+    inputs    ``image`` or ``pixels``; ``thresholds`` (K,) float64, optional, if the rule has any
+    outputs   ``logits`` (N, K), ``probability`` (N, K), ``label`` (N, K) bool, ``none`` (N,)
+              ``logits`` and ``ranking`` (N, K) of columns, best first, if the model only ranks
+
+The metadata holds ``sha256``, the hash of the file with that hash as zeros: a flipped bit, also in
+a weight, is found when the file is opened.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from labelwise import __version__
+from labelwise.backbones import Transform
+from labelwise.decide import Rule
+from labelwise.errors import CheckpointError
+from labelwise.export.graph import Graph
+from labelwise.export.links import write_link
+from labelwise.export.network import INPUT, LOGITS, OPSET
+from labelwise.export.pictures import write_normalise, write_resize
+from labelwise.export.rules import default_thresholds, write_rule
+from labelwise.links import Link
+from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.types import LabelSpace
+
+__all__ = ["PIXELS", "Facts", "Input", "assemble", "cut", "read_model", "sealed"]
+
+FORMAT = 1
+IR_VERSION = 10
+PIXELS = "pixels"
+UNSEALED = "0" * 64
+
+Input = Literal["image", "pixels"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an exported file says of itself, beside its graph."""
+
+    space: LabelSpace
+    link: Link | None
+    rule: Rule
+    transform: Transform
+    method: str
+    weights_sha256: str
+    input: Input = "image"
+    exact_resize: bool = False
+    precision: str = "float32"
+    promises: tuple[Mapping[str, Any], ...] = ()
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata, with the keys that other tools read too."""
+        names = self.space.names
+        link = None if self.link is None else link_to_spec(self.link)
+        return {
+            "labelwise_format": str(FORMAT),
+            "labelwise_version": __version__,
+            "labels": json.dumps(names, ensure_ascii=False),
+            "link": json.dumps(link),
+            "rule": json.dumps(rule_to_spec(self.rule)),
+            "transform": json.dumps(self.transform.spec()),
+            "method": self.method,
+            "weights_sha256": self.weights_sha256,
+            "input": self.input,
+            "exact_resize": json.dumps(self.exact_resize),
+            "precision": self.precision,
+            "promises": json.dumps([dict(promise) for promise in self.promises]),
+            "answers": "ranking" if self.link is None else "probabilities",
+            "names": str(dict(enumerate(names))),
+            "task": "classify",
+            "imgsz": json.dumps([self.transform.size, self.transform.size]),
+            "sha256": UNSEALED,
+        }
+
+    @staticmethod
+    def read(metadata: dict[str, str]) -> "Facts":
+        """Return what the metadata of a file says."""
+        link = json.loads(metadata["link"])
+        exact: bool = json.loads(metadata["exact_resize"])
+        kind: Any = metadata["input"]
+        return Facts(
+            LabelSpace(tuple(json.loads(metadata["labels"]))),
+            None if link is None else link_from_spec(link),
+            rule_from_spec(json.loads(metadata["rule"])),
+            Transform(**json.loads(metadata["transform"])),
+            metadata["method"],
+            metadata["weights_sha256"],
+            kind,
+            exact,
+            metadata["precision"],
+            tuple(json.loads(metadata["promises"])),
+        )
+
+
+def assemble(network: ModelProto, facts: Facts) -> ModelProto:
+    """Return the whole model around the graph of a network."""
+    g, size, labels = Graph(), facts.transform.size, len(facts.space)
+    if facts.input == "image":
+        inputs = [helper.make_tensor_value_info("image", TensorProto.UINT8, ["height", "width", 3])]
+        resized = write_resize(g, facts.transform, "image", exact=facts.exact_resize)
+        g.named(g.op("Unsqueeze", resized, [0]), PIXELS)
+    else:
+        shape = ["batch", 3, size, size]
+        inputs = [helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, shape)]
+    normalised = write_normalise(g, facts.transform, PIXELS)
+    g.nodes.append(helper.make_node("Identity", [normalised], [INPUT], name="network/input"))
+    g.nodes.extend(network.graph.node)
+    g.constants.extend(network.graph.initializer)
+    g.nodes.append(helper.make_node("Identity", [LOGITS], ["logits"], name="network/output"))
+    batch = 1 if facts.input == "image" else "batch"
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, labels])]
+    if facts.link is None:
+        _, order = g.op("TopK", "logits", [labels], axis=-1, outputs=2)
+        g.named(order, "ranking")
+        outputs.append(helper.make_tensor_value_info("ranking", TensorProto.INT64, [batch, labels]))
+    else:
+        with g.part("link"):
+            probs, none = write_link(g, facts.link, g.cast("logits", "float64"))
+        thresholds = default_thresholds(facts.rule, labels)
+        if thresholds is not None:
+            g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
+            inputs.append(helper.make_tensor_value_info("thresholds", TensorProto.DOUBLE, [labels]))
+        with g.part("rule"):
+            given = None if thresholds is None else "thresholds"
+            g.named(write_rule(g, facts.rule, probs, given), "label")
+        g.named(g.cast(probs, "float32"), "probability")
+        g.named(g.cast(none, "float32"), "none")
+        outputs += [
+            helper.make_tensor_value_info("probability", TensorProto.FLOAT, [batch, labels]),
+            helper.make_tensor_value_info("label", TensorProto.BOOL, [batch, labels]),
+            helper.make_tensor_value_info("none", TensorProto.FLOAT, [batch]),
+        ]
+    model = helper.make_model(
+        g.body("labelwise", inputs, outputs),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        producer_name="labelwise",
+        producer_version=__version__,
+        ir_version=IR_VERSION,
+    )
+    helper.set_model_props(model, facts.metadata())
+    onnx.checker.check_model(model)
+    return model
+
+
+def sealed(model: ModelProto) -> bytes:
+    """Return the bytes of a model with their hash in its metadata."""
+    content: bytes = model.SerializeToString()
+    if content.count(UNSEALED.encode()) != 1:
+        raise ValueError("a model must hold exactly one place for its hash")
+    return content.replace(UNSEALED.encode(), hashlib.sha256(content).hexdigest().encode())
+
+
+def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
+    """Return the model in a file's bytes and what it says of itself, if it is whole and ours."""
+    try:
+        model = onnx.load_model_from_string(content)
+        metadata = {prop.key: prop.value for prop in model.metadata_props}
+    except Exception:  # of several libraries
+        raise CheckpointError(f"{name} is not a readable ONNX file; export it again") from None
+    if not model.ByteSize() or metadata.get("labelwise_format") is None:
+        raise CheckpointError(
+            f"{name} was not written by `labelwise export`: its metadata does not say what its "
+            "labels, link and rule are"
+        )
+    if metadata["labelwise_format"] != str(FORMAT):
+        raise CheckpointError(
+            f"{name} must have format {FORMAT}, got {metadata['labelwise_format']}; "
+            "export it again with this version"
+        )
+    opset = next((one.version for one in model.opset_import if not one.domain), 0)
+    if opset != OPSET:
+        raise CheckpointError(
+            f"{name} must use ONNX operator set {OPSET}, got {opset}; export it again"
+        )
+    digest = metadata.get("sha256", "")
+    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
+    if hashlib.sha256(whole).hexdigest() != digest:
+        raise CheckpointError(
+            f"{name} is damaged or was changed after it was written: its hash is not the one it "
+            "holds; copy or export it again"
+        )
+    try:
+        return model, Facts.read(metadata)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{name} holds no usable description: {error}") from None
+
+
+def cut(
+    model: ModelProto, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]
+) -> ModelProto:
+    """Return the part of a model between values inside it, which become inputs and outputs."""
+    wanted = {one.name for one in outputs}
+    begin = {one.name for one in inputs}
+    kept: list[NodeProto] = []
+    for node in reversed(model.graph.node):
+        if wanted & set(node.output) - begin:
+            kept.append(node)
+            wanted |= _reads(node)
+    weights = [tensor for tensor in model.graph.initializer if tensor.name in wanted - begin]
+    # An input with a default stays one.
+    optional = [
+        one
+        for one in model.graph.input
+        if one.name in wanted - begin and one.name in {tensor.name for tensor in weights}
+    ]
+    graph = helper.make_graph(kept[::-1], "part", [*inputs, *optional], outputs, weights)
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """Return the names a node reads, those that its bodies take from outside too."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                names |= _reads(inner)
+    return names

@@ -1,0 +1,138 @@
+"""Backbone and head as an ONNX graph, by torch's own exporters, of which none is trusted.
+
+The exporter that traces is tried first: it is a hundred times faster than the one that captures
+the program (``dynamo``), which is there for networks the first cannot take. What either writes is
+compared with the network itself on random input of another batch size before it is used.
+"""
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import onnx
+import torch
+from onnx import ModelProto
+from torch import Tensor, nn
+
+from labelwise.errors import LabelwiseError
+from labelwise.export.session import open_session
+from labelwise.predictor import Model
+
+__all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
+
+OPSET = 18
+INPUT, LOGITS = "normalised", "network_logits"
+CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
+
+
+class _Logits(nn.Module):
+    """The logits of a model, alone."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images).logits
+        return logits
+
+
+def export_network(model: Model, size: int) -> ModelProto:
+    """Return the graph from normalised pixels (N, 3, size, size) to logits (N, K)."""
+    network = _Logits(model).eval().cpu()
+    generator = torch.Generator().manual_seed(0)
+    example = torch.randn(2, 3, size, size, generator=generator)
+    other = torch.randn(3, 3, size, size, generator=generator)
+    with torch.no_grad():
+        expected = network(other).numpy()
+    reasons = []
+    for exporter in (_traced, _captured):
+        try:
+            with _quiet():
+                proto = exporter(network, example)
+            (found,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
+        except Exception as error:  # exporters raise of everything
+            reasons.append(f"{exporter.__name__[1:]}: {_first_line(error)}")
+            continue
+        apart = float(np.abs(found - expected).max())
+        if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
+            return _cleaned(proto)
+        reasons.append(f"{exporter.__name__[1:]}: logits differ by {apart:.2g}")
+    raise LabelwiseError(
+        f"backbone {model.backbone.name!r} cannot be written as ONNX ({'; '.join(reasons)})"
+    )
+
+
+def _traced(network: nn.Module, example: Tensor) -> ModelProto:
+    buffer: Any = io.BytesIO()  # which torch takes, though its annotation does not say so
+    torch.onnx.export(
+        network,
+        (example,),
+        buffer,
+        dynamo=False,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=[LOGITS],
+        dynamic_axes={INPUT: {0: "batch"}, LOGITS: {0: "batch"}},
+    )
+    return onnx.load_model_from_string(buffer.getvalue())
+
+
+def _captured(network: nn.Module, example: Tensor) -> ModelProto:
+    program = torch.onnx.export(
+        network,
+        (example,),
+        None,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[INPUT],
+        output_names=[LOGITS],
+        dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+        external_data=False,
+        verbose=False,
+    )
+    if program is None:
+        raise RuntimeError("the exporter returned nothing")
+    return program.model_proto
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' notes to programmers from users."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with catch_warnings():
+            simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _cleaned(proto: ModelProto) -> ModelProto:
+    """Return the graph without copies of weights and without what exporters note for themselves."""
+    graph = proto.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        node.doc_string = ""
+        del node.metadata_props[:]
+        if node.op_type == "Identity" and node.input[0] in weights:
+            renamed[node.output[0]] = node.input[0]
+        else:
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    del graph.value_info[:]
+    del graph.metadata_props[:]
+    return proto
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

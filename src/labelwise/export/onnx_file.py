@@ -1,0 +1,121 @@
+"""``export_onnx``: a model to one ``.onnx`` file, written only if it gives the model's answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from labelwise.data import FeatureRows, ImageSource, PictureImages, load
+from labelwise.data.rows import find_images
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.export.assemble import Facts, Input, assemble, read_model, sealed
+from labelwise.export.network import export_network
+from labelwise.export.parity import Parity, assert_parity
+from labelwise.export.runtime import OnnxModel
+from labelwise.files import replacing
+from labelwise.predictor import ModelSpec, Predictor
+from labelwise.runs import RunFolder
+
+__all__ = ["Exported", "export_onnx", "pictures_of"]
+
+PICTURES = 64
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written file, its size in bytes and how it compares with the model."""
+
+    path: Path
+    size: int
+    parity: Parity
+    ranks_only: bool
+
+
+def export_onnx(
+    predictor: Predictor,
+    spec: ModelSpec,
+    path: Path,
+    images: ImageSource,
+    rows: Sequence[int] | None = None,
+    *,
+    input: Input = "image",
+    exact_resize: bool = False,
+) -> Exported:
+    """Write a model to ``path`` once its file agrees with it on pictures."""
+    chosen = range(len(images)) if rows is None else rows
+    content, parity = onnx_content(
+        predictor, spec, images, chosen, input=input, exact_resize=exact_resize
+    )
+    path = Path(path)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return Exported(path, len(content), parity, predictor.link is None)
+
+
+def onnx_content(
+    predictor: Predictor,
+    spec: ModelSpec,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    input: Input,
+    exact_resize: bool,
+) -> tuple[bytes, Parity]:
+    """Return the bytes of the file and how it compares with the model on pictures."""
+    if predictor.model.backbone.name == "identity":
+        raise SettingsError(
+            "this model reads stored features, not pictures, so there is nothing to export"
+        )
+    if not len(rows):
+        raise SettingsError("an export is compared with its model on pictures; none were given")
+    facts = Facts(
+        predictor.space,
+        predictor.link,
+        predictor.rule,
+        predictor.transform,
+        predictor.method,
+        spec.weights_sha256,
+        input,
+        exact_resize,
+        promises=predictor.promises,
+    )
+    network = export_network(predictor.model, predictor.transform.size)
+    content = sealed(assemble(network, facts))
+    model = OnnxModel(*read_model(content, "the new file"))
+    return content, assert_parity(model, predictor, images, rows)
+
+
+def pictures_of(
+    folder: RunFolder, data: str | None, limit: int = PICTURES
+) -> tuple[ImageSource, list[int]]:
+    """Return pictures to compare on, and which rows of them: given ones, or the run's validation.
+
+    Rows are spread over the whole split.
+    """
+    if data is not None:
+        place = Path(data)
+        plain = find_images(place)[0] if place.is_dir() else []
+        images = PictureImages([place / name for name in plain]) if plain else load(data).images
+        rows = np.arange(len(images))
+    else:
+        images, rows = _validation(folder)
+    if isinstance(images, FeatureRows):
+        raise SettingsError("an export is compared on pictures, got stored features")
+    some = np.linspace(0, len(rows) - 1, min(limit, len(rows))).round().astype(int)
+    return images, [int(row) for row in rows[some]]
+
+
+def _validation(folder: RunFolder) -> tuple[ImageSource, np.ndarray]:
+    try:
+        settings = folder.settings
+        table = load(settings["data"], **settings.get("data_options", {}))
+        kept = next(split for split in ("val", "test", "train") if split in folder.splits)
+        wanted = set(folder.predictions(kept).ids)
+    except (CheckpointError, LookupError, StopIteration, LabelwiseError, ValueError) as error:
+        raise SettingsError(
+            f"the pictures that {folder.path} was trained with cannot be read ({error}); "
+            "give some with --data"
+        ) from None
+    rows = np.array([row for row, name in enumerate(table.ids) if name in wanted], dtype=np.int64)
+    return table.images, rows

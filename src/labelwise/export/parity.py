@@ -1,0 +1,212 @@
+"""The same answers, asserted: an exported file against the model it was made from.
+
+Each stage is compared on the same input, so that a difference is named where it arises:
+
+    pixels        uint8, from the same decoded picture       at most 1 level apart
+    logits        from the same pixels                       at most 1e-4 apart
+    probability   from the same logits                       at most 1e-5 apart
+    label         from the same probabilities                equal, but where |p - t| < 1e-5
+
+A link with steps may turn the last bit of a logit into another level: a probability also agrees if
+it lies between those of the logits a rounding below and above. What comes of all stages together,
+where a pixel that is off by one level moves the logits a little, is measured and shown.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labelwise.data import ImageSource
+from labelwise.errors import LabelwiseError
+from labelwise.export.assemble import cut
+from labelwise.export.network import INPUT
+from labelwise.export.rules import default_thresholds
+from labelwise.export.runtime import OnnxModel
+from labelwise.export.session import open_session
+from labelwise.predictor import Predictor
+
+__all__ = ["Parity", "assert_parity", "compare_answers", "first_difference"]
+
+MAX_LEVELS = 1
+MAX_LOGIT = 1e-4
+MAX_PROBABILITY = 1e-5
+ROUNDING = 1e-6  # of a logit, relative above 1
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The largest differences of each stage over ``pictures``, and of all stages together."""
+
+    pictures: int
+    levels: int
+    pixels_differing: float
+    logit: float
+    probability: float
+    probability_end_to_end: float
+    labels_end_to_end: int
+    labels: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"agrees with the model on {self.pictures:,} pictures: pixels within {self.levels} "
+            f"level ({self.pixels_differing:.3%} differ), logits within {self.logit:.1e}, "
+            f"probabilities within {self.probability:.1e}",
+            f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
+            f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",
+        ]
+        return "\n".join(lines)
+
+
+def assert_parity(
+    model: OnnxModel, predictor: Predictor, images: ImageSource, rows: Sequence[int]
+) -> Parity:
+    """Return how far the file is from the model on pictures; raise where it is too far."""
+    levels, differing, logit, probability, whole, flipped = 0, 0.0, 0.0, 0.0, 0.0, 0
+    for row in rows:
+        picture = images.read(row, predictor.transform.at_least)
+        expected = predictor.transform.pixels(picture).numpy()
+        found = model.pixels(np.asarray(picture))
+        apart = np.abs(found.astype(np.int16) - expected)
+        levels, differing = max(levels, int(apart.max())), differing + float((apart > 0).mean())
+        _require(
+            apart.max() <= MAX_LEVELS,
+            f"{images.ids[row]}: pixels are {apart.max()} levels apart after the resize, more "
+            f"than {MAX_LEVELS}; use --exact-resize",
+        )
+        pixels = torch.from_numpy(expected)[None]
+        logits = predictor.logits(pixels)
+        answers = model.answers(pixels.numpy())
+        gap = float(np.abs(answers.logits - logits.numpy()).max())
+        logit = max(logit, gap)
+        if not gap <= MAX_LOGIT:
+            where = first_difference(model.proto, predictor, pixels)
+            raise LabelwiseError(
+                f"nothing was written: logits of {images.ids[row]} are {gap:.2g} apart, more than "
+                f"{MAX_LOGIT:g}; the first node that differs is {where}"
+            )
+        if predictor.link is None:
+            continue
+        probability = max(
+            probability, compare_answers(model, predictor, answers.logits, images.ids[row])
+        )
+        if answers.probability is not None and answers.label is not None:
+            mine = predictor.link(logits.double())
+            own = model.answers(found[None])
+            if own.probability is not None and own.label is not None:
+                whole = max(whole, float(np.abs(own.probability - mine.numpy()).max()))
+                flipped += int((own.label != predictor.rule(mine).numpy()).sum())
+    count = len(rows)
+    return Parity(
+        count,
+        levels,
+        differing / max(count, 1),
+        logit,
+        probability,
+        whole,
+        flipped,
+        count * len(predictor.space),
+    )
+
+
+def compare_answers(
+    model: OnnxModel, predictor: Predictor, logits: NDArray[np.float32], name: str
+) -> float:
+    """Return the largest difference of probabilities of the same logits; raise if it is large."""
+    link, given = predictor.link, torch.from_numpy(np.ascontiguousarray(logits)).double()
+    if link is None:
+        return 0.0
+    found = model.decided(logits)
+    expected = link(given)
+    slack = ROUNDING * given.abs().clamp(min=1)
+    around = torch.stack([expected, link(given - slack), link(given + slack)])
+    low, high = around.amin(0).numpy(), around.amax(0).numpy()
+    p = found.probability
+    apart = np.maximum(np.maximum(low - p, p - high), 0.0)
+    _require(
+        float(apart.max()) <= MAX_PROBABILITY and not np.isnan(p).any(),
+        f"nothing was written: probabilities of {name} are {apart.max():.2g} apart, more than "
+        f"{MAX_PROBABILITY:g}; the first node that differs is the link {link.kind!r}",
+    )
+    none = link.log_none(given).exp().numpy()
+    _require(
+        float(np.abs(found.none - none).max()) <= max(MAX_PROBABILITY, 10 * float(apart.max())),
+        f"nothing was written: the probability of no label of {name} differs; "
+        f"the first node that differs is in the link {link.kind!r}",
+    )
+    sets = predictor.rule(torch.from_numpy(p).double()).numpy()
+    flips = found.label != sets
+    thresholds = default_thresholds(predictor.rule, len(predictor.space))
+    if thresholds is not None:
+        flips &= np.abs(p - thresholds) >= MAX_PROBABILITY
+    _require(
+        not flips.any(),
+        f"nothing was written: {int(flips.sum())} decided labels of {name} differ; "
+        f"the first node that differs is the rule {predictor.rule.kind!r}",
+    )
+    return float(np.abs(p - expected.numpy()).max())
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise LabelwiseError(sentence)
+
+
+def first_difference(proto: ModelProto, predictor: Predictor, pixels: Tensor) -> str:
+    """Return the name of the first node of the network that gives what torch never computes.
+
+    Every value that torch computes on its way is looked for among those of the graph. What comes
+    after the last one that is found is where they part.
+    """
+    images = predictor.transform.normalise(pixels)
+    with torch.no_grad(), _Recorded() as recorded:
+        predictor.model.eval()(images)
+    values = list(_graph_values(proto, images.numpy()))
+    last = -1
+    for place, (_, _, value) in enumerate(values):
+        same_shape = (one for one in recorded.values if one.shape == value.shape)
+        if any(np.allclose(value, one, atol=1e-4, rtol=1e-4) for one in same_shape):
+            last = place
+    name, kind, _ = values[min(last + 1, len(values) - 1)]
+    return f"{name!r} ({kind})"
+
+
+class _Recorded(TorchDispatchMode):
+    """Keeps every value that torch computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[NDArray[np.float32]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, Tensor) and value.dtype == torch.float32:
+                self.values.append(value.detach().numpy().copy())
+        return result
+
+
+def _graph_values(
+    proto: ModelProto, images: NDArray[np.float32]
+) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
+    """Yield name, operator and output of the nodes of the network, in order."""
+    nodes = list(proto.graph.node)
+    begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
+    end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
+    inside = nodes[begin + 1 : end]
+    names = [name for node in inside for name in node.output if name]
+    start = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, images.shape)
+    session = open_session(
+        cut(proto, [start], [helper.make_empty_tensor_value_info(n) for n in names])
+    )
+    found = dict(zip(names, session.run(names, {INPUT: images}), strict=True))
+    for node in inside:
+        for name in node.output:
+            if getattr(found.get(name), "dtype", None) == np.float32:
+                yield node.name, node.op_type, found[name]

@@ -1,0 +1,197 @@
+"""OnnxModel: an exported file as a scorer, run by onnxruntime through the one inference engine.
+
+The graph is cut in two at ``pixels``: the resize runs in the threads that decode, the network in
+batches. Both are parts of the very file, so what is measured is what is shipped. The engine applies
+the link that the file's metadata names; that its graph says the same is checked on every batch.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from PIL import Image
+from torch import Tensor
+
+from labelwise.decide import Rule
+from labelwise.errors import CheckpointError, ImageError
+from labelwise.export.assemble import PIXELS, Facts, cut, read_model
+from labelwise.export.session import open_session
+from labelwise.links import Link
+from labelwise.types import LabelSpace
+
+__all__ = ["GraphAnswers", "OnnxModel"]
+
+AGREES = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class GraphAnswers:
+    """The outputs of a file for n pictures; a model that only ranks has ``ranking`` alone."""
+
+    logits: NDArray[np.float32]
+    probability: NDArray[np.float32] | None = None
+    label: NDArray[np.bool_] | None = None
+    none: NDArray[np.float32] | None = None
+    ranking: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """What the link and the rule of a file say of logits."""
+
+    probability: NDArray[np.float32]
+    label: NDArray[np.bool_]
+    none: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTransform:
+    """The resize of a file, in the place of a :class:`~labelwise.backbones.Transform`."""
+
+    model: "OnnxModel"
+
+    @property
+    def size(self) -> int:
+        """The side of the network's input."""
+        return self.model.facts.transform.size
+
+    @property
+    def at_least(self) -> int:
+        """The side that a JPEG must not be decoded below."""
+        return self.model.facts.transform.at_least
+
+    def scale_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
+        return self.model.facts.transform.scale_size(width, height)
+
+    def resize(self, image: Image.Image) -> Image.Image:
+        """Return the (size, size) picture of an RGB picture."""
+        return Image.fromarray(self.model.pixels(np.asarray(image)).transpose(1, 2, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """An exported file; a :class:`~labelwise.scoring.Scorer`."""
+
+    proto: ModelProto
+    facts: Facts
+    name: str = "the exported model"
+    threads: int | None = None
+
+    @staticmethod
+    def load(path: str | Path, *, threads: int | None = None) -> "OnnxModel":
+        """Return the model in an ``.onnx`` file; it must be whole and written by labelwise."""
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        model = OnnxModel(*read_model(content, str(path)), str(path), threads)
+        model.answers(np.zeros((1, 3, model.size, model.size), np.uint8))
+        return model
+
+    @property
+    def size(self) -> int:
+        """The side of the network's input."""
+        return self.facts.transform.size
+
+    @property
+    def transform(self) -> GraphTransform:
+        """How a picture becomes the input of the network: by the file's own resize."""
+        return GraphTransform(self)
+
+    @property
+    def space(self) -> LabelSpace:
+        """The labels."""
+        return self.facts.space
+
+    @property
+    def link(self) -> Link | None:
+        """The link that the file holds."""
+        return self.facts.link
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that the file holds."""
+        return self.facts.rule
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
+    def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the uint8 pixels (3, size, size) of a picture (H, W, 3), by the file's resize."""
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise ImageError(
+                f"a picture must be uint8 (height, width, 3), got {image.dtype} {image.shape}; "
+                "lay alpha on white and scale 16 bits to 8 before"
+            )
+        if self.facts.input == PIXELS:
+            resized = self.facts.transform.pixels(Image.fromarray(image))
+            return np.asarray(resized.numpy())
+        (pixels,) = self._resize.run([PIXELS], {"image": np.ascontiguousarray(image)})
+        return np.asarray(pixels[0])
+
+    def answers(
+        self, pixels: NDArray[np.uint8], thresholds: NDArray[np.float64] | None = None
+    ) -> GraphAnswers:
+        """Return all outputs for pixels (n, 3, size, size)."""
+        inputs: dict[str, NDArray[np.generic]] = {PIXELS: np.ascontiguousarray(pixels)}
+        if thresholds is not None:
+            inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
+        names = [output.name for output in self._network.get_outputs()]
+        found = dict(zip(names, self._network.run(names, inputs), strict=True))
+        return GraphAnswers(**found)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return the logits (N, K) of uint8 pixels, if the file's link is what it says it is."""
+        answers = self.answers(inputs.cpu().numpy())
+        logits = torch.from_numpy(answers.logits)
+        if self.link is not None and answers.probability is not None:
+            expected = self.link(logits.double()).numpy()
+            apart = float(np.median(np.abs(answers.probability - expected))) if len(logits) else 0.0
+            if not apart <= AGREES:
+                raise CheckpointError(
+                    f"{self.name} must give the probabilities of the link in its metadata, got a "
+                    f"difference of {apart:.2g}; export it again"
+                )
+        return logits
+
+    def decided(self, logits: NDArray[np.float32]) -> Decided:
+        """Return what the link and the rule of the file say of logits (n, K)."""
+        names = ["probability", "label", "none"]
+        return Decided(*self._decision.run(names, {"logits": logits}))
+
+    @cached_property
+    def _resize(self) -> Any:
+        side = self.size
+        pixels = helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, [1, 3, side, side])
+        part = cut(self.proto, [self.proto.graph.input[0]], [pixels])
+        return open_session(part, threads=1, name=self.name)  # decoding threads run side by side
+
+    @cached_property
+    def _network(self) -> Any:
+        side = self.size
+        pixels = helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, ["n", 3, side, side])
+        part = cut(self.proto, [pixels], self._outputs())
+        return open_session(part, threads=self.threads, name=self.name)
+
+    @cached_property
+    def _decision(self) -> Any:
+        logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", len(self.space)])
+        part = cut(self.proto, [logits], self._outputs()[1:])
+        return open_session(part, threads=1, name=self.name)
+
+    def _outputs(self) -> list[ValueInfoProto]:
+        """Return the outputs with any number of rows: a file for one picture states one."""
+        outputs = []
+        for output in self.proto.graph.output:
+            kind = output.type.tensor_type
+            shape = ["n", *(size.dim_value for size in kind.shape.dim[1:])]
+            outputs.append(helper.make_tensor_value_info(output.name, kind.elem_type, shape))
+        return outputs

@@ -1,0 +1,38 @@
+"""onnxruntime sessions: one thread count, no chatter, and errors in a sentence."""
+
+from typing import Any
+
+from labelwise.errors import CheckpointError, SettingsError
+
+__all__ = ["open_session", "require_onnx"]
+
+QUIET = 4  # fatal only: what goes wrong is raised as well
+
+
+def require_onnx() -> None:
+    """Raise, with what to install, unless the packages of the extra ``onnx`` are there."""
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(
+            f"exported files need the package {error.name!r}: pip install 'labelwise[onnx]'"
+        ) from None
+    del onnx
+
+
+def open_session(model: Any, *, threads: int | None = None, name: str = "the model") -> Any:
+    """Return a session on the CPU for a model, or its bytes."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    if threads is not None:
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own classes have no common base but this
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{name} cannot be run by onnxruntime: {reason[:300]}") from None

@@ -1,0 +1,109 @@
+"""Links of every kind, calibrators on every base, rules of every kind, tiny models, pictures."""
+
+from dataclasses import replace
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import torch
+
+from labelwise.backbones import create_backbone
+from labelwise.calibrate import CALIBRATORS, ZeroShare
+from labelwise.data import ArrayImages
+from labelwise.decide import AtMost, ExpectedF, Threshold, TopK
+from labelwise.links import Sigmoid, Softmax
+from labelwise.objectives import PhiLink, QuasibinaryLink, Side, SoftmaxOrNoneLink, SPALink
+from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.types import LabelSpace
+
+LABELS = 5
+BACKBONES = ("small-cnn", "test_resnet", "test_vit")  # timm's own tiny CNN and ViT
+
+
+def base_links():
+    """Return the links that objectives bring, by name."""
+    return {
+        "sigmoid": Sigmoid(),
+        "softmax": Softmax(),
+        "softmax, warmer": Softmax(1.7),
+        "softmax or none": SoftmaxOrNoneLink(),
+        "spa": SPALink(),
+        "spa, other sides": SPALink(Side(2, 0.5, -1), Side(1, 2, 0.5)),
+        "phi": PhiLink(),
+        "phi, no margin": PhiLink(margin=0.0),
+        "phi, detached": PhiLink(weight_grad="detached"),
+        "phi, no exponents": PhiLink(gamma_neg=0.0, gamma_pos=0.0),
+        "quasibinary": QuasibinaryLink(0.8),
+    }
+
+
+def fitted_links():
+    """Return every calibrator fitted on every base link, and shifted to other zero shares."""
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(0, 2, (120, LABELS)))
+    chance = torch.from_numpy(rng.uniform(size=(120, LABELS)))
+    labels = (chance < torch.special.expit(0.7 * logits - 0.5)).double()
+    links = {}
+    with catch_warnings():
+        simplefilter("ignore")
+        for base, link in [*base_links().items(), ("nothing", None)]:
+            for name, calibrator in CALIBRATORS.items():
+                links[f"{name} of {base}"] = calibrator(logits, labels, link)
+    for ratio in (0.3, 1.0, 4.0):
+        for base, link in base_links().items():
+            links[f"{base}, zero share {ratio}"] = ZeroShare(link, ratio)
+        links[f"platt, zero share {ratio}"] = ZeroShare(links["platt of sigmoid"], ratio)
+    return links
+
+
+def rules():
+    """Return one rule of every kind, and some of their forms."""
+    return {
+        "one threshold": Threshold(0.4),
+        "a threshold per label": Threshold((0.1, 0.3, 0.5, 0.7, 2.0)),
+        "top 2": TopK(2),
+        "top 9": TopK(9),
+        "expected F": ExpectedF(),
+        "expected F2": ExpectedF(2.0),
+        "at most 2": AtMost(Threshold(0.2), 2),
+        "at most 1 of expected F": AtMost(ExpectedF(0.5), 1),
+    }
+
+
+def predictor(
+    backbone="small-cnn", head="linear", link=None, rule=None, *, mirrored=False, **change
+):
+    """Return a model with random weights, batch norms included."""
+    torch.manual_seed(0)
+    network = create_backbone(backbone, image_size=None if backbone == "small-cnn" else 64)
+    network.transform = replace(network.transform, **change)
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.normal_(module.bias, std=0.3)
+            module.running_mean.normal_(std=0.3)
+            module.running_var.uniform_(0.5, 1.5)
+    options = {"width": 16, "feedforward": 32} if head == "query2label" else {}
+    spec = HeadSpec(head, options)
+    model = Model(network, spec.make(network.channels, LABELS), mirrored=mirrored).eval()
+    space = LabelSpace(("dog", "red car", "Straße", "a,b", "e"))
+    return Predictor(model, spec, space, link, rule or Threshold(0.5), "bce")
+
+
+def spec(model):
+    """Return the description of a model whose weights were never saved."""
+    return model.spec("0" * 63 + "1")
+
+
+def pictures(count=4, size=(90, 70), seed=0):
+    """Return pictures with edges and slopes, not only noise."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0 : size[0], 0 : size[1]]
+    waves = [
+        127
+        + 120
+        * np.sin(rows / rng.uniform(2, 9) + columns / rng.uniform(2, 9))[..., None]
+        * rng.uniform(0.3, 1, 3)
+        for _ in range(count)
+    ]
+    noise = rng.normal(0, 12, (count, *size, 3))
+    return ArrayImages((np.stack(waves) + noise).clip(0, 255).astype(np.uint8))
