@@ -166,4 +166,4 @@ def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch,
     assert call(monkeypatch, *arguments, "--dry-run") == 0
     said = capsys.readouterr().out
     assert re.search(r"2 runs, about \d+ seconds in all", said)
-    assert "seconds a run" in said
+    assert "seconds per run" in said

@@ -6,10 +6,12 @@ import sys
 import contract
 import pytest
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.errors import SettingsError
 from labelwise.methods import LINKS, METHODS, link_from_spec, link_to_spec, make_objective
-from labelwise.objectives import LabelPairs, Quasibinary, precise_normalizer
+from labelwise.objectives import BCE, LabelPairs, Quasibinary, precise_normalizer
+from labelwise.types import DatasetFacts
 
 # Ranks and noise drawn by place in the batch do not follow a permutation: their exact forms do.
 WITHOUT_DRAWS = {
@@ -188,3 +190,20 @@ def test_compiled_kernels_agree():
     # torch's compiler needs g++, and cannot quote a path with a space in its include folders.
     able = shutil.which("g++") is not None and " " not in sys.prefix
     contract.assert_compiles(maker("spa+lpr"), "inductor" if able else "aot_eager")
+
+
+def test_weights_on_present_labels_are_torchs_and_their_link_takes_them_out():
+    logits, labels = contract.example()
+    weights = [1.0, 2.0, 3.0, 0.5, 4.0]
+    expected = binary_cross_entropy_with_logits(
+        logits, labels.to(logits), pos_weight=torch.tensor(weights, dtype=logits.dtype)
+    )
+    torch.testing.assert_close(BCE(pos_weight=weights)(logits, labels), expected)
+    contract.assert_recovers_probabilities(BCE(pos_weight=3.0))
+    link = BCE(pos_weight=weights).link
+    torch.testing.assert_close(link_from_spec(link_to_spec(link))(logits), link(logits))
+    balanced = make_objective("bce", DatasetFacts(9, 2, 1.0, (0.25, 0.5)), pos_weight="balanced")
+    assert balanced.pos_weight.tolist() == [3.0, 1.0]
+    for bad in (-1.0, [1.0, 0.0], "heavy"):
+        with pytest.raises(ValueError, match="pos_weight must be"):
+            BCE(pos_weight=bad)

@@ -92,6 +92,7 @@ _BCE = Method(
     probabilities="proper",
     sentence="Binary cross-entropy: every label its own coin.",
     source="the common baseline; Cheng and Vasconcelos, CVPR 2024, eqs. 5 and 6",
+    from_facts={"priors": "priors"},
 )
 _FOCAL = Method(
     make=_asymmetric,

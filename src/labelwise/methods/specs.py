@@ -7,7 +7,13 @@ from labelwise.calibrate import Beta, Histogram, Isotonic, Platt, Temperature, Z
 from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
-from labelwise.objectives import PhiLink, QuasibinaryLink, SoftmaxOrNoneLink, SPALink
+from labelwise.objectives import (
+    PhiLink,
+    QuasibinaryLink,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
 from labelwise.types import nearest
 
 __all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec", "rule_to_spec"]
@@ -15,7 +21,7 @@ __all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec",
 LINKS: dict[str, type[Link]] = {
     link.kind: link
     for link in (
-        *(Sigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
+        *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
         *(Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
     )
 }

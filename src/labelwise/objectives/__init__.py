@@ -3,7 +3,7 @@
 from labelwise.objectives.asymmetric import FOCAL, Asymmetric, Focusing, PhiLink, asymmetric_loss
 from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
-from labelwise.objectives.cross_entropy import BCE, bce_loss
+from labelwise.objectives.cross_entropy import BCE, WeightedSigmoid, bce_loss
 from labelwise.objectives.expected_positives import EPR, expected_positives
 from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
 from labelwise.objectives.quasibinary import (
@@ -81,6 +81,7 @@ __all__ = [
     "TwoWay",
     "UniformKL",
     "Weighted",
+    "WeightedSigmoid",
     "asymmetric_loss",
     "average_k_candidates",
     "average_k_loss",
