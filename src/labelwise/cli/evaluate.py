@@ -19,10 +19,14 @@ Scores = Literal["logits", "probs"]
 
 def evaluate(
     source: Annotated[
-        Path, typer.Argument(help="A run folder, or scores: .csv, .tsv, .parquet, .npz, .jsonl.")
+        Path,
+        typer.Argument(
+            help="A run folder, an exported .onnx, or scores: .csv, .tsv, .parquet, .npz, .jsonl."
+        ),
     ],
     data: Annotated[
-        str | None, typer.Option(help="Of a run: labelled photos it has not seen, in any format.")
+        str | None,
+        typer.Option(help="Of a run or .onnx: labelled photos it has not seen."),
     ] = None,
     scores: Annotated[Scores | None, typer.Option(help="What a file's scores are.")] = None,
     link: Annotated[
@@ -58,7 +62,11 @@ def evaluate(
     extras: dict[str, Any] = {}
     figures = {"bins": bins, "k": top_k, "query_length": query_length}
     of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
-    if not source.is_dir():
+    if source.suffix.lower() == ".onnx":
+        given = {"--scores": scores, "--link": link, "--labels": labels, "--device": device}
+        _refuse(source, "is an exported file", given)
+        evaluation = _exported(source, data, (options, skip_missing, split), rule, figures)
+    elif not source.is_dir():
         _refuse(source, "is no run folder", {"--data": data, **of_data})
         from labelwise.scores import fixed_rule, judge_as_given, read_scores
 
@@ -184,6 +192,38 @@ def _new(
     if link is not None:
         extras["examples"] = choose_examples(run.predictions, link, table.images)
     return _measured(run, rule, {**figures, "notes": notes}), extras
+
+
+def _exported(
+    file: Path,
+    source: str | None,
+    table_options: tuple[list[str] | None, bool, str | None],
+    rule: str | None,
+    figures: dict[str, Any],
+) -> "Evaluation":
+    """Return the evaluation of an exported file on labelled photos."""
+    from labelwise.cli.data import parse_options
+    from labelwise.errors import SettingsError
+    from labelwise.evaluate import evaluate as measure
+    from labelwise.export.session import require_onnx
+    from labelwise.scores import fixed_rule
+    from labelwise.scores.read import load_for_labels
+
+    require_onnx()
+    from labelwise.export.measure import measured_predictions
+    from labelwise.export.runtime import OnnxModel
+
+    if source is None:
+        raise SettingsError(f"{file} is measured on labelled photos: give them with --data")
+    options, skip_missing, split = table_options
+    model = OnnxModel.load(file)
+    names, more = model.space.names, parse_options(options)
+    table = load_for_labels(source, names, check_files=True, skip_missing=skip_missing, **more)
+    if split not in (None, "all"):
+        table = table.splits().get(split) or _no_split(table.name, split)
+    predictions = measured_predictions(model, table, split or "all")
+    chosen = model.rule if rule is None else fixed_rule(rule)
+    return measure(predictions, model.link, chosen, **figures)
 
 
 def _no_split(name: str, split: str) -> NoReturn:

@@ -25,6 +25,10 @@ def export(
         str | None, typer.Option(help="Pictures to compare on (default: the run's validation).")
     ] = None,
     pictures: Annotated[int, typer.Option(min=1, help="How many of them.")] = 64,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="Eight-bit weights, recalibrated on the labels of --data."),
+    ] = False,
 ) -> None:
     """Write a model from pixels to decided labels, if it gives the same answers.
 
@@ -37,11 +41,27 @@ def export(
 
     require_onnx()
 
-    from labelwise.export.onnx_file import export_onnx, pictures_of
+    from labelwise.data import load
+    from labelwise.errors import SettingsError
+    from labelwise.export.int8 import quantised_content
+    from labelwise.export.onnx_file import export_onnx, facts_of, pictures_of
+    from labelwise.files import replacing
     from labelwise.runs import RunFolder
 
     folder = RunFolder(run)
     spec, predictor = folder.spec, folder.model()
+    if int8:
+        if data is None:
+            raise SettingsError("--int8 fits the link anew: give labelled photos with --data")
+        facts = facts_of(predictor, spec, input=input, exact_resize=exact_resize)
+        quantised = quantised_content(predictor, facts, load(data))
+        with replacing(out) as temporary:
+            temporary.write_bytes(quantised.content)
+        say(f"wrote {out}")
+        say(str(quantised))
+        if spec.promises:
+            say("promises were tested on the float32 model and are not in this file")
+        return
     images, rows = pictures_of(folder, data, pictures)
     written = export_onnx(
         predictor, spec, out, images, rows, input=input, exact_resize=exact_resize

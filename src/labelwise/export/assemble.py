@@ -154,17 +154,22 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
 
 def sealed(model: ModelProto) -> bytes:
     """Return the bytes of a model with their hash in its metadata."""
+    helper.set_model_props(model, {**_properties(model), "sha256": UNSEALED})
     content: bytes = model.SerializeToString()
     if content.count(UNSEALED.encode()) != 1:
         raise ValueError("a model must hold exactly one place for its hash")
     return content.replace(UNSEALED.encode(), hashlib.sha256(content).hexdigest().encode())
 
 
+def _properties(model: ModelProto) -> dict[str, str]:
+    return {prop.key: prop.value for prop in model.metadata_props}
+
+
 def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
     """Return the model in a file's bytes and what it says of itself, if it is whole and ours."""
     try:
         model = onnx.load_model_from_string(content)
-        metadata = {prop.key: prop.value for prop in model.metadata_props}
+        metadata = _properties(model)
     except Exception:  # of several libraries
         raise CheckpointError(f"{name} is not a readable ONNX file; export it again") from None
     if not model.ByteSize() or metadata.get("labelwise_format") is None:

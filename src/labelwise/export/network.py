@@ -22,7 +22,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.export.session import open_session
 from labelwise.predictor import Model
 
-__all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
+__all__ = ["INPUT", "LOGITS", "OPSET", "export_network", "quiet"]
 
 OPSET = 18
 INPUT, LOGITS = "normalised", "network_logits"
@@ -52,7 +52,7 @@ def export_network(model: Model, size: int) -> ModelProto:
     reasons = []
     for exporter in (_traced, _captured):
         try:
-            with _quiet():
+            with quiet():
                 proto = exporter(network, example)
             (found,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
         except Exception as error:  # exporters raise of everything
@@ -101,7 +101,7 @@ def _captured(network: nn.Module, example: Tensor) -> ModelProto:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the exporters' notes to programmers from users."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

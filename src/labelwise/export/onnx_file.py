@@ -17,7 +17,7 @@ from labelwise.files import replacing
 from labelwise.predictor import ModelSpec, Predictor
 from labelwise.runs import RunFolder
 
-__all__ = ["Exported", "export_onnx", "pictures_of"]
+__all__ = ["Exported", "export_onnx", "facts_of", "onnx_content", "pictures_of"]
 
 PICTURES = 64
 
@@ -63,13 +63,24 @@ def onnx_content(
     exact_resize: bool,
 ) -> tuple[bytes, Parity]:
     """Return the bytes of the file and how it compares with the model on pictures."""
+    if not len(rows):
+        raise SettingsError("an export is compared with its model on pictures; none were given")
+    facts = facts_of(predictor, spec, input=input, exact_resize=exact_resize)
+    network = export_network(predictor.model, predictor.transform.size)
+    content = sealed(assemble(network, facts))
+    model = OnnxModel(*read_model(content, "the new file"))
+    return content, assert_parity(model, predictor, images, rows)
+
+
+def facts_of(
+    predictor: Predictor, spec: ModelSpec, *, input: Input = "image", exact_resize: bool = False
+) -> Facts:
+    """Return what the file of a model will say of itself."""
     if predictor.model.backbone.name == "identity":
         raise SettingsError(
             "this model reads stored features, not pictures, so there is nothing to export"
         )
-    if not len(rows):
-        raise SettingsError("an export is compared with its model on pictures; none were given")
-    facts = Facts(
+    return Facts(
         predictor.space,
         predictor.link,
         predictor.rule,
@@ -80,10 +91,6 @@ def onnx_content(
         exact_resize,
         promises=predictor.promises,
     )
-    network = export_network(predictor.model, predictor.transform.size)
-    content = sealed(assemble(network, facts))
-    model = OnnxModel(*read_model(content, "the new file"))
-    return content, assert_parity(model, predictor, images, rows)
 
 
 def pictures_of(

@@ -1,0 +1,48 @@
+"""A labelled table scored by a model in any form: what is shipped can be measured."""
+
+import numpy as np
+import torch
+
+from labelwise.data import LabelTable
+from labelwise.errors import DataError
+from labelwise.predictions import Predictions
+from labelwise.scoring import Scorer, infer, raise_failure
+from labelwise.types import LabelSpace
+
+__all__ = ["measured_predictions", "same_labels"]
+
+
+def measured_predictions(
+    scorer: Scorer, table: LabelTable, split: str, *, batch_size: int = 32
+) -> Predictions:
+    """Return the logits of a scorer with the labels of a table, in the scorer's columns."""
+    labels, observed = same_labels(table, scorer.space)
+    parts = []
+    for part in infer(
+        lambda pixels: (scorer.logits(pixels),),
+        table.images,
+        scorer.transform,
+        batch_size=batch_size,
+        device=scorer.device,
+    ):
+        raise_failure(part)
+        parts.append(part.values[0])
+    return Predictions(
+        table.ids, torch.cat(parts), labels, observed, scorer.space.names, split, scorer.link
+    )
+
+
+def same_labels(table: LabelTable, space: LabelSpace) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return labels (N, K) of a table, and which are known, in the columns of a model."""
+    missing = [name for name in space.names if name not in table.space.names]
+    if missing:
+        raise DataError(
+            f"{table.name} must have every label of the model, got none for {len(missing)} of "
+            f"{len(space)}, such as {missing[0]!r}"
+        )
+    columns = [table.space.column(name) for name in space.names]
+    labels, observed = table.targets()
+    known = (
+        None if observed is None else torch.from_numpy(np.ascontiguousarray(observed[:, columns]))
+    )
+    return torch.from_numpy(np.ascontiguousarray(labels[:, columns])), known
