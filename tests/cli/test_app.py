@@ -11,7 +11,7 @@ from labelwise.errors import LabelwiseError
 
 VERBS = {
     *("demo", "train", "compare", "evaluate", "calibrate", "decide", "predict", "reproduce"),
-    *("apply", "methods", "data", "index", "search", "review", "label", "tag"),
+    *("apply", "methods", "data", "index", "search", "review", "label", "tag", "export", "serve"),
 }
 
 

@@ -27,6 +27,7 @@ from labelwise.cli import (
     predict,
     reproduce,
     search,
+    serve,
     tag,
     train,
 )
@@ -60,6 +61,7 @@ for verb in (
     label.review,
     label.label,
     tag.tag,
+    serve.serve,
     reproduce.reproduce,
     methods.methods,
 ):

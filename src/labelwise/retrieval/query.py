@@ -33,6 +33,8 @@ __all__ = [
     "complete",
 ]
 
+DEEPEST = 50  # of what stands in parentheses
+
 
 @dataclass(frozen=True)
 class Has:
@@ -314,6 +316,8 @@ class _Parser:
         return _any(parts)
 
     def item(self, depth: int) -> Expression:
+        if depth > DEEPEST:
+            self.fail(f"parentheses and signs may be nested {DEEPEST} deep")
         mark = self.peek()
         rest = self.text[self.at :]
         if mark in ("-", "!") or (rest[:3].casefold() == "not" and rest[3:4].isspace()):

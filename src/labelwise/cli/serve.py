@@ -1,0 +1,142 @@
+"""``labelwise serve``: a page and an API for a model, and for the photos of an index."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["serve"]
+
+
+def serve(
+    run: Annotated[
+        Path, typer.Argument(envvar="LABELWISE_RUN", help="The folder of a run, or of a model.")
+    ],
+    index: Annotated[
+        Path | None,
+        typer.Argument(
+            envvar="LABELWISE_INDEX", help="The folder of an index, to search its photos too."
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            envvar="LABELWISE_HOST",
+            help="The address to listen on. One that others can reach needs a token.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="LABELWISE_PORT", min=0, max=65535, help="0: any free port.")
+    ] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LABELWISE_TOKEN_FILE",
+            help="A file with the token that requests must bring. LABELWISE_TOKEN works too; a "
+            "token on the command line could be seen by others.",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="LABELWISE_ALLOW_HOST",
+            help="One more name the server answers to, such as photos.example; may be repeated.",
+        ),
+    ] = None,
+    max_batch: Annotated[
+        int, typer.Option(envvar="LABELWISE_MAX_BATCH", min=1, help="Pictures per forward pass.")
+    ] = 32,
+    max_wait: Annotated[
+        float,
+        typer.Option(
+            envvar="LABELWISE_MAX_WAIT",
+            min=0,
+            help="Milliseconds that a picture waits for others that are being opened.",
+        ),
+    ] = 5.0,
+    max_queue: Annotated[
+        int,
+        typer.Option(
+            envvar="LABELWISE_MAX_QUEUE", min=1, help="Pictures on their way before 429 is said."
+        ),
+    ] = 256,
+    max_body: Annotated[
+        float, typer.Option(envvar="LABELWISE_MAX_BODY", help="MiB of one request.")
+    ] = 32.0,
+    max_files: Annotated[
+        int, typer.Option(envvar="LABELWISE_MAX_FILES", min=1, help="Pictures of one request.")
+    ] = 64,
+    rate: Annotated[
+        float,
+        typer.Option(
+            envvar="LABELWISE_RATE", min=0, help="Requests per second and client; 0: no limit."
+        ),
+    ] = 200.0,
+    decoders: Annotated[
+        int | None,
+        typer.Option(
+            envvar="LABELWISE_DECODERS",
+            min=0,
+            help="Processes that open pictures. Default: one per core; 0: threads of the server.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(envvar="LABELWISE_DEVICE", help="cpu, cuda, ...")] = "cpu",
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
+) -> None:
+    """Serve a page that tags, searches and explains, and an API for programs.
+
+    Without an index it tags only. It needs no network, and answers only this machine unless told
+    otherwise. Every option can be given as LABELWISE_NAME in the environment.
+    """
+    from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
+
+    try:
+        from labelwise.web import ServeSettings, create_app
+        from labelwise.web import serve as run_server
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"serving needs {error.name}; install it with: pip install 'labelwise[serve]'"
+        ) from None
+
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        token=_token(token_file),
+        hosts=tuple(allow_host or ()),
+        max_body=int(max_body * (1 << 20)),
+        max_files=max_files,
+        max_batch=max_batch,
+        max_wait=max_wait / 1000,
+        max_queue=max_queue,
+        rate=rate,
+        decoders=decoders,
+    )
+
+    def started(address: str) -> None:
+        say(f"labelwise is at {address}  (Ctrl-C stops it)")
+        if open_page:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    run_server(create_app(run, index, settings, device=device), settings, started=started)
+
+
+def _token(file: Path | None) -> str | None:
+    import os
+
+    from labelwise.errors import SettingsError
+
+    given = os.environ.get("LABELWISE_TOKEN")
+    if file is None:
+        return given or None
+    if given:
+        raise SettingsError("give the token once: --token-file or LABELWISE_TOKEN, not both")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingsError(f"the token file {file} cannot be read: {reason}") from None

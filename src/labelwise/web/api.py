@@ -1,0 +1,289 @@
+"""The paths under /api/v1: pictures in, answers out; photos of the index by their ids."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException
+
+from labelwise.errors import DataError
+from labelwise.plain import one_line
+from labelwise.search.review import Reason
+from labelwise.web.batching import Tagged, Upload
+from labelwise.web.library import SIDES, Library
+from labelwise.web.models import (
+    CorrectionsIn,
+    LabelView,
+    ModelView,
+    PhotoView,
+    Predicted,
+    ProblemDetails,
+    PromiseView,
+    Review,
+    SearchAnswer,
+    SessionIn,
+    SimilarView,
+    TrustView,
+)
+from labelwise.web.reliability import trust_chart
+from labelwise.web.security import COOKIE, RefusedError, cookie_value, same_token
+from labelwise.web.service import Service
+
+__all__ = ["answered_or_left", "make_api", "read_pictures"]
+
+T = TypeVar("T")
+
+IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
+NAME_LENGTH = 255
+
+PhotoId = Annotated[
+    str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the photo's content.")
+]
+ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {
+        "description": words,
+        "content": {"application/problem+json": {"schema": ProblemDetails.model_json_schema()}},
+    }
+    for code, words in {
+        400: "The request cannot be understood.",
+        401: "A token is needed.",
+        403: "The request comes from another site's page.",
+        404: "There is no such thing.",
+        408: "The request came too slowly.",
+        413: "The request is too large.",
+        415: "The content is of another type than is taken here.",
+        422: "The content cannot be used.",
+        429: "The server is busy; Retry-After says when to come again.",
+    }.items()
+}
+PICTURES = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}}
+                    },
+                }
+            },
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+def make_api(service: Service) -> APIRouter:
+    """Return the routes of a service."""
+    api = APIRouter(prefix="/api/v1", responses=ERRORS)
+    _add_model(api, service)
+    if service.library is not None:
+        _add_library(api, service, service.library)
+    return api
+
+
+def _add_model(api: APIRouter, service: Service) -> None:
+    settings = service.settings
+
+    @api.post("/session", status_code=204, summary="Exchange the token for a cookie")
+    async def session(request: Request, response: Response, given: SessionIn) -> None:
+        require_json(request)
+        if settings.token is None or not same_token(given.token, settings.token):
+            raise RefusedError(401, "this is not the token of the server")
+        response.set_cookie(
+            COOKIE,
+            cookie_value(settings.token),
+            httponly=True,
+            samesite="strict",
+            secure=request.scope["scheme"] == "https",
+            max_age=30 * 86400,
+        )
+
+    @api.post("/predict", openapi_extra=PICTURES, summary="Labels of pictures")
+    async def predict(
+        request: Request,
+        format: Annotated[
+            Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
+        ] = "labelwise",
+    ) -> Predicted | list[list[dict[str, float | str]]]:
+        uploads = await read_pictures(request, settings.max_files)
+        tagged = await answered_or_left(request, service.tag(uploads))
+        if len(tagged) == 1 and tagged[0].error is not None:
+            raise RefusedError(422, tagged[0].error)
+        if format == "hf":
+            return [_scores(service, one) for one in tagged]
+        return Predicted(
+            model=service.weights,
+            calibration=service.calibration,
+            rule=service.rule,
+            results=[service.picture_answer(one) for one in tagged],
+        )
+
+    @api.get("/model", summary="Which model answers")
+    async def model() -> ModelView:
+        return service.model_view()
+
+    @api.get("/labels", summary="All labels with their reliability")
+    async def labels() -> list[LabelView]:
+        return [service.label_view(name) for name in service.names]
+
+    @api.get("/labels/reliability.svg", summary="The reliability diagram of a label")
+    async def chart(label: Annotated[str, Query(max_length=1000)]) -> Response:
+        service.spec.space.column(label)
+        trust = service.trust.get(label)
+        if trust is None:
+            raise RefusedError(404, "no predictions of held-out photos are kept with this model")
+        return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
+
+    @api.get("/promises", summary="What was promised, and whether it is kept")
+    async def promises() -> list[PromiseView]:
+        return await service.promise_views()
+
+    @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
+    async def trust() -> TrustView:
+        return await service.trust_view()
+
+
+def _add_library(api: APIRouter, service: Service, library: Library) -> None:
+    @api.get("/search", summary="Photos that answer a query")
+    async def search(
+        q: Annotated[str, Query(max_length=2000, description="As in dog, -beach")],
+        top: Annotated[int, Query(ge=1, le=500)] = 50,
+        at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
+        wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        sort: Literal["score", "date"] = "score",
+        cursor: Annotated[
+            str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
+        ] = None,
+    ) -> SearchAnswer:
+        start = int(cursor or 0)
+        return await library.run(
+            lambda: library.search(q, top, start, at_least, wrong_at_most, sort)
+        )
+
+    @api.get("/complete", summary="How an unfinished query may go on")
+    async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:
+        return await library.run(lambda: library.completions(q))
+
+    @api.get("/photos/{photo}", summary="A photo and all its labels")
+    async def photo(photo: PhotoId) -> PhotoView:
+        return await library.run(lambda: library.photo(photo))
+
+    @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
+    async def thumbnail(
+        photo: PhotoId,
+        side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320,
+    ) -> Response:
+        if side not in SIDES:
+            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+        drawn = await library.thumbnail(photo, side)
+        return Response(
+            drawn,
+            media_type="image/jpeg",
+            headers={"cache-control": "private, max-age=86400, immutable"},
+        )
+
+    @api.get("/photos/{photo}/similar", summary="Photos that look like it")
+    async def similar(
+        photo: PhotoId, count: Annotated[int, Query(ge=1, le=100)] = 12
+    ) -> list[SimilarView]:
+        return await library.run(lambda: library.similar(photo, count))
+
+    @api.put("/photos/{photo}/labels", summary="Say which labels a photo carries")
+    async def correct(request: Request, photo: PhotoId, said: CorrectionsIn) -> PhotoView:
+        require_json(request)
+        view = await asyncio.shield(library.run(lambda: library.correct(photo, said)))
+        for state in said.labels.values():
+            service.monitor.corrections.labels(state, said.source).inc()
+        return view
+
+    @api.get("/review", summary="Questions worth a person's minute")
+    async def review(
+        by: Annotated[
+            Literal["uncertain", "missing", "wrong", "value", "audit"],
+            Query(description="audit: photos drawn at random, for the calibration alarm."),
+        ] = "value",
+        count: Annotated[int, Query(ge=1, le=200)] = 20,
+        label: Annotated[list[str] | None, Query(max_length=100)] = None,
+    ) -> Review:
+        if by == "audit":
+            if label:
+                raise RefusedError(422, "an audit asks about every label; leave out label")
+            asked = await library.run(lambda: library.audit(count))
+        else:
+            reason: Reason = by
+            asked = await library.run(lambda: library.review(reason, count, label))
+        return Review(by=by, questions=asked)
+
+
+async def read_pictures(request: Request, max_files: int) -> list[Upload]:
+    """Return the pictures of a request: the files of a form, or its body."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        try:
+            form = await request.form(max_files=max_files, max_fields=max_files)
+        except MultiPartException as error:
+            raise RefusedError(400, f"the form cannot be read: {one_line(error.message)}") from None
+        try:
+            files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
+            uploads = [Upload(_named(file.filename), await file.read()) for file in files]
+        finally:
+            await form.close()
+    elif IMAGE_TYPE.fullmatch(kind):
+        uploads = [Upload("picture", await request.body())]
+    else:
+        raise RefusedError(
+            415, "send pictures as multipart/form-data, or one as the body with its image/ type"
+        )
+    if not uploads:
+        raise RefusedError(422, "there is no file in this form; name its part 'file'")
+    return uploads
+
+
+async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
+    """Return the answer; if the client leaves before, the work is given up."""
+    doing = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise RefusedError(408, "the client has gone")
+        return doing.result()
+    finally:
+        doing.cancel()
+        leaving.cancel()
+
+
+async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def require_json(request: Request) -> None:
+    """Refuse a body of another type than JSON, which another site's form could send."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RefusedError(415, "send application/json")
+
+
+def _named(name: str | None) -> str:
+    """Return a client's file name as harmless text; it is shown and used for nothing else."""
+    return one_line((name or "picture").replace("\\", "/").rpartition("/")[2])[:NAME_LENGTH]
+
+
+def _scores(service: Service, tagged: Tagged) -> list[dict[str, float | str]]:
+    if tagged.error is not None:
+        raise DataError(tagged.error)
+    return [
+        {"label": one.label, "score": one.probability}
+        for one in service.picture_answer(tagged).labels
+    ]
+
+
+def _svg(chart: str) -> str:
+    return chart.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

@@ -1,0 +1,238 @@
+"""The application: routes, errors as problems, measured requests, the page; and the server."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from labelwise import __version__
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.web.api import make_api
+from labelwise.web.batching import BusyError
+from labelwise.web.inference_protocol import make_inference_protocol
+from labelwise.web.library import PhotoNotFoundError
+from labelwise.web.models import Health
+from labelwise.web.monitoring import Monitor
+from labelwise.web.page import add_page
+from labelwise.web.security import MISTAKE, Guard, RefusedError, problem
+from labelwise.web.service import Service
+from labelwise.web.settings import ServeSettings
+
+__all__ = ["create_app", "serve"]
+
+CONNECTIONS = 512
+BACKLOG = 128
+
+
+def create_app(
+    run: Path,
+    index: Path | None = None,
+    settings: ServeSettings | None = None,
+    *,
+    device: str = "cpu",
+) -> ASGIApp:
+    """Return the application that serves a run, and an index where one is given."""
+    settings = settings or ServeSettings()
+    service = Service(run, index, settings, device)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    app = FastAPI(
+        title="labelwise",
+        version=__version__,
+        summary="Labels of pictures with probabilities that mean what they say.",
+        docs_url=None,  # its scripts come from a CDN
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_errors(app, service.monitor)
+    _add_health(app, service)
+    app.include_router(make_api(service))
+    app.include_router(make_inference_protocol(service))
+    add_page(app)
+    return Guard(_Measured(app, service.monitor), settings)
+
+
+def _add_errors(app: FastAPI, monitor: Monitor) -> None:
+    async def refused(_: Request, error: Exception) -> Response:
+        if not isinstance(error, RefusedError):
+            raise error
+        return problem(error.status, error.detail, error.headers)
+
+    async def busy(_: Request, error: Exception) -> Response:
+        monitor.busy.inc()
+        seconds = error.seconds if isinstance(error, BusyError) else 1
+        return problem(429, str(error), {"retry-after": str(seconds)})
+
+    async def not_found(_: Request, error: Exception) -> Response:
+        return problem(404, str(error))
+
+    async def unusable(_: Request, error: Exception) -> Response:
+        return problem(422, str(error))
+
+    async def not_http(_: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        words = error.detail or HTTPStatus(error.status_code).phrase
+        return problem(error.status_code, words, error.headers)
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return problem(422, f"{where}: {first['msg']}")
+
+    async def mistaken(_: Request, error: Exception) -> Response:
+        return problem(500, MISTAKE)
+
+    handlers: dict[Any, Callable[[Request, Exception], Any]] = {
+        RefusedError: refused,
+        BusyError: busy,
+        PhotoNotFoundError: not_found,
+        LabelwiseError: unusable,
+        HTTPException: not_http,
+        RequestValidationError: invalid,
+        Exception: mistaken,  # and the guard writes it to the log
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get("/health/live", tags=["health"])
+    async def live() -> Health:
+        return Health(status="live")
+
+    @app.get("/health/ready", tags=["health"])
+    async def ready() -> Health:
+        if not service.is_ready:
+            raise RefusedError(503, "the server is starting or stopping")
+        return Health(status="ready")
+
+    @app.get("/metrics", tags=["health"], response_class=Response)
+    async def metrics() -> Response:
+        await service.trust_view()  # what alarms and shares are now
+        return Response(generate_latest(service.monitor.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Measured:
+    """Times every request by its route, not by its path, which may hold any id."""
+
+    def __init__(self, app: ASGIApp, monitor: Monitor) -> None:
+        self.app, self.monitor = app, monitor
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self.monitor.requests.labels(method, route, str(status)).observe(
+                time.perf_counter() - began
+            )
+
+
+METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
+
+
+def patient_protocol(seconds: float) -> type[H11Protocol]:
+    """Return the HTTP protocol that closes connections whose first request does not come."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self._close_if_silent)
+
+        def _close_if_silent(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
+
+    return Protocol
+
+
+def serve(
+    app: ASGIApp, settings: ServeSettings, *, started: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serve until interrupted; ``started`` is told the address once requests are taken."""
+    listener = _listener(settings)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{listener.getsockname()[1]}/"
+    config = uvicorn.Config(
+        app,
+        http=patient_protocol(settings.idle_seconds),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=True,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=int(max(1, settings.idle_seconds)),
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    server = _Server(config, lambda: started(address))
+    with listener:
+        server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells when requests are taken."""
+
+    def __init__(self, config: uvicorn.Config, when_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.when_started = when_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self.when_started()
+
+
+def _listener(settings: ServeSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
+            "another program may have the port, choose one with --port"
+        ) from None
+    listener.listen(BACKLOG)
+    return listener

@@ -1,0 +1,249 @@
+"""Processes that open pictures, so that a harmful one can only hurt a process made for that.
+
+    server --socket--> decoder: "pixels of these bytes" --> uint8 (size, size, 3), or a sentence
+
+Decoders are forked from a process that was itself forked before the server had threads or open
+connections, and does nothing else: a new one starts in milliseconds, without importing anything.
+Each has limits on memory and processor time, opens no file, writes none, and is killed when it
+does not answer in time; the picture it worked on is then refused and the next one gets a new
+decoder. How bytes become a picture is decided in :mod:`labelwise.data`, here as everywhere.
+"""
+
+import os
+import signal
+import socket
+import struct
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
+from queue import LifoQueue
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelwise.backbones import Transform
+from labelwise.data import BytesImages
+from labelwise.data.decode import decode
+from labelwise.errors import ImageError
+
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["Decoders", "small_picture"]
+
+Pixels = NDArray[np.uint8]
+Task = Literal["pixels", "thumbnail"]
+
+HEADER = struct.Struct("!BIQ")  # task or status, a number, bytes that follow
+TASKS: tuple[Task, ...] = ("pixels", "thumbnail")
+GOOD, BAD = 0, 1
+
+
+class Decoders:
+    """Opens pictures in processes of their own, or in this one where ``count`` is 0."""
+
+    def __init__(self, transform: Transform, count: int, *, seconds: float, memory: int) -> None:
+        self.transform, self.count = transform, count
+        self.seconds, self.memory = seconds, memory
+        self._idle: LifoQueue[_Decoder] = LifoQueue()
+        self._parent: socket.socket | None = None
+        if count and sys.platform == "linux":
+            self._parent = self._fork_parent()
+            for _ in range(count):
+                self._idle.put(self._start())
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._parent is not None:
+            self._parent.close()
+            while not self._idle.empty():
+                self._idle.get().connection.close()
+            self._parent = None
+
+    def pixels(self, blob: bytes, name: str) -> Pixels:
+        """Return the model's input (size, size, 3) of an encoded picture, or raise ImageError."""
+        if self._parent is None:
+            return _pixels(self.transform, blob, name)
+        found = self._ask("pixels", 0, blob, name)
+        side = self.transform.size
+        return np.frombuffer(found, np.uint8).reshape(side, side, 3)
+
+    def thumbnail(self, blob: bytes, name: str, side: int) -> bytes:
+        """Return a JPEG of at most ``side`` pixels with nothing but the picture in it."""
+        if self._parent is None:
+            return small_picture(blob, name, side)
+        return self._ask("thumbnail", side, blob, name)
+
+    def _ask(self, task: Task, number: int, blob: bytes, name: str) -> bytes:
+        decoder = self._idle.get()
+        try:
+            status, answer = decoder.ask(task, number, blob, self.seconds)
+        except (OSError, EOFError):
+            decoder.kill()
+            self._idle.put(self._start())
+            raise ImageError(
+                f"{name}: the picture took more than {self.seconds:g} seconds or "
+                f"{self.memory >> 20:,} MiB to open, and was given up"
+            ) from None
+        except BaseException:
+            decoder.kill()
+            self._idle.put(self._start())
+            raise
+        self._idle.put(decoder)
+        if status == BAD:
+            raise ImageError(f"{name}: {answer.decode()}")
+        return answer
+
+    # Starting processes
+
+    def _start(self) -> "_Decoder":
+        if self._parent is None:
+            raise ImageError("the server is shutting down")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._parent, [b"f"], [theirs.fileno()])
+        (pid,) = struct.unpack("!Q", _received(ours, 8))
+        return _Decoder(ours, pid)
+
+    def _fork_parent(self) -> socket.socket:
+        """Fork the process that forks decoders; it ends when this one does."""
+        ours, theirs = socket.socketpair()
+        with warnings.catch_warnings():
+            # Python warns of threads that hold locks; the child takes none of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            _run_alone(partial(self._serve_forks, theirs))
+        theirs.close()
+        return ours
+
+    def _serve_forks(self, requests: socket.socket) -> None:
+        _keep_only(requests.fileno())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps
+        _load_all_formats()
+        while True:
+            message, handles, _, _ = socket.recv_fds(requests, 1, 1)
+            if not message:
+                return
+            if os.fork() == 0:
+                requests.close()
+                connection = socket.socket(fileno=handles[0])
+                _run_alone(partial(self._serve_pictures, connection))
+            os.close(handles[0])
+
+    def _serve_pictures(self, connection: socket.socket) -> None:
+        _limit_memory(self.memory)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        most = connection.fileno() + 1  # no file can be opened beside the connection
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        connection.sendall(struct.pack("!Q", os.getpid()))
+        while True:
+            task, number, size = HEADER.unpack(_received(connection, HEADER.size))
+            blob = _received(connection, size)
+            _limit_time(self.seconds)
+            try:
+                status, answer = GOOD, self._done(TASKS[task], number, blob)
+            except ImageError as error:
+                status, answer = BAD, str(error).removeprefix("\0: ").encode()
+            except MemoryError:
+                status, answer = BAD, b"the picture needs too much memory"
+            except Exception as error:
+                status, answer = BAD, f"the picture cannot be used ({error})".encode()
+            connection.sendall(HEADER.pack(status, 0, len(answer)) + answer)
+
+    def _done(self, task: Task, number: int, blob: bytes) -> bytes:
+        if task == "thumbnail":
+            return small_picture(blob, "\0", number)
+        return _pixels(self.transform, blob, "\0").tobytes()
+
+
+class _Decoder:
+    """One process, seen from the server."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection, self.pid = connection, pid
+
+    def ask(self, task: Task, number: int, blob: bytes, seconds: float) -> tuple[int, bytes]:
+        self.connection.settimeout(seconds)
+        self.connection.sendall(HEADER.pack(TASKS.index(task), number, len(blob)))
+        self.connection.sendall(blob)
+        status, _, size = HEADER.unpack(_received(self.connection, HEADER.size))
+        return status, _received(self.connection, size)
+
+    def kill(self) -> None:
+        # It has not been reaped while its end of the socket is open, so the number is its own.
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.connection.close()
+
+
+def small_picture(blob: bytes, name: str, side: int) -> bytes:
+    """Return a JPEG of at most ``side`` pixels; no metadata of the file is in it."""
+    image = decode(blob, name, side)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    buffer = BytesIO()
+    Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=82)
+    return buffer.getvalue()
+
+
+def _load_all_formats() -> None:
+    """Open a picture of each common kind, so that decoders find all code loaded."""
+    for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP"):
+        buffer = BytesIO()
+        Image.new("RGB", (8, 8)).save(buffer, kind)
+        small_picture(buffer.getvalue(), kind, 4)
+
+
+def _pixels(transform: Transform, blob: bytes, name: str) -> Pixels:
+    image = BytesImages([blob], [name]).read(0, transform.at_least)
+    return np.array(transform.resize(image))
+
+
+def _run_alone(work: Callable[[], None]) -> None:
+    """Run what a forked process is for, and end it without anything of the server's exit."""
+    try:
+        work()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _keep_only(handle: int) -> None:
+    """Close every open file but one and the standard ones."""
+    last = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, handle)
+    os.closerange(handle + 1, min(last, 1 << 16))
+
+
+def _limit_memory(size: int) -> None:
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    limit = pages * resource.getpagesize() + size
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _limit_time(seconds: float) -> None:
+    """Let the system end this process ``seconds`` of processor time from now."""
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, hard))
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    """Return exactly ``size`` bytes; the other end may have gone."""
+    parts = bytearray(size)
+    view, done = memoryview(parts), 0
+    while done < size:
+        count = connection.recv_into(view[done:])
+        if not count:
+            raise EOFError
+        done += count
+    return bytes(parts)

@@ -1,0 +1,379 @@
+"""The photos of an index as the page sees them: by id, never by path.
+
+A photo's id is the hash of its content. What is shown of it is read from a file of the index,
+checked to lie below its root and to have that very content, and drawn anew, so that no id leads
+to anything but a photo that was indexed. All work on the index is done by one thread.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelwise.data.images import read_image_file
+from labelwise.decide import Check, Promise, check_promise
+from labelwise.errors import CheckpointError, DataError, ImageError
+from labelwise.predictor import ModelSpec
+from labelwise.retrieval import Query, complete
+from labelwise.search import Index, questions
+from labelwise.search.answering import Sort, answer, nearest_photos
+from labelwise.search.review import Reason
+from labelwise.search.store import Correction, Fact
+from labelwise.web.batching import BusyError
+from labelwise.web.models import (
+    CorrectionsIn,
+    PhotoLabel,
+    PhotoView,
+    QuestionView,
+    Said,
+    SearchAnswer,
+    SearchHit,
+    SimilarView,
+    State,
+)
+from labelwise.web.monitoring import (
+    Alarm,
+    LabelShare,
+    audit_order,
+    calibration_alarm,
+    estimate_share,
+)
+
+__all__ = ["SIDES", "Library", "PhotoNotFoundError"]
+
+T = TypeVar("T")
+
+SIDES = (160, 320, 640, 1280)
+KEPT_BYTES = 64 << 20
+WAITING = 64
+OPEN_AUDITS = 256  # per label, that an answer may be given to
+
+Thumbnail = Callable[[bytes, str, int], bytes]
+
+
+class PhotoNotFoundError(DataError):
+    """There is no such photo, or its file is not what it was."""
+
+
+class Library:
+    """An index behind one thread."""
+
+    def __init__(self, folder: Path, spec: ModelSpec, thumbnail: Thumbnail) -> None:
+        self.index = Index(folder)
+        if self.index.spec.weights_sha256 != spec.weights_sha256:
+            raise CheckpointError(
+                f"{folder} was made with other weights than this run has; serve the run it was "
+                "made with, or index again with --rebuild"
+            )
+        self.draw = thumbnail
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
+        self._waiting = 0
+        self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._kept_size = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do something with the index, after what was asked before; BusyError if that is much."""
+        if self._waiting >= WAITING:
+            raise BusyError(1)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.index.store.close()
+
+    # Photos
+
+    def row(self, photo: str) -> int:
+        """Return the row of an id."""
+        rows = self.index.store.rows_by_hash([bytes.fromhex(photo)])
+        if not rows:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return next(iter(rows.values()))
+
+    def photo(self, photo: str) -> PhotoView:
+        """Return a photo with all its labels."""
+        row = self.row(photo)
+        content = self.index.store.contents_of([row])[row]
+        paths = self.index.store.paths_of([row])[row]
+        at = np.array([row])
+        probs = np.exp(self.index.log_probs(at))[0]
+        chosen = self.index.sets(at)[0]
+        said = {one.label: one.state for one in self.index.store.corrections(row=row)}
+        labels = [
+            PhotoLabel(
+                label=self.index.space.names[k],
+                probability=_share(probs[k]),
+                decided=bool(chosen[k]),
+                said=_told(said.get(self.index.space.names[k])),
+            )
+            for k in np.argsort(-probs, kind="stable").tolist()
+        ]
+        return PhotoView(
+            id=photo,
+            name=_name(paths),
+            taken=content.taken,
+            width=content.width,
+            height=content.height,
+            copies=max(0, len(paths) - 1),
+            none=not chosen.any(),
+            labels=labels,
+        )
+
+    def content(self, photo: str) -> tuple[bytes, str]:
+        """Return the bytes of a photo from a file that still has them, and its name."""
+        row = self.row(photo)
+        roots = [os.path.realpath(root) for root in self.index.store.roots().values()]
+        for path in self.index.store.paths_of([row])[row]:
+            real = os.path.realpath(path)
+            if not any(os.path.commonpath([real, root]) == root for root in roots):
+                continue
+            try:
+                blob = read_image_file(Path(real), os.path.basename(path))
+            except ImageError:
+                continue
+            if hashlib.sha256(blob).hexdigest() == photo:
+                return blob, os.path.basename(path)
+        raise PhotoNotFoundError("the photo's file is gone or has changed; index the folder again")
+
+    async def thumbnail(self, photo: str, side: int) -> bytes:
+        """Return a small JPEG of a photo, drawn anew."""
+        key = (photo, side)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        blob, name = await self.run(lambda: self.content(photo))
+        loop = asyncio.get_running_loop()
+        drawn = await loop.run_in_executor(None, self.draw, blob, name, side)
+        if key not in self._kept:
+            self._kept[key] = drawn
+            self._kept_size += len(drawn)
+        while self._kept_size > KEPT_BYTES:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_size -= len(dropped)
+        return drawn
+
+    def similar(self, photo: str, count: int) -> list[SimilarView]:
+        """Return the photos that look most like one."""
+        _, near = nearest_photos(self.index, self.row(photo), count)
+        ids = self._ids([hit.row for hit in near])
+        return [
+            SimilarView(id=ids[hit.row], name=_name(hit.paths), likeness=hit.probability)
+            for hit in near
+        ]
+
+    def _ids(self, rows: Sequence[int]) -> dict[int, str]:
+        found = self.index.store.contents_of(rows)
+        return {row: content.hash.hex() for row, content in found.items()}
+
+    # Queries
+
+    def search(
+        self,
+        text: str,
+        top: int,
+        start: int,
+        at_least: float,
+        wrong_at_most: float | None,
+        sort: Sort,
+    ) -> SearchAnswer:
+        """Return one page of the answer to a query."""
+        query = Query.parse(text, self.index.space)
+        found = answer(
+            self.index,
+            query,
+            top=start + top + 1,
+            at_least=at_least,
+            wrong_at_most=wrong_at_most,
+            sort=sort,
+        )
+        shown = found.hits[start : start + top]
+        ids = self._ids([hit.row for hit in shown])
+        promise = found.promise.promise if found.promise is not None else None
+        return SearchAnswer(
+            query=found.query,
+            hits=[
+                SearchHit(
+                    id=ids[hit.row],
+                    name=_name(hit.paths),
+                    probability=_share(hit.probability),
+                    reasons=hit.reasons,
+                    taken=hit.taken,
+                    width=hit.width,
+                    height=hit.height,
+                    copies=max(0, len(hit.paths) - 1),
+                )
+                for hit in shown
+            ],
+            photos=found.photos,
+            expected=found.expected,
+            low=found.low,
+            high=found.high,
+            above=found.above,
+            promise=None if promise is None else str(promise),
+            cursor=str(start + top) if len(found.hits) > start + top else None,
+        )
+
+    def completions(self, text: str) -> list[str]:
+        """Return how an unfinished query may go on."""
+        return complete(text, self.index.space)[:20]
+
+    # Corrections
+
+    def correct(self, photo: str, said: CorrectionsIn) -> PhotoView:
+        """Note what a person says; return the photo as it is now, and what undoes it."""
+        row = self.row(photo)
+        before = {one.label: one for one in self.index.store.corrections(row=row)}
+        sources: dict[str, dict[str, State]] = {}
+        for label, state in said.labels.items():
+            column = self.index.space.column(label)
+            known = before.get(label)
+            audited = known is not None and known.source == "audit"
+            if said.source == "audit" and not audited and row not in self._drawn(column):
+                raise DataError(
+                    f"this photo was not drawn to be audited for {label!r}; "
+                    "correct it as any other photo"
+                )
+            # Whoever changes an audited answer improves it; the photo stays in the sample.
+            source = "audit" if audited or said.source == "audit" else "correction"
+            sources.setdefault(source, {})[label] = state
+        for source, states in sources.items():
+            self.index.correct(row, {**states}, who=said.who or "page", source=source)
+        view = self.photo(photo)
+        states = {
+            label: before[label].state if label in before else "withdrawn" for label in said.labels
+        }
+        return view.model_copy(update={"before": states})
+
+    def review(self, by: Reason, count: int, labels: Sequence[str] | None) -> list[QuestionView]:
+        """Return the questions most worth asking."""
+        asked = questions(self.index, by, count, labels)
+        return self._views([(q.row, q.label, q.probability, q.given) for q in asked], audit=False)
+
+    def audit(self, count: int) -> list[QuestionView]:
+        """Return questions about photos drawn at random, the least audited labels first."""
+        queues = {k: self._drawn(k) for k in range(len(self.index.space))}
+        done = {k: len(self._audited(k)) for k in queues}
+        places = dict.fromkeys(queues, 0)
+        asked: list[tuple[int, str, float, bool]] = []
+        while len(asked) < count:
+            open_labels = [k for k in queues if places[k] < len(queues[k])]
+            if not open_labels:
+                break
+            k = min(open_labels, key=lambda k: (done[k] + places[k], k))
+            row = queues[k][places[k]]
+            places[k] += 1
+            probs = self.model_probs(np.array([row]))[0]
+            given = bool(np.array(self.index.spec.made_rule(probs[None]))[0, k])
+            asked.append((row, self.index.space.names[k], float(probs[k]), given))
+        return self._views(asked, audit=True)
+
+    def _views(
+        self, asked: Sequence[tuple[int, str, float, bool]], *, audit: bool
+    ) -> list[QuestionView]:
+        rows = [row for row, *_ in asked]
+        ids, paths = self._ids(rows), self.index.store.paths_of(rows)
+        return [
+            QuestionView(
+                id=ids[row],
+                name=_name(paths[row]),
+                label=label,
+                probability=_share(probability),
+                given=given,
+                source="audit" if audit else "correction",
+            )
+            for row, label, probability, given in asked
+        ]
+
+    # Is the model still right?
+
+    def _audited(self, column: int) -> list[Correction]:
+        said = self.index.store.corrections(self.index.space.names[column])
+        return [one for one in said if one.source == "audit"]
+
+    def _drawn(self, column: int) -> list[int]:
+        """Return the next photos to be audited for a label, in the order drawn for it."""
+        alive = np.ones(len(self.index), np.bool_)
+        alive[self.index.store.dead_rows()] = False
+        alive[[one.row for one in self._audited(column)]] = False
+        rows = np.flatnonzero(alive)
+        order = audit_order(self.index.space.names[column], rows)
+        few = min(OPEN_AUDITS, len(rows))
+        first = np.argpartition(order, few - 1)[:few] if few else np.empty(0, np.int64)
+        chosen: list[int] = rows[first[np.argsort(order[first])]].tolist()
+        return chosen
+
+    @torch.no_grad()
+    def model_probs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the model's own probabilities (n, K), before any correction."""
+        columns = [self.index.store.column(k)[rows] for k in range(len(self.index.space))]
+        logits = torch.from_numpy(np.stack(columns, axis=1)).double()
+        probs: NDArray[np.float64] = self.index.link(logits).numpy()
+        return probs
+
+    def alarms(self) -> list[Alarm]:
+        """Return the calibration alarm of every label, from audited photos alone."""
+        alarms = []
+        for column, name in enumerate(self.index.space.names):
+            told = [one for one in self._audited(column) if one.state in ("present", "absent")]
+            rows = np.array([one.row for one in told], np.int64)
+            probs = self.model_probs(rows)[:, column]
+            truth = [one.state == "present" for one in told]
+            alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
+        return alarms
+
+    def shares(self, before: Sequence[float]) -> list[LabelShare]:
+        """Return the share of every label among at most 4,096 photos of the library."""
+        alive = np.ones(len(self.index), np.bool_)
+        alive[self.index.store.dead_rows()] = False
+        rows = np.flatnonzero(alive)
+        if not len(rows):
+            return []
+        order = np.argsort(audit_order("", rows))[:4096]
+        probs = self.model_probs(np.sort(rows[order]))
+        return [
+            estimate_share(name, probs[:, column], before[column])
+            for column, name in enumerate(self.index.space.names)
+        ]
+
+    def check(self, promises: Sequence[Promise]) -> list[Check]:
+        """Return whether photos whose every label a person has told keep promises."""
+        said = [one for one in self.index.store.corrections() if one.state != "unknown"]
+        places = {row: at for at, row in enumerate(sorted({one.row for one in said}))}
+        labels = np.zeros((len(places), len(self.index.space)), np.float32)
+        told = np.zeros(labels.shape, np.bool_)
+        for one in said:
+            at = places[one.row], self.index.space.column(one.label)
+            labels[at], told[at] = one.state == "present", True
+        whole = told.all(axis=1)
+        rows = np.array(list(places), np.int64)[whole]
+        sets = np.array(self.index.spec.made_rule(self.model_probs(rows)), np.bool_)
+        names = self.index.space.names
+        return [check_promise(one, sets, labels[whole], names=names) for one in promises]
+
+
+def _name(paths: Sequence[str]) -> str:
+    """Return what a photo is called: the last part of its first path, as printable text."""
+    if not paths:
+        return "(no file)"
+    return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
+
+
+def _share(value: float) -> float:
+    return min(1.0, max(0.0, float(value)))
+
+
+def _told(state: Fact | None) -> Said | None:
+    return None if state == "withdrawn" else state

@@ -1,0 +1,256 @@
+"""What the API says, as types: they make the answers, and the description at /openapi.json."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "AlarmView",
+    "BinView",
+    "CorrectionsIn",
+    "Health",
+    "LabelAnswer",
+    "LabelView",
+    "ModelView",
+    "PhotoLabel",
+    "PhotoView",
+    "PictureAnswer",
+    "Predicted",
+    "ProblemDetails",
+    "PromiseView",
+    "QuestionView",
+    "Review",
+    "Said",
+    "SearchAnswer",
+    "SearchHit",
+    "SessionIn",
+    "ShareView",
+    "SimilarView",
+    "State",
+    "TrustView",
+]
+
+State = Literal["present", "absent", "unknown", "withdrawn"]
+Said = Literal["present", "absent", "unknown"]
+Probability = Annotated[float, Field(ge=0, le=1)]
+PhotoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class ProblemDetails(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+class Health(BaseModel):
+    """Whether the server is there."""
+
+    status: Literal["live", "ready"]
+
+
+class SessionIn(BaseModel):
+    """The token, exchanged for a cookie."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: Annotated[str, Field(max_length=512)]
+
+
+class ModelView(BaseModel):
+    """Which model answers, how it is calibrated and how it decides."""
+
+    name: str
+    method: str
+    backbone: str
+    labels: int
+    weights: str
+    calibration: str
+    rule: str
+    version: str
+    photos: int | None = None
+    held_out: str | None = None
+
+
+class LabelAnswer(BaseModel):
+    """One label of a picture."""
+
+    label: str
+    probability: Probability
+    threshold: float | None
+    decided: bool
+
+
+class PictureAnswer(BaseModel):
+    """What is said of one picture, the most probable label first; or why nothing is."""
+
+    name: str
+    labels: list[LabelAnswer] = []
+    decided: list[str] = []
+    none: bool | None = None
+    error: str | None = None
+
+
+class Predicted(BaseModel):
+    """The answers for the pictures of a request, in their order."""
+
+    model: str
+    calibration: str
+    rule: str
+    results: list[PictureAnswer]
+
+
+class BinView(BaseModel):
+    """Held-out photos whose probability lay in (low, high]."""
+
+    low: float
+    high: float
+    photos: int
+    carried: int
+    share_low: float
+    share_high: float
+    sentence: str
+
+
+class LabelView(BaseModel):
+    """A label: its threshold, and what its probabilities were worth on held-out photos."""
+
+    label: str
+    threshold: float | None
+    photos: int
+    carried: int
+    ece: float | None
+    bins: list[BinView]
+
+
+class PromiseView(BaseModel):
+    """What was promised when the model was made, and whether reviewed photos bear it out."""
+
+    text: str
+    what: str
+    level: float
+    confidence: float
+    photos: int
+    made: str
+    verdict: Literal["kept", "broken", "cannot tell"]
+    checked: str
+
+
+class AlarmView(BaseModel):
+    """The calibration alarm of one label."""
+
+    label: str
+    audited: int
+    present: int
+    expected: float
+    evidence: float
+    threshold: float
+    raised: bool
+
+
+class ShareView(BaseModel):
+    """The share of a label when the model was made, and now."""
+
+    label: str
+    source: Literal["recent pictures", "library"]
+    before: float
+    now: float
+    low: float
+    high: float
+    photos: int
+    moved: bool
+
+
+class TrustView(BaseModel):
+    """What speaks for and against trusting the model today."""
+
+    alarms: list[AlarmView]
+    shares: list[ShareView]
+    promises: list[PromiseView]
+    notes: list[str]
+
+
+class SearchHit(BaseModel):
+    """A photo that answers a query."""
+
+    id: PhotoId
+    name: str
+    probability: Probability
+    reasons: dict[str, float]
+    taken: str | None
+    width: int | None
+    height: int | None
+    copies: int
+
+
+class SearchAnswer(BaseModel):
+    """The best photos, and what is expected of all photos."""
+
+    query: str
+    hits: list[SearchHit]
+    photos: int
+    expected: float
+    low: float
+    high: float
+    above: int | None
+    promise: str | None
+    cursor: str | None
+
+
+class PhotoLabel(BaseModel):
+    """One label of a photo, and what a person said of it."""
+
+    label: str
+    probability: Probability
+    decided: bool
+    said: Said | None
+
+
+class PhotoView(BaseModel):
+    """A photo of the library with all its labels, the most probable first."""
+
+    id: PhotoId
+    name: str
+    taken: str | None
+    width: int | None
+    height: int | None
+    copies: int
+    none: bool
+    labels: list[PhotoLabel]
+    before: dict[str, State] | None = None
+
+
+class CorrectionsIn(BaseModel):
+    """What a person says of labels; ``withdrawn`` takes back what was said."""
+
+    model_config = ConfigDict(extra="forbid")
+    labels: Annotated[dict[str, State], Field(min_length=1, max_length=10_000)]
+    source: Literal["correction", "audit"] = "correction"
+    who: Annotated[str, Field(max_length=100)] = "page"
+
+
+class SimilarView(BaseModel):
+    """A photo that looks like another one."""
+
+    id: PhotoId
+    name: str
+    likeness: float
+
+
+class QuestionView(BaseModel):
+    """Does a photo carry a label?"""
+
+    id: PhotoId
+    name: str
+    label: str
+    probability: Probability
+    given: bool
+    source: Literal["correction", "audit"]
+
+
+class Review(BaseModel):
+    """Questions worth a person's minute, the best first."""
+
+    by: str
+    questions: list[QuestionView]

@@ -1,0 +1,360 @@
+"""What the server knows and does: the model, how far to trust it, and the photos of an index."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from labelwise import __version__
+from labelwise.data import ArrayImages, PictureImages
+from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK
+from labelwise.predictions import Predictions
+from labelwise.runs import RunFolder
+from labelwise.scoring import require_probabilities, score
+from labelwise.web.batching import Batcher, Pixels, Tagged, Upload
+from labelwise.web.decoding import Decoders
+from labelwise.web.library import Library
+from labelwise.web.models import (
+    AlarmView,
+    BinView,
+    LabelAnswer,
+    LabelView,
+    ModelView,
+    PictureAnswer,
+    PromiseView,
+    ShareView,
+    TrustView,
+)
+from labelwise.web.monitoring import LabelShare, Monitor
+from labelwise.web.reliability import LabelTrust, label_trust
+from labelwise.web.settings import ServeSettings
+
+__all__ = ["Service", "rule_in_words"]
+
+CHECKABLE = ("recall", "precision", "f", "tags")
+
+
+class Service:
+    """A model that answers, with what is known of its answers' worth."""
+
+    def __init__(
+        self,
+        run: Path,
+        index: Path | None,
+        settings: ServeSettings,
+        device: str = "cpu",
+    ) -> None:
+        folder = RunFolder(run)
+        self.spec, self.settings = folder.spec, settings
+        # Decoders are forked before anything here has threads.
+        self.decoders = Decoders(
+            self.spec.transform,
+            settings.decode_processes,
+            seconds=settings.decode_seconds,
+            memory=settings.decode_memory,
+        )
+        try:
+            self.predictor = folder.model(device)
+            self.link = require_probabilities(self.predictor)
+            self.name = folder.path.resolve().name
+            self.library = (
+                None if index is None else Library(index, self.spec, self.decoders.thumbnail)
+            )
+            self.held_out = _held_out(folder)
+        except BaseException:
+            self.decoders.close()
+            raise
+        self.names = self.spec.space.names
+        self.weights = self.spec.weights_sha256[:12]
+        self.calibration = _digest(self.spec.link)
+        self.rule = rule_in_words(self.spec.made_rule)
+        self.monitor = Monitor(self.names, __version__, f"{self.weights}-{self.calibration}")
+        self._batcher: Batcher | None = None
+
+    async def start(self) -> None:
+        """Begin to take pictures."""
+        self._batcher = Batcher(
+            self.open_picture,
+            self.forward,
+            max_batch=self.settings.max_batch,
+            max_wait=self.settings.max_wait,
+            max_queue=self.settings.max_queue,
+            openers=max(1, self.settings.decode_processes),
+            watcher=self.monitor,
+        )
+        await self._batcher.start()
+
+    async def stop(self) -> None:
+        """Let go of everything."""
+        if self._batcher is not None:
+            await self._batcher.stop()
+            self._batcher = None
+        if self.library is not None:
+            self.library.close()
+        self.decoders.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether pictures are taken."""
+        return self._batcher is not None
+
+    # Tagging
+
+    def open_picture(self, upload: Upload) -> Pixels:
+        """Return the model's input of a picture, or raise ImageError."""
+        if isinstance(upload.content, bytes):
+            return self.decoders.pixels(upload.content, upload.name)
+        picture = PictureImages([upload.content]).read(0)
+        return np.array(self.spec.transform.resize(picture))
+
+    def forward(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
+        """Return what the model says of pixels (n, size, size, 3)."""
+        tagged: list[Tagged] = []
+        for part in score(self.predictor, ArrayImages(pixels), batch_size=len(pixels)):
+            said = {
+                row: Tagged(names[row], logits, probs, chosen)
+                for row, logits, probs, chosen in zip(
+                    part.rows.tolist(),
+                    part.logits.numpy(),
+                    part.probs.numpy(),
+                    part.sets.numpy(),
+                    strict=True,
+                )
+            }
+            for failure in part.failures:
+                reason = failure.reason.partition(": ")[2]
+                said[failure.row] = Tagged(
+                    names[failure.row], error=f"{names[failure.row]}: {reason}"
+                )
+            tagged += [said[row] for row in sorted(said)]
+        return tagged
+
+    async def tag(self, uploads: Sequence[Upload]) -> list[Tagged]:
+        """Return the answers for the pictures of one request, or raise BusyError."""
+        if self._batcher is None:
+            raise RuntimeError("the server has not started")
+        answers = await self._batcher.tag(uploads)
+        for one in answers:
+            if one.probs is None or one.chosen is None:
+                self.monitor.failures.inc()
+            else:
+                self.monitor.answered(one.probs, one.chosen)
+        return answers
+
+    def picture_answer(self, tagged: Tagged) -> PictureAnswer:
+        """Return an answer as the API gives it."""
+        if tagged.probs is None or tagged.chosen is None:
+            return PictureAnswer(name=tagged.name, error=tagged.error)
+        order = np.argsort(-tagged.probs, kind="stable").tolist()
+        labels = [
+            LabelAnswer(
+                label=self.names[k],
+                probability=min(1.0, max(0.0, float(tagged.probs[k]))),
+                threshold=self.thresholds[k],
+                decided=bool(tagged.chosen[k]),
+            )
+            for k in order
+        ]
+        decided = [one.label for one in labels if one.decided]
+        return PictureAnswer(name=tagged.name, labels=labels, decided=decided, none=not decided)
+
+    @cached_property
+    def thresholds(self) -> list[float | None]:
+        """The threshold of each label; None where the rule has none."""
+        rule = self.spec.made_rule
+        if not isinstance(rule, Threshold):
+            return [None] * len(self.names)
+        value = rule.value
+        return [
+            float(value[k] if isinstance(value, tuple) else value) for k in range(len(self.names))
+        ]
+
+    # What is known of the model
+
+    def model_view(self) -> ModelView:
+        """Return which model answers."""
+        return ModelView(
+            name=self.name,
+            method=self.spec.method,
+            backbone=self.spec.backbone.name,
+            labels=len(self.names),
+            weights=self.weights,
+            calibration=self.calibration,
+            rule=self.rule,
+            version=__version__,
+            photos=None if self.library is None else len(self.library.index),
+            held_out=None if self.held_out is None else self.held_out.split,
+        )
+
+    @cached_property
+    def trust(self) -> dict[str, LabelTrust]:
+        """The reliability of every label; empty where no held-out photos are kept."""
+        if self.held_out is None:
+            return {}
+        return {one.label: one for one in label_trust(self.held_out, self.link)}
+
+    def label_view(self, label: str) -> LabelView:
+        """Return one label's reliability."""
+        threshold = self.thresholds[self.spec.space.column(label)]
+        trust = self.trust.get(label)
+        if trust is None:
+            return LabelView(
+                label=label, threshold=threshold, photos=0, carried=0, ece=None, bins=[]
+            )
+        split = "" if self.held_out is None else self.held_out.split
+        bins = [
+            BinView(
+                low=one.low,
+                high=one.high,
+                photos=one.photos,
+                carried=one.carried,
+                share_low=one.share_low,
+                share_high=one.share_high,
+                sentence=one.sentence(label, split),
+            )
+            for one in trust.bins
+        ]
+        return LabelView(
+            label=label,
+            threshold=threshold,
+            photos=trust.photos,
+            carried=trust.carried,
+            ece=trust.ece,
+            bins=bins,
+        )
+
+    @cached_property
+    def shares_before(self) -> list[float] | None:
+        """The labels' shares among the held-out photos."""
+        if self.held_out is None:
+            return None
+        labels, observed = self.held_out.labels.double(), self.held_out.observed
+        known = torch.ones_like(labels) if observed is None else observed.double()
+        shares = (labels * known).sum(0) / known.sum(0).clamp(min=1)
+        return [float(share) for share in shares]
+
+    @property
+    def promises(self) -> list[Promise]:
+        """What was promised when the model was made."""
+        return [Promise.from_spec(promise) for promise in self.spec.promises]
+
+    async def promise_views(self) -> list[PromiseView]:
+        """Return every promise, and what photos reviewed since then say of it."""
+        promises = self.promises
+        checkable = [one for one in promises if one.what in CHECKABLE]
+        checks = {}
+        if self.library is not None and checkable:
+            library = self.library
+            found = await library.run(lambda: library.check(checkable))
+            checks = dict(zip(map(id, checkable), found, strict=True))
+        views = []
+        for promise in promises:
+            check = checks.get(id(promise))
+            views.append(
+                PromiseView(
+                    text=str(promise),
+                    what=promise.what,
+                    level=promise.level,
+                    confidence=promise.confidence,
+                    photos=promise.n,
+                    made=promise.made,
+                    verdict="cannot tell" if check is None else check.verdict,
+                    checked="no photo has had all its labels reviewed yet"
+                    if check is None or not check.counted
+                    else str(check),
+                )
+            )
+        return views
+
+    async def trust_view(self) -> TrustView:
+        """Return what speaks for and against trusting the model today."""
+        library, before = self.library, self.shares_before
+        alarms = await library.run(library.alarms) if library is not None else []
+        self.monitor.note_alarms(alarms)
+        shares: list[ShareView] = []
+        if before is not None:
+            shares += [_share(one, "recent pictures") for one in self.monitor.shares(before)]
+            if library is not None:
+                found = await library.run(lambda: library.shares(before))
+                shares += [_share(one, "library") for one in found]
+        return TrustView(
+            alarms=[
+                AlarmView(
+                    label=one.label,
+                    audited=one.audited,
+                    present=one.present,
+                    expected=one.expected,
+                    evidence=one.evidence,
+                    threshold=one.threshold,
+                    raised=one.raised,
+                )
+                for one in alarms
+            ],
+            shares=shares,
+            promises=await self.promise_views(),
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.held_out is None:
+            notes.append(
+                "The folder of this model holds no predictions of held-out photos, so nothing can "
+                "be said of its reliability. Serve a whole run, not only its model."
+            )
+        elif self.held_out.split == "val":
+            notes.append(
+                "Reliability is shown on the validation photos, which the calibration was fitted "
+                "on; on others it is somewhat worse."
+            )
+        if self.library is not None:
+            notes.append(
+                "Alarms rest on photos audited in a random order. What people correct on their own "
+                "is what they happened to see, and says nothing of the whole."
+            )
+        return notes
+
+
+def rule_in_words(rule: Rule) -> str:
+    """Return how a rule decides, in words."""
+    if isinstance(rule, Threshold):
+        if isinstance(rule.value, tuple):
+            return "a label is given from its own threshold on"
+        return f"a label is given from {100 * rule.value:.3g} % on"
+    if isinstance(rule, TopK):
+        return f"the {rule.k} most probable labels are given"
+    if isinstance(rule, ExpectedF):
+        return f"the set with the largest expected F{rule.beta:g} is given"
+    if isinstance(rule, AtMost):
+        return f"at most {rule.k} labels are given; otherwise {rule_in_words(rule.rule)}"
+    return json.dumps(rule.spec())
+
+
+def _share(share: LabelShare, source: str) -> ShareView:
+    return ShareView.model_validate(
+        {
+            "label": share.label,
+            "source": source,
+            "before": share.before,
+            "now": share.now,
+            "low": share.low,
+            "high": share.high,
+            "photos": share.photos,
+            "moved": share.moved,
+        }
+    )
+
+
+def _held_out(folder: RunFolder) -> Predictions | None:
+    """Return the predictions that say most of new photos: those that fitted nothing come first."""
+    split = next((name for name in ("test", "promise", "val") if name in folder.splits), None)
+    return None if split is None else folder.predictions(split)
+
+
+def _digest(spec: object) -> str:
+    text = json.dumps(spec, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

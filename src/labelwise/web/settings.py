@@ -1,0 +1,88 @@
+"""What a server may be told: where it listens, who may ask, and how much it takes on."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from labelwise.errors import SettingsError
+from labelwise.scoring import available_cores
+
+__all__ = ["LOOPBACK", "ServeSettings", "is_loopback"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """The options of ``labelwise serve``; what would not be safe or could not work is refused.
+
+    ``hosts`` are the names beside the loopback ones that the server answers to. Sizes are in
+    bytes, times in seconds; ``rate`` is requests per second and client, 0 for no limit.
+    ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
+    server, where a harmful picture is only held back by the limits on bytes and pixels.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    max_body: int = 32 << 20
+    max_files: int = 64
+    max_batch: int = 32
+    max_wait: float = 0.005
+    max_queue: int = 256
+    rate: float = 200.0
+    request_seconds: float = 60.0
+    idle_seconds: float = 10.0
+    decode_seconds: float = 10.0
+    decode_memory: int = 2 << 30
+    decoders: int | None = None
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host) and self.token is None:
+            raise SettingsError(
+                f"{self.host} can be reached by others, so a token is needed: write one into a "
+                "file and give --token-file FILE, or stay on 127.0.0.1"
+            )
+        if self.token is not None and (
+            len(self.token) < SHORTEST_TOKEN or not self.token.isascii() or " " in self.token
+        ):
+            raise SettingsError(
+                f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits and no "
+                "space; `openssl rand -hex 24` makes one"
+            )
+        if not 0 <= self.port <= 65535:
+            raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
+        least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
+        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise SettingsError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        for name in ("request_seconds", "idle_seconds", "decode_seconds"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.max_files > self.max_queue:
+            raise SettingsError(
+                f"max_queue must hold one request of {self.max_files} files, got {self.max_queue}"
+            )
+
+    @property
+    def decode_processes(self) -> int:
+        """How many processes open pictures, by default one per core."""
+        return available_cores() if self.decoders is None else self.decoders
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the Host header may hold, lower case, without port and brackets."""
+        own = {self.host} if self.host not in ("0.0.0.0", "::") else set()
+        return frozenset(name.lower().strip("[]") for name in {*LOOPBACK, *own, *self.hosts})
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

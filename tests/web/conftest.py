@@ -1,0 +1,55 @@
+"""A small model, a library of small photos, and real servers on the loopback address."""
+
+import pytest
+from search_setup import picture, save_model
+from web_setup import TOKEN, running
+
+from labelwise.progress import Silent
+from labelwise.search import update_index
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """The folder of a model with held-out predictions."""
+    return save_model(tmp_path_factory.mktemp("serve") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    root = tmp_path_factory.mktemp("library")
+    for number in range(24):
+        picture(root / ("", "2023")[number % 2] / f"{number}.png", number)
+    return root
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory, run, photos):
+    """An index that tests only read."""
+    folder = tmp_path_factory.mktemp("index") / "photos.index"
+    update_index(folder, [photos], model=run, watch=Silent())
+    return folder
+
+
+@pytest.fixture
+def own_library(tmp_path, run):
+    """An index of twelve photos that a test may change; its photos lie beside it."""
+    for number in range(12):
+        picture(tmp_path / "photos" / f"{number}.png", 100 + number)
+    folder = tmp_path / "photos.index"
+    update_index(folder, [tmp_path / "photos"], model=run, watch=Silent())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(run, library):
+    """A server with an index, for tests that leave it as it is."""
+    with running(run, library) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def bare(run):
+    """A server without an index that opens pictures in threads, takes little and wants a token."""
+    options = {"decoders": 0, "token": TOKEN, "max_body": 100_000, "max_files": 3}
+    with running(run, **options, idle_seconds=0.5, request_seconds=1.0) as client:
+        yield client

@@ -1,0 +1,271 @@
+"""The API against what the library says of the same pictures, photos and queries."""
+
+import base64
+import io
+import json
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from PIL import Image
+from web_setup import encoded, running
+
+from labelwise.decide import Threshold
+from labelwise.metrics import label_reliability
+from labelwise.predictor import Predictor
+from labelwise.retrieval import Query
+from labelwise.runs import RunFolder
+from labelwise.search import Index, questions
+from labelwise.search.answering import answer
+
+
+@pytest.fixture(scope="module")
+def predictor(run):
+    return Predictor.load(run)
+
+
+def expected(predictor, *contents):
+    return predictor.predict([Image.open(io.BytesIO(content)) for content in contents])
+
+
+def test_pictures_get_the_answers_of_the_model(server, predictor):
+    contents = [encoded(seed=n, size=(30 + n, 40)) for n in range(5)]
+    status, _, body = server.upload(*[(f"{n}.png", c) for n, c in enumerate(contents)])
+    assert status == 200
+    results = json.loads(body)["results"]
+    truth = expected(predictor, *contents)
+    for row, result in enumerate(results):
+        assert result["name"] == f"{row}.png"
+        said = {one["label"]: one for one in result["labels"]}
+        for column, name in enumerate(truth.space.names):
+            assert said[name]["probability"] == pytest.approx(
+                float(truth.probs[row, column]), abs=1e-6
+            )
+            assert said[name]["decided"] == bool(truth.sets[row, column])
+            assert said[name]["threshold"] == 0.5
+        assert result["decided"] == list(truth.labels[row])
+        assert result["none"] == (not truth.labels[row])
+        chances = [one["probability"] for one in result["labels"]]
+        assert chances == sorted(chances, reverse=True)
+
+
+def test_a_raw_body_and_the_words_of_others(server, predictor):
+    content = encoded("JPEG", seed=3)
+    path = "/api/v1/predict?format=hf"
+    status, _, body = server.send("POST", path, content, {"Content-Type": "image/jpeg"})
+    assert status == 200
+    ((first, *_),) = json.loads(body)
+    truth = expected(predictor, content)
+    assert first["score"] == pytest.approx(float(truth.probs.max()), abs=1e-6)
+    assert first["label"] == truth.space.names[int(truth.probs.argmax())]
+
+
+def test_one_bad_picture_does_not_spoil_the_others(server):
+    files = [("a.png", encoded()), ("b.png", b"no picture"), ("c.png", b"")]
+    status, _, body = server.upload(*files)
+    assert status == 200
+    good, bad, empty = json.loads(body)["results"]
+    assert good["error"] is None
+    assert bad["error"] == "b.png: this is not an image file"
+    assert "empty" in empty["error"]
+    assert server.problem(server.upload(files[1]), 422) == "b.png: this is not an image file"
+
+
+def test_reliability_is_counted_on_held_out_photos(server, run):
+    held_out = RunFolder(run).predictions("test")
+    probs = held_out.link(held_out.logits.double()).numpy()
+    truth = held_out.labels.numpy() > 0
+    for column, view in enumerate(server.get("/api/v1/labels")):
+        assert view["label"] == held_out.names[column]
+        for one in view["bins"]:
+            inside = (probs[:, column] > one["low"]) & (probs[:, column] <= one["high"])
+            assert one["photos"] == inside.sum()
+            assert one["carried"] == truth[inside, column].sum()
+            assert one["share_low"] <= one["carried"] / max(one["photos"], 1) <= one["share_high"]
+        some = view["bins"][7]
+        assert some["sentence"] == (
+            f"Of {some['photos']} held-out photos that got 70–80 % for {view['label']}, "
+            f"{some['carried']} carried it."
+        )
+        found = label_reliability(probs, truth.astype(float))
+        assert view["ece"] == pytest.approx(found.ece()[column])
+
+
+def test_model_and_health(server, run):
+    model = server.get("/api/v1/model")
+    spec = RunFolder(run).spec
+    assert model["weights"] == spec.weights_sha256[:12]
+    assert (model["labels"], model["photos"], model["held_out"]) == (4, 24, "test")
+    assert server.get("/health/live") == {"status": "live"}
+    assert server.get("/health/ready") == {"status": "ready"}
+    assert server.get("/api/v1/promises") == []
+    paths = server.get("/openapi.json")["paths"]
+    assert "/api/v1/predict" in paths
+    assert "/api/v1/photos/{photo}/labels" in paths
+
+
+def test_without_an_index_there_is_tagging_only(bare):
+    from web_setup import TOKEN
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    assert bare.upload(("a.png", encoded()), **headers)[0] == 200
+    assert bare.send("GET", "/api/v1/search?q=dog", headers=headers)[0] == 404
+    assert bare.get("/api/v1/model", **headers)["photos"] is None
+
+
+@pytest.mark.parametrize("query", ["dog", "dog, -beach", "-row"])
+def test_search_is_that_of_the_index(server, library, query):
+    found = answer(Index(library), Query.parse(query), top=24)
+    shown, cursor = [], ""
+    while cursor is not None:
+        part = server.get(f"/api/v1/search?q={quote(query)}&top=7{cursor and '&cursor=' + cursor}")
+        shown += part["hits"]
+        cursor = part["cursor"]
+    assert [hit["probability"] for hit in shown] == [hit.probability for hit in found.hits]
+    assert [hit["reasons"] for hit in shown] == [hit.reasons for hit in found.hits]
+    assert part["expected"] == pytest.approx(found.expected)
+    assert (part["low"], part["high"], part["photos"]) == (found.low, found.high, 24)
+    cut = found.hits[4].probability
+    few = server.get(f"/api/v1/search?q={quote(query)}&at_least={cut}")
+    assert few["above"] == len(few["hits"]) >= 4
+
+
+def test_a_list_is_promised_or_refused_with_the_reason(server):
+    status, _, body = server.send("GET", "/api/v1/search?q=dog&wrong_at_most=0.3")
+    assert status in (200, 422)
+    text = json.loads(body)
+    assert "promised with 95%" in text["promise"] if status == 200 else "promise" in text["detail"]
+    answer = server.send("GET", "/api/v1/search?q=dog,-dog,beach&wrong_at_most=0.001")
+    assert server.problem(answer, 422)
+
+
+def test_completion_goes_on_with_labels(server):
+    assert server.get("/api/v1/complete?q=dog,%20-b") == ["dog, -beach"]
+    assert len(server.get("/api/v1/complete")) == 4
+
+
+def test_a_photo_and_its_likes(server, library):
+    index = Index(library)
+    hits = server.get("/api/v1/search?q=dog&top=1")["hits"]
+    photo = server.get(f"/api/v1/photos/{hits[0]['id']}")
+    row = index.store.rows_by_hash([bytes.fromhex(hits[0]["id"])])[bytes.fromhex(hits[0]["id"])]
+    probs = np.exp(index.log_probs(np.array([row])))[0]
+    said = {one["label"]: one["probability"] for one in photo["labels"]}
+    assert said == pytest.approx(dict(zip(index.space.names, probs.tolist(), strict=True)))
+    assert (photo["width"], photo["height"], photo["copies"]) == (32, 24, 0)
+    near = server.get(f"/api/v1/photos/{hits[0]['id']}/similar?count=3")
+    assert len(near) == 3
+    assert hits[0]["id"] not in {one["id"] for one in near}
+    status, _, body = server.send("GET", f"/api/v1/photos/{near[0]['id']}/thumbnail?side=160")
+    assert status == 200
+    assert Image.open(io.BytesIO(body)).size == (32, 24)
+    assert server.send("GET", f"/api/v1/photos/{near[0]['id']}/thumbnail?side=99")[0] == 422
+
+
+def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_library):
+    with running(run, own_library, decoders=0) as server:
+        hits = server.get("/api/v1/search?q=dog")["hits"]
+        photo = f"/api/v1/photos/{hits[0]['id']}"
+        status, _, body = server.put(
+            f"{photo}/labels", {"labels": {"dog": "absent", "cat": "unknown"}}
+        )
+        assert status == 200
+        view = json.loads(body)
+        said = {one["label"]: one for one in view["labels"]}
+        assert (said["dog"]["probability"], said["dog"]["decided"]) == (0, False)
+        assert (said["dog"]["said"], said["cat"]["said"]) == ("absent", "unknown")
+        assert view["before"] == {"dog": "withdrawn", "cat": "withdrawn"}
+        after = server.get("/api/v1/search?q=dog")["hits"]
+        assert hits[0]["id"] not in {hit["id"] for hit in after if hit["probability"] > 0}
+        assert after[0]["probability"] != hits[1]["probability"]  # the label was fitted anew
+    with running(run, own_library, decoders=0) as server:
+        assert {one["label"]: one["said"] for one in server.get(photo)["labels"]}["dog"] == "absent"
+        assert server.put(f"{photo}/labels", {"labels": view["before"]})[0] == 200
+        again = server.get("/api/v1/search?q=dog")["hits"]
+        assert [hit["probability"] for hit in again] == pytest.approx(
+            [hit["probability"] for hit in hits]
+        )
+        for bad in ({"dgo": "absent"}, {"dog": "perhaps"}, {}):
+            assert server.put(f"{photo}/labels", {"labels": bad})[0] == 422
+        assert (
+            server.put(f"/api/v1/photos/{'0' * 64}/labels", {"labels": {"dog": "absent"}})[0] == 404
+        )
+
+
+def test_two_clients_correct_side_by_side(run, own_library):
+    with running(run, own_library, decoders=0) as server:
+        ids = [hit["id"] for hit in server.get("/api/v1/search?q=dog")["hits"]]
+        from concurrent.futures import ThreadPoolExecutor
+
+        def say(pair):
+            photo, label = pair
+            return server.put(f"/api/v1/photos/{photo}/labels", {"labels": {label: "present"}})[0]
+
+        with ThreadPoolExecutor(4) as pool:
+            done = list(pool.map(say, [(p, name) for p in ids for name in ("dog", "cat")]))
+        assert done == [200] * 24
+        for photo in ids:
+            labels = server.get(f"/api/v1/photos/{photo}")["labels"]
+            assert sum(one["said"] == "present" for one in labels) == 2
+
+
+def test_the_review_queue_is_that_of_the_index(server, library):
+    for by in ("uncertain", "missing", "wrong", "value"):
+        asked = server.get(f"/api/v1/review?by={by}&count=5")["questions"]
+        truth = questions(Index(library), by, 5)
+        assert [(q["label"], q["probability"]) for q in asked] == [
+            (q.label, pytest.approx(q.probability)) for q in truth
+        ]
+    (only,) = server.get("/api/v1/review?label=cat&count=1")["questions"]
+    assert only["label"] == "cat"
+
+
+def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
+    content = encoded(seed=5, size=(16, 16))
+    pixels = np.asarray(Image.open(io.BytesIO(content)))[None]
+    truth = expected(predictor, content)
+    base = "/v2/models/tiny"
+    facts = server.get(base)
+    assert facts["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    assert server.get(f"{base}/ready")["ready"]
+    assert server.get("/v2/health/ready")["ready"]
+    tensors = [
+        {"datatype": "BYTES", "shape": [1], "data": [base64.b64encode(content).decode()]},
+        {"datatype": "UINT8", "shape": [1, 16, 16, 3], "data": pixels.ravel().tolist()},
+        {"datatype": "UINT8", "shape": [1, 16, 16, 3], "data": pixels.tolist()},
+    ]
+    for tensor in tensors:
+        body = {"id": "7", "inputs": [{"name": "image", **tensor}]}
+        status, _, answer = server.post(f"{base}/infer", body)
+        assert status == 200, answer
+        outputs = {one["name"]: one for one in json.loads(answer)["outputs"]}
+        assert outputs["probability"]["data"] == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
+        assert outputs["label"]["data"] == truth.sets[0].tolist()
+        assert outputs["logits"]["shape"] == [1, 4]
+    assert server.send("GET", "/v2/models/other")[0] == 404
+    wrong = {"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 2, 2, 3], "data": [1]}]}
+    assert server.post(f"{base}/infer", wrong)[0] == 422
+
+
+def test_metrics_count_what_happened(run):
+    with running(run, decoders=0) as server:
+        server.upload(("a.png", encoded()), ("b.png", b"x"))
+        server.send("GET", "/nowhere/at/all")
+        text = server.send("GET", "/metrics")[2].decode()
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        assert values["labelwise_photos_total"] == "1.0"
+        assert values["labelwise_failures_total"] == "1.0"
+        assert values["labelwise_queue_length"] == "0.0"
+        assert values["labelwise_batch_size_count"] == "1.0"
+        assert 'labelwise_predictions_total{label="dog"}' in values
+        assert not [name for name in values if "nowhere" in name]
+
+
+def test_words_for_rules():
+    from labelwise.decide import AtMost, ExpectedF, TopK
+    from labelwise.web.service import rule_in_words
+
+    assert rule_in_words(Threshold(0.25)) == "a label is given from 25 % on"
+    assert "own threshold" in rule_in_words(Threshold((0.1, 0.2)))
+    assert rule_in_words(AtMost(TopK(3), 2)).startswith("at most 2 labels")
+    assert "expected F1" in rule_in_words(ExpectedF())

@@ -1,0 +1,195 @@
+"""Batches, against a model that only counts; and what happens to pictures nobody waits for."""
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+from web_setup import encoded, form, running
+
+from labelwise.errors import ImageError
+from labelwise.web.batching import Batcher, BusyError, Tagged, Upload
+
+
+class Recorder:
+    """Opens pictures and answers them when it is let, and remembers how."""
+
+    def __init__(self, opening=0.0):
+        self.batches, self.lengths = [], []
+        self.opening = opening
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self, upload):
+        time.sleep(self.opening)
+        if upload.content == b"bad":
+            raise ImageError(f"{upload.name}: bad")
+        return np.full((2, 2, 3), int(upload.content), np.uint8)
+
+    def forward(self, pixels, names):
+        self.gate.wait(10)
+        self.batches.append(list(names))
+        return [
+            Tagged(name, None, one[:1, 0, 0].astype(float), one[:1, 0, 0] > 0)
+            for name, one in zip(names, pixels, strict=True)
+        ]
+
+    def batch_done(self, size, seconds):
+        self.lengths.append(size)
+
+    def queue_is(self, length):
+        self.length = length
+
+
+def upload(number):
+    return Upload(str(number), str(number).encode())
+
+
+def run(work, recorder, **options):
+    """Run a coroutine with a batcher around it."""
+
+    async def main():
+        chosen = {"max_batch": 4, "max_wait": 0.2, "max_queue": 16, "openers": 4, **options}
+        batcher = Batcher(recorder.open, recorder.forward, watcher=recorder, **chosen)
+        await batcher.start()
+        try:
+            return await work(batcher)
+        finally:
+            recorder.gate.set()
+            await batcher.stop()
+
+    return asyncio.run(main())
+
+
+def test_each_picture_gets_its_own_answer_and_passes_are_shared():
+    recorder = Recorder(opening=0.01)
+
+    async def work(batcher):
+        requests = [batcher.tag([upload(10 * n + k) for k in range(3)]) for n in range(4)]
+        return await asyncio.gather(*requests)
+
+    for number, answers in enumerate(run(work, recorder)):
+        assert [one.name for one in answers] == [str(10 * number + k) for k in range(3)]
+        assert [one.probs[0] for one in answers] == [10 * number + k for k in range(3)]
+    assert sum(recorder.lengths) == 12
+    assert max(recorder.lengths) <= 4
+    assert len(recorder.batches) < 12
+    assert recorder.length == 0
+
+
+def test_a_picture_alone_does_not_wait():
+    recorder = Recorder()
+
+    async def work(batcher):
+        began = time.perf_counter()
+        await batcher.tag([upload(1)])
+        return time.perf_counter() - began
+
+    assert run(work, recorder, max_wait=5.0) < 1
+
+
+def test_a_full_queue_says_so_and_recovers():
+    recorder = Recorder()
+    recorder.gate.clear()
+
+    async def work(batcher):
+        first = asyncio.create_task(batcher.tag([upload(n) for n in range(6)]))
+        await asyncio.sleep(0.05)
+        with pytest.raises(BusyError) as busy:
+            await batcher.tag([upload(n) for n in range(3)])
+        assert busy.value.seconds >= 1
+        recorder.gate.set()
+        await first
+        return await batcher.tag([upload(n) for n in range(8)])
+
+    assert len(run(work, recorder, max_queue=8)) == 8
+
+
+def test_who_has_gone_leaves_the_batch():
+    recorder = Recorder()
+    recorder.gate.clear()
+
+    async def work(batcher):
+        blocker = asyncio.create_task(batcher.tag([upload(0)]))
+        await asyncio.sleep(0.05)
+        leaving = asyncio.create_task(batcher.tag([upload(n) for n in (1, 2)]))
+        staying = asyncio.create_task(batcher.tag([upload(3)]))
+        await asyncio.sleep(0.05)
+        leaving.cancel()
+        await asyncio.sleep(0.01)
+        assert batcher.under_way == 2
+        recorder.gate.set()
+        await blocker
+        return await staying
+
+    assert run(work, recorder)[0].name == "3"
+    assert recorder.batches == [["0"], ["3"]]
+
+
+def test_a_bad_picture_is_its_own_failure_and_a_broken_model_everyones():
+    recorder = Recorder()
+
+    async def work(batcher):
+        good, bad = await batcher.tag([upload(1), Upload("b", b"bad")])
+        assert (good.error, bad.error) == (None, "b: bad")
+        recorder.forward = None
+        batcher.forward = lambda pixels, names: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            await batcher.tag([upload(1)])
+        assert batcher.under_way == 0
+
+    run(work, recorder)
+
+
+def test_requests_at_the_same_time_share_a_pass(run_slowly):
+    server, sizes = run_slowly
+    contents = [(f"{n}.png", encoded(seed=n)) for n in range(12)]
+    answers = [None] * 12
+
+    def ask(n):
+        answers[n] = server.upload(contents[n])[0]
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 12
+    assert sum(sizes) == 12
+    assert max(sizes) > 1
+
+
+def test_a_client_that_hangs_up_frees_its_place(run_slowly):
+    server, sizes = run_slowly
+    import socket
+
+    body, kind = form(*[(f"{n}.png", encoded(seed=n)) for n in range(16)])
+    head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        time.sleep(0.15)
+        assert server.problem(server.upload(("a.png", encoded())), 429)
+    for _ in range(100):
+        if "labelwise_queue_length 0.0" in server.send("GET", "/metrics")[2].decode():
+            break
+        time.sleep(0.02)
+    assert server.upload(("a.png", encoded()))[0] == 200
+    assert sum(sizes) < 17
+
+
+@pytest.fixture
+def run_slowly(run, monkeypatch):
+    """A server whose forward passes take a tenth of a second, and the sizes of its batches."""
+    from labelwise.web.service import Service
+
+    sizes, forward = [], Service.forward
+
+    def slow(self, pixels, names):
+        sizes.append(len(names))
+        time.sleep(0.1)
+        return forward(self, pixels, names)
+
+    monkeypatch.setattr(Service, "forward", slow)
+    with running(run, max_batch=4, max_queue=16, max_files=16, decoders=0) as server:
+        yield server, sizes

@@ -1,0 +1,120 @@
+"""Real servers on the loopback address, and a client that can misbehave."""
+
+import http.client
+import io
+import json
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import uvicorn
+from PIL import Image
+
+from labelwise.web import ServeSettings, create_app
+from labelwise.web.app import patient_protocol
+
+TOKEN = "0123456789abcdef-token"
+
+
+class Client:
+    """Sends what it is told to, also what a well-behaved client would not."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.address = f"http://127.0.0.1:{port}"
+
+    def send(self, method, path, body=None, headers=None, host=None):
+        """Return status, headers and body of one request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.putrequest(method, path, skip_host=True)
+            for value in [host] if isinstance(host, str) else host or [f"127.0.0.1:{self.port}"]:
+                connection.putheader("Host", value)
+            for name, value in (headers or {}).items():
+                connection.putheader(name, value)
+            if body is not None and "Content-Length" not in (headers or {}):
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.headers), answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path, **headers):
+        status, _, body = self.send("GET", path, headers=headers)
+        assert status == 200, body
+        return json.loads(body)
+
+    def put(self, path, value, **headers):
+        body = json.dumps(value).encode()
+        headers = {"Content-Type": "application/json", **headers}
+        return self.send("PUT", path, body, headers)
+
+    def post(self, path, value, **headers):
+        body = json.dumps(value).encode()
+        headers = {"Content-Type": "application/json", **headers}
+        return self.send("POST", path, body, headers)
+
+    def upload(self, *files, path="/api/v1/predict", **headers):
+        """Send (name, bytes) pairs as a form."""
+        body, kind = form(*files)
+        return self.send("POST", path, body, {"Content-Type": kind, **headers})
+
+    def problem(self, answer, status):
+        """Return the sentence of an answer that must be a problem of this status."""
+        found, headers, body = answer
+        assert found == status, body
+        assert headers["content-type"] == "application/problem+json"
+        facts = json.loads(body)
+        assert facts["status"] == status
+        assert "Traceback" not in facts["detail"]
+        return facts["detail"]
+
+
+def form(*files):
+    parts = []
+    for name, content in files:
+        head = f'--B\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+        parts.append(head.encode() + content + b"\r\n")
+    return b"".join(parts) + b"--B--\r\n", "multipart/form-data; boundary=B"
+
+
+@contextmanager
+def running(run: Path, index: Path | None = None, **options):
+    """Serve in a thread, as ``labelwise serve`` does in its process."""
+    settings = ServeSettings(**{"decoders": 1, "rate": 0, **options})
+    app = create_app(run, index, settings)
+    config = uvicorn.Config(
+        app,
+        port=0,
+        http=patient_protocol(settings.idle_seconds),
+        ws="none",
+        log_config=None,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    for _ in range(2000):
+        if server.started:
+            break
+        time.sleep(0.005)
+    assert server.started
+    client = Client(server.servers[0].sockets[0].getsockname()[1])
+    client.app = app
+    try:
+        yield client
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+def encoded(kind="PNG", size=(40, 30), seed=0, **options):
+    """Return the bytes of a picture."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
