@@ -277,11 +277,12 @@ class Index:
         return Projection(np.load(path, allow_pickle=False)) if path.is_file() else None
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
-        """Centre all embeddings of this index at the mean of its first features."""
+        """Fit the projection of this index to its first features."""
+        projection = Projection.fitted(features)
         with replacing(self.folder / "projection.npy") as temporary, temporary.open("wb") as file:
-            np.save(file, features.mean(axis=0, dtype=np.float64).astype(np.float32))
+            np.save(file, projection.numbers)
         self.__dict__.pop("projection", None)
-        return Projection(features.mean(axis=0, dtype=np.float64).astype(np.float32))
+        return projection
 
     def similar(
         self, embedding: NDArray[np.float16], count: int, without: Iterable[int] = ()

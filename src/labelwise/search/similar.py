@@ -1,11 +1,13 @@
 """Pictures that look alike: the nearest embeddings, found by their signs and then measured.
 
-    embedding = unit vector of R (features - mean)       R: rows of a fixed random rotation
+    embedding = unit vector of R V (features - mean)   V: main directions of the first photos'
+                                                       features; R: a fixed random rotation
     code      = the signs of the embedding, one bit per number
     nearness  = cosine of two embeddings
 
 Two vectors at angle a differ in a share a / pi of their signs. So the codes, 32 bytes per picture,
-choose the pictures worth a look, and their embeddings give the order.
+choose the pictures worth a look, and their embeddings give the order. Without the rotation most
+signs would belong to directions in which the pictures hardly differ.
 """
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 __all__ = ["Projection", "codes_of", "nearest_rows"]
 
 WIDTH = 256
-LOOKED_AT = 1000
+LOOKED_AT = 4000
 BLOCK = 1 << 14
 FAR = 64 * -(-WIDTH // 64) + 1  # more signs than any code has
 
@@ -25,15 +27,23 @@ Codes = NDArray[np.uint64]
 class Projection:
     """From a backbone's features (n, D) to the embeddings (n, at most 256) that are kept."""
 
-    def __init__(self, mean: Vectors) -> None:
-        self.mean = np.asarray(mean, np.float32)
-        random = np.random.default_rng(0)
-        width = min(WIDTH, len(self.mean))
-        square = random.standard_normal((len(self.mean), width))
-        self.rotation = np.linalg.qr(square)[0].astype(np.float32)  # (D, width), orthonormal
+    def __init__(self, numbers: Vectors) -> None:
+        """Take what :attr:`numbers` of another projection are: its mean, then its directions."""
+        self.numbers = np.asarray(numbers, np.float32)
+
+    @classmethod
+    def fitted(cls, features: Vectors) -> "Projection":
+        """Return the projection onto the directions in which some features differ most."""
+        mean = features.mean(axis=0, dtype=np.float64)
+        centred = features.astype(np.float64) - mean
+        width = min(WIDTH, features.shape[1])
+        directions = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :width]
+        rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((width, width)))[0]
+        return cls(np.vstack([mean, (directions @ rotation).T]).astype(np.float32))
 
     def __call__(self, features: Vectors) -> NDArray[np.float16]:
-        turned = (features - self.mean) @ self.rotation
+        mean, directions = self.numbers[0], self.numbers[1:]
+        turned = (features - mean) @ directions.T
         length = np.linalg.norm(turned, axis=1, keepdims=True)
         unit: NDArray[np.float16] = (turned / np.maximum(length, 1e-12)).astype(np.float16)
         return unit
