@@ -26,7 +26,7 @@ def document(title: str, lead: str, parts: Sequence[Part]) -> str:
             "header",
             tag("h1", title),
             tag("p", lead, class_="lead"),
-            tag("nav", tag("ul", *menu), aria_label="Sections"),
+            tag("nav", tag("ul", *menu), aria_label="Sections") if len(menu) > 1 else None,
             class_="top",
         ),
         tag("main", *(part for _, _, part in present)),
