@@ -34,6 +34,10 @@ def index(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Score every photo again with other weights.")
     ] = False,
+    taxonomy: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file child,parent: asking for the parent finds the children."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
@@ -57,6 +61,7 @@ def index(
                 batch_size=batch_size,
                 rebuild=rebuild,
                 forget_missing=forget_missing,
+                taxonomy=taxonomy,
                 watch=make_watch(),
             )
             for sentence in changes.refused:
@@ -67,7 +72,7 @@ def index(
                 break
             if changes.anything:
                 say(f"{out}: {changes}")
-            model, rebuild = None, False  # these were said once
+            model, rebuild, taxonomy = None, False, None  # these were said once
             time.sleep(SECONDS_BETWEEN_LOOKS)
     say(f"{out}: {changes}")
     if changes.failed:

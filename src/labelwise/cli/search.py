@@ -49,8 +49,8 @@ def search(
 ) -> None:
     """Find photos by labels, with the probability that each one answers.
 
-    'dog, -beach' finds photos with a dog and without a beach. Write -- before a query that starts
-    with a dash.
+    'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
+    the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
     """
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
@@ -71,7 +71,7 @@ def search(
         return
     found = answer(
         index,
-        Query.parse(query or "", index.space),
+        Query.parse(query or "", index.space, index.taxonomy),
         top=top,
         at_least=at_least,
         wrong_at_most=wrong_at_most,
@@ -93,9 +93,10 @@ def search(
 
 
 def _counted(found: "Found") -> str:
+    count = found.count
     text = (
-        f"about {found.expected:,.1f} of {found.photos:,} photos answer {found.query} "
-        f"({found.low:,.1f} to {found.high:,.1f})"
+        f"about {count.expected:,.1f} of {found.photos:,} photos answer {found.query} "
+        f"({count.lower:,.1f} to {count.upper:,.1f})"
     )
     if found.above is not None:
         text += f"; {found.above:,} are above the cut"

@@ -31,10 +31,12 @@ def write_contact_sheet(path: Path, found: Found) -> None:
 
 def contact_sheet(found: Found) -> str:
     """Return the page of an answer as text."""
+    count = found.count
     lead = (
-        f"About {found.expected:,.1f} of {found.photos:,} photos answer this query "
-        f"({found.low:,.1f} to {found.high:,.1f}). Each probability is the model's, calibrated on "
-        "photos it was not trained on."
+        f"About {count.expected:,.1f} of {found.photos:,} photos answer this query "
+        f"({count.lower:,.1f} to {count.upper:,.1f}). Probabilities are calibrated for this query "
+        f"on {found.checked_on:,} photos that the model was not trained on, of which "
+        f"{found.positives:,} answer it."
     )
     notes = []
     if found.promise is not None and found.promise.promise is not None:

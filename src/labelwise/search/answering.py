@@ -1,32 +1,40 @@
 """Answers to queries over an index: which photos, how probable, how many, how many of them wrong.
 
-    P(query) = product of p over wanted and of 1 - p over unwanted labels
-    hits     = sum of P over all photos, with the interval sum P -+ 1.96 sqrt(sum P (1 - P))
-
-``wrong_at_most`` cuts the list where a promise holds: on photos that the model was not fitted on,
-the query is asked too, and the cut is the lowest at which the share of wrong photos is shown to be
-small enough, whatever the size of the library.
+Photos are ranked by the product of their labels' probabilities, the labels being independent given
+the photo. They are not quite, so what is shown is calibrated: the same query is asked of the photos
+that the model was not trained on, whose answers are known, and its probability is fitted there.
+``wrong_at_most`` cuts the list where a promise holds on those photos, whatever the library's size.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.special import log_expit, logit
 
-from labelwise.decide import PromisedList, promise_list
+from labelwise.decide import PromisedList
 from labelwise.errors import DataError
-from labelwise.retrieval import Query, query_log_scores
+from labelwise.retrieval import (
+    BoundQuery,
+    CalibratedQuery,
+    HitCount,
+    Query,
+    bind,
+    calibrate_query,
+)
+from labelwise.retrieval.query import AllOf, Expression, Has, Not
 from labelwise.search.index import Index
-from labelwise.search.ranked import Term, best_rows, count_at_least
-from labelwise.types import LabelSpace
+from labelwise.search.ranked import Term, best_rows, count_at_least, sum_of
 
 __all__ = ["Found", "Hit", "answer", "nearest_photos"]
 
 Sort = Literal["score", "date"]
+Scores = NDArray[np.float64]
 ROWS_AT_ONCE = 1 << 16
+LEAST_SLOPE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -44,19 +52,20 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """The best photos, and what is expected of all photos.
+    """The best photos, and how many of all photos are expected to answer.
 
-    ``above`` counts the photos at or above the cut, where there is one.
+    ``above`` counts the photos at or above the cut, where there is one; ``checked_on`` the held-out
+    photos, and ``positives`` those among them that answer: the probabilities rest on them.
     """
 
     query: str
     hits: tuple[Hit, ...]
     photos: int
-    expected: float
-    low: float
-    high: float
+    count: HitCount
     above: int | None = None
     promise: PromisedList | None = None
+    checked_on: int = 0
+    positives: int = 0
 
 
 def answer(
@@ -72,30 +81,36 @@ def answer(
     """Return the ``top`` photos of a query, of those that are probable or promised enough."""
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
-    wanted, unwanted = _columns(query, index.space)
-    terms = [index.odds(k).log_p for k in wanted] + [index.odds(k).log_q for k in unwanted]
+    bound = bind(query, index.space, index.taxonomy)
+    terms = _terms(index, bound)
     dead = index.store.dead_rows()
-    cut = log(at_least) if at_least > 0 else -np.inf
-    promise = None
+    calibrated = _calibrated(index, bound)
+    cut, promise = _score_at(calibrated, at_least), None
     if wrong_at_most is not None:
-        promise = _promised(index, query, wrong_at_most, confidence)
+        index.evidence()  # refuses where the held-out photos fitted something
+        promise = calibrated.cut(wrong_at_most, confidence)
         if promise.promise is None:
             raise DataError(f"no list can be promised for {query}: {promise.refused}")
         cut = max(cut, promise.threshold)
-    bounded = cut > -np.inf
-    above = count_at_least(terms, cut, dead) if bounded else None
+    above = count_at_least(terms, cut, dead) if cut > -np.inf else None
     # By date, the newest photos above the cut come first, not the most probable ones.
-    wanted_rows = above if sort == "date" and above is not None else top
-    rows, scores = best_rows(terms, wanted_rows, dead)
+    rows, scores = best_rows(terms, above if sort == "date" and above is not None else top, dead)
     kept = scores >= cut
-    hits = _hits(index, [*query.wanted, *query.unwanted], rows[kept], scores[kept])
+    labels = [index.space.names[column] for column in bound.columns]
+    probs = calibrated.probs(scores[kept].astype(np.float64))
+    hits = _hits(index, labels if len(labels) < len(index.space) else [], rows[kept], probs)
     if sort == "date":
         hits.sort(key=lambda hit: hit.taken or "", reverse=True)
-    expected, spread = _expected(terms, dead)
-    low, high = max(0.0, expected - 1.96 * spread), expected + 1.96 * spread
-    photos = len(index) - len(dead)
-    found = tuple(hits[:top])
-    return Found(str(query), found, photos, expected, low, min(high, photos), above, promise)
+    return Found(
+        str(query),
+        tuple(hits[:top]),
+        len(index) - len(dead),
+        _counted(calibrated, terms, dead),
+        above,
+        promise,
+        len(calibrated.scores),
+        calibrated.positives,
+    )
 
 
 def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
@@ -103,84 +118,88 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
 
     The probability of a similar photo is the cosine of the embeddings, which is no probability.
     """
-    vectors = index.store.embeddings()
-    near = index.similar(vectors[row], count, without=[row])
-    similar = _hits(index, (), np.array([r for r, _ in near], np.int64), np.zeros(len(near)))
-    similar = [
-        Hit(hit.row, cosine, {}, hit.paths, hit.taken, hit.width, hit.height)
-        for hit, (_, cosine) in zip(similar, near, strict=True)
-    ]
-    (own,) = _hits(index, (), np.array([row]), np.zeros(1))
-    copies = [
-        Hit(row, 1.0, {}, (path,), own.taken, own.width, own.height) for path in own.paths[1:]
-    ]
-    return copies, similar
+    near = index.similar(index.store.embeddings()[row], count, without=[row])
+    rows, cosines = [row for row, _ in near], [cosine for _, cosine in near]
+    similar = _hits(index, (), np.array(rows, np.int64), np.array(cosines))
+    (own,) = _hits(index, (), np.array([row]), np.ones(1))
+    return [replace(own, paths=(path,)) for path in own.paths[1:]], similar
 
 
-def _hits(
-    index: Index, labels: Sequence[str], rows: NDArray[np.int64], scores: NDArray[np.floating]
-) -> list[Hit]:
+def _hits(index: Index, labels: Sequence[str], rows: NDArray[np.int64], probs: Scores) -> list[Hit]:
     paths = index.store.paths_of(rows.tolist())
     contents = index.store.contents_of(rows.tolist())
     odds = {name: index.odds(index.space.column(name)).log_p.values for name in labels}
     hits = []
-    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+    for row, chance in zip(rows.tolist(), probs.tolist(), strict=True):
         reasons = {name: float(np.exp(values[row])) for name, values in odds.items()}
-        facts = contents[row]
-        hits.append(
-            Hit(
-                row,
-                float(np.exp(score)),
-                reasons,
-                tuple(paths[row]),
-                facts.taken,
-                facts.width,
-                facts.height,
-            )
-        )
+        one = contents[row]
+        facts = (one.taken, one.width, one.height)
+        hits.append(Hit(row, chance, reasons, tuple(paths[row]), *facts))
     return hits
 
 
-def _expected(terms: Sequence[Term], dead: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the sum of P over the photos that are there, and its standard deviation."""
-    mean = variance = 0.0
+def _terms(index: Index, bound: BoundQuery) -> list[Term]:
+    """Return the columns whose sum is the query's log score.
+
+    Labels wanted and unwanted are columns themselves; of any other query the score is computed.
+    """
+    expression: Expression = bound.expression
+    parts = expression.parts if isinstance(expression, AllOf) else (expression,)
+    signed = [_label(part) for part in parts]
+    plain = [one for one in signed if one is not None]
+    alone = len({column for column, _ in plain}) == len(parts)
+    if alone and not bound.limits and len(plain) == len(parts):
+        odds = [(index.odds(column), wanted) for column, wanted in plain]
+        return [one.log_p if wanted else one.log_q for one, wanted in odds]
+    pairs = [index.odds(column) for column in bound.columns]
+    scores = np.empty(len(index), np.float32)
+    for start in range(0, len(index), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        scores[rows] = bound.log_scores(
+            np.stack([pair.log_p.values[rows] for pair in pairs], axis=1),
+            np.stack([pair.log_q.values[rows] for pair in pairs], axis=1),
+        )
+    return [Term(scores)]
+
+
+def _label(part: Expression) -> tuple[int, bool] | None:
+    """Return the column of a part that is a label, and whether it is wanted."""
+    match part:
+        case Has(name):
+            return int(name), True
+        case Not(Has(name)):
+            return int(name), False
+        case _:
+            return None
+
+
+@torch.no_grad()
+def _calibrated(index: Index, bound: BoundQuery) -> CalibratedQuery:
+    """Return the query's probability as the held-out photos have it; the product without any."""
+    held_out, columns = index.held_out, list(bound.columns)
+    if held_out is None:
+        nothing = np.empty((0, len(columns)))
+        return calibrate_query(bound, nothing, nothing, nothing)
+    log_p, log_q = index.link.log_probs(held_out.logits.double())
+    observed = None if held_out.observed is None else held_out.observed[:, columns]
+    return calibrate_query(
+        bound, log_p[:, columns], log_q[:, columns], held_out.labels[:, columns], observed
+    )
+
+
+def _score_at(calibrated: CalibratedQuery, probability: float) -> float:
+    """Return the log score at which a query has this probability."""
+    if probability <= 0:
+        return -np.inf
+    if probability >= 1:
+        return 0.0
+    slope = max(calibrated.slope, LEAST_SLOPE)
+    return float(log_expit((logit(probability) - calibrated.offset) / slope))
+
+
+def _counted(
+    calibrated: CalibratedQuery, terms: Sequence[Term], dead: NDArray[np.int64]
+) -> HitCount:
     alive = np.ones(len(terms[0]), np.bool_)
     alive[dead] = False
-    for start in range(0, len(alive), ROWS_AT_ONCE):
-        part = slice(start, start + ROWS_AT_ONCE)
-        total = terms[0].values[part].astype(np.float64)
-        for term in terms[1:]:
-            total += term.values[part]
-        probs = np.exp(total)[alive[part]]
-        mean += float(probs.sum())
-        variance += float((probs * (1 - probs)).sum())
-    return mean, variance**0.5
-
-
-def _columns(query: Query, space: LabelSpace) -> tuple[list[int], list[int]]:
-    """Return the columns wanted and unwanted, of a query that is no more than those."""
-    if query.limits or len(query.wanted) + len(query.unwanted) != len(query.names()):
-        raise DataError(
-            f"an index answers labels joined by commas, as in 'dog, -beach'; got {query}"
-        )
-    wanted = [space.column(name) for name in query.wanted]
-    return wanted, [space.column(name) for name in query.unwanted]
-
-
-def _promised(index: Index, query: Query, wrong_at_most: float, confidence: float) -> PromisedList:
-    """Return the cut of a query's list, tested on photos that fitted nothing."""
-    evidence = index.evidence()
-    answers = evidence.answers
-    wanted, unwanted = _columns(query, index.space)
-    present, absent = answers.present, answers.absent
-    known = np.all((present | absent)[:, [*wanted, *unwanted]], axis=1)
-    right = np.all(present[:, wanted], axis=1) & np.all(absent[:, unwanted], axis=1)
-    with np.errstate(divide="ignore"):
-        scores = query_log_scores(np.log(answers.probs), np.log1p(-answers.probs), wanted, unwanted)
-    return promise_list(
-        scores[known],
-        right[known],
-        wrong_at_most=wrong_at_most,
-        confidence=confidence,
-        photos=evidence.photos,
-    )
+    return calibrated.count(sum_of(terms, slice(None))[alive].astype(np.float64))

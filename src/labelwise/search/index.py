@@ -33,6 +33,7 @@ from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import ModelSpec
+from labelwise.retrieval import Taxonomy
 from labelwise.search.ranked import Term
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
@@ -106,6 +107,12 @@ class Index:
         """The model's validation predictions, which no weight was fitted on."""
         path = self.folder / "held-out.parquet"
         return Predictions.load(path) if path.is_file() else None
+
+    @cached_property
+    def taxonomy(self) -> Taxonomy | None:
+        """Which labels are kinds of which, if the index was told."""
+        path = self.folder / "taxonomy.csv"
+        return Taxonomy.read(path) if path.is_file() else None
 
     def evidence(self) -> Evidence:
         """Return the photos that a promise can be made on: ones that fitted nothing."""

@@ -26,10 +26,11 @@ from PIL import ExifTags, Image
 from labelwise.data import BytesImages
 from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.errors import DataError
-from labelwise.files import locked
+from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Watch
+from labelwise.retrieval import Taxonomy
 from labelwise.runs import RunFolder
 from labelwise.scoring import available_cores, score
 from labelwise.search.index import Index, IndexFacts
@@ -106,6 +107,7 @@ def update_index(
     workers: int | None = None,
     rebuild: bool = False,
     forget_missing: bool = False,
+    taxonomy: Path | None = None,
     watch: Watch,
 ) -> Changes:
     """Bring the index in ``folder`` up to date with the photos below ``roots``, or make it.
@@ -116,7 +118,12 @@ def update_index(
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"another process is indexing into {folder}; wait for it"):
+        if taxonomy is not None:
+            Taxonomy.read(taxonomy)
         index, predictor = _opened(folder, model, device, rebuild)
+        if taxonomy is not None:
+            with replacing(folder / "taxonomy.csv") as temporary:
+                shutil.copyfile(taxonomy, temporary)
         known = list(index.store.roots().values())
         places = [os.path.abspath(root) for root in roots] or known
         if not places:

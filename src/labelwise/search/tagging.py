@@ -67,10 +67,24 @@ def tags_of(index: Index, rule: Rule) -> Iterator[tuple[int, list[Keyword]]]:
         for row, chances, chosen in zip(rows.tolist(), probs, sets, strict=True):
             if row not in dead:
                 order = sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k])
+                names = [index.space.names[k] for k in order]
                 yield (
                     row,
-                    [Keyword(index.space.names[k], chances[k], model, date) for k in order],
+                    [
+                        Keyword(name, chances[k], model, date, _above(index, name))
+                        for k, name in zip(order, names, strict=True)
+                    ],
                 )
+
+
+def _above(index: Index, label: str) -> tuple[str, ...]:
+    """Return what a label is a kind of, from the top down."""
+    parents = {} if index.taxonomy is None else index.taxonomy.parents
+    chain: list[str] = []
+    while label in parents:
+        label = parents[label]
+        chain.insert(0, label)
+    return tuple(chain)
 
 
 def sidecar_of(photo: str) -> str:
