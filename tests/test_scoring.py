@@ -132,12 +132,12 @@ def test_logits_that_are_no_numbers_are_failures_not_none():
     assert "h: the model's logits are not finite numbers" in whole.failures[1].reason
 
 
-def test_link_and_rule_are_applied_in_the_precision_they_were_fitted_in():
-    """A threshold at the very probability of its label: rounded to float32 half fall below."""
+def test_rules_meet_the_probabilities_they_were_fitted_to():
+    """A threshold at the very probability of its label, as decision_probs gives it, keeps all."""
     logits = torch.linspace(-3, 3, 50)[None]
     link = Sigmoid()
-    rule = Threshold(tuple(link(logits.double())[0].tolist()))
-    assert not rule(link(logits).double()).all()
+    rule = Threshold(tuple(link.decision_probs(logits)[0].tolist()))
+    assert not rule(link(logits.double())).all()  # what float64 alone would do
     one = make()
     space = LabelSpace(tuple(f"label {column}" for column in range(50)))
     assert scored(Predictor(one.model, one.head, space, link, rule), logits).sets.all()

@@ -7,7 +7,13 @@ import torch
 from labelwise import calibrate
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import LINKS
-from labelwise.objectives import PhiLink, QuasibinaryLink, SoftmaxOrNoneLink, SPALink
+from labelwise.objectives import (
+    PhiLink,
+    QuasibinaryLink,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
 
 RANDOM = np.random.default_rng(0)
 LOGITS = torch.from_numpy(RANDOM.normal(-1, 2, (300, 4)))
@@ -26,6 +32,8 @@ LIST = [
     SoftmaxOrNoneLink(),
     SPALink(),
     PhiLink(),
+    WeightedSigmoid([0.5, 1.0, 2.0, 5.0]),
+    WeightedSigmoid([3.0]),
     trained_quasibinary(),
     calibrate.temperature(LOGITS, LABELS, Sigmoid()),
     *(calibrate.platt(LOGITS, LABELS, SPALink(), scope=s) for s in ("shared", "offset", "label")),

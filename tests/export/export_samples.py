@@ -11,7 +11,14 @@ from labelwise.calibrate import CALIBRATORS, ZeroShare
 from labelwise.data import ArrayImages
 from labelwise.decide import AtMost, ExpectedF, Threshold, TopK
 from labelwise.links import Sigmoid, Softmax
-from labelwise.objectives import PhiLink, QuasibinaryLink, Side, SoftmaxOrNoneLink, SPALink
+from labelwise.objectives import (
+    PhiLink,
+    QuasibinaryLink,
+    Side,
+    SoftmaxOrNoneLink,
+    SPALink,
+    WeightedSigmoid,
+)
 from labelwise.predictor import HeadSpec, Model, Predictor
 from labelwise.types import LabelSpace
 
@@ -23,6 +30,7 @@ def base_links():
     """Return the links that objectives bring, by name."""
     return {
         "sigmoid": Sigmoid(),
+        "weighted sigmoid": WeightedSigmoid([0.5, 1.0, 2.0, 5.0, 9.0]),
         "softmax": Softmax(),
         "softmax, warmer": Softmax(1.7),
         "softmax or none": SoftmaxOrNoneLink(),

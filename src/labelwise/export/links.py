@@ -261,6 +261,9 @@ def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) 
 
 LINK_OPS: dict[str, LinkOps] = {
     "sigmoid": _by_odds(lambda g, link, v: v, both=True),
+    "weighted-sigmoid": _by_odds(
+        lambda g, link, v: g.op("Sub", v, g.constant(link.log_weights.numpy())), both=True
+    ),
     "softmax": LinkOps(_softmax, log_none=_softmax_none),
     "softmax-or-none": LinkOps(
         _softmax_or_none, log_none=lambda g, link, v: g.op("Neg", g.logsumexp(_with_none(g, v)))

@@ -47,6 +47,12 @@ class WeightedSigmoid(Link):
     def log_odds(self, logits: Tensor) -> Tensor:
         return logits - self.log_weights.to(logits)
 
+    def of_label(self, column: int) -> "WeightedSigmoid":
+        shared = self.log_weights.numel() == 1
+        return WeightedSigmoid(
+            self.log_weights.exp().reshape(-1)[0 if shared else column, None].tolist()
+        )
+
     def spec(self) -> dict[str, Any]:
         return {"weights": self.log_weights.exp().tolist()}
 

@@ -223,7 +223,7 @@ class Index:
         log_p = self.odds(label).log_p.values
         if isinstance(rule, Threshold):
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
-            above: NDArray[np.bool_] = np.exp(log_p.astype(np.float64)) >= value
+            above: NDArray[np.bool_] = np.exp(log_p) >= value
             return above
         sets: NDArray[np.bool_] = self._sets
         return sets[:, label]
@@ -231,7 +231,8 @@ class Index:
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
         """Return the label sets (n, K) of some photos; what people said stands above the rule."""
         log_p = self.log_probs(rows)
-        sets = np.array((rule or self.spec.made_rule)(np.exp(log_p)))
+        probs = np.exp(log_p).astype(np.float32)  # as rules are fitted: Link.decision_probs
+        sets = np.array((rule or self.spec.made_rule)(probs))
         certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
         return certain
 
