@@ -190,7 +190,7 @@ class Library:
         sort: Sort,
     ) -> SearchAnswer:
         """Return one page of the answer to a query."""
-        query = Query.parse(text, self.index.space)
+        query = Query.parse(text, self.index.space, self.index.taxonomy)
         found = answer(
             self.index,
             query,
@@ -218,9 +218,9 @@ class Library:
                 for hit in shown
             ],
             photos=found.photos,
-            expected=found.expected,
-            low=found.low,
-            high=found.high,
+            expected=found.count.expected,
+            low=found.count.lower,
+            high=found.count.upper,
             above=found.above,
             promise=None if promise is None else str(promise),
             cursor=str(start + top) if len(found.hits) > start + top else None,
@@ -228,7 +228,7 @@ class Library:
 
     def completions(self, text: str) -> list[str]:
         """Return how an unfinished query may go on."""
-        return complete(text, self.index.space)[:20]
+        return complete(text, self.index.space, self.index.taxonomy)[:20]
 
     # Corrections
 
