@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -370,3 +371,20 @@ def test_no_interval_excludes_its_own_value(tmp_path, seed):
     for figure in evaluated(tmp_path / "s.npz", "--scores", "probs").headline:
         if figure.low is not None:
             assert figure.low <= figure.value <= figure.high, figure
+
+
+def test_a_promise_is_checked_again_on_new_photos(model, photos, tmp_path):
+    """Oracle: the recall of the sets that predict gives, against the level that was promised."""
+    facts = {"confidence": 0.9, "n": 50, "counted": 40, "observed": 0.9, "photos": "val"}
+    facts |= {"made": "2026-01-01T00:00:00", "test": "exact binomial"}
+    never, always = ({"what": "recall", "level": level, **facts} for level in (0.999, 0.001))
+    folder = tmp_path / "promised"
+    predictor = make()
+    replace(predictor, rule=Threshold(0.999), promises=(never,)).save(folder)
+    shown = done("evaluate", folder, "--data", photos / "truth.csv", "--query-length", "0")
+    assert "Promise broken: 0.0% on 8 new photos" in " ".join(shown.split())
+    replace(predictor, rule=Threshold(0.0), promises=(always,)).save(folder)
+    shown = done("evaluate", folder, "--data", photos / "truth.csv", "--query-length", "0")
+    assert "Promise kept: 100.0% on 8 new photos" in " ".join(shown.split())
+    words = ("--data", photos / "truth.csv", "--query-length", "0", "--rule", "0.5")
+    assert "Promise" not in done("evaluate", folder, *words)

@@ -138,6 +138,8 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         )
     if evaluation.sets is not None:
         say(f"sets: {evaluation.sets.rule}")
+    for note in evaluation.notes:
+        say(note)
     if out is not None:
         say(f"report: {out / 'report.html'}")
 
@@ -237,5 +239,7 @@ def _measured(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "E
     from labelwise.scores import fixed_rule
 
     chosen = run.rule if rule is None else fixed_rule(rule)
+    if rule is None:
+        figures = {**figures, "notes": (*figures.get("notes", ()), *run.standing())}
     own = run.predictions.link
     return measure(run.predictions, own, chosen, calibrated=run.calibrated, **figures)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labelwise.data import LabelTable
-from labelwise.decide import Rule
+from labelwise.decide import Promise, Rule, check_promise
 from labelwise.errors import DataError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec
@@ -24,11 +24,30 @@ __all__ = ["RunScores", "read_run", "score_data"]
 
 @dataclass(frozen=True, eq=False)
 class RunScores:
-    """Predictions of one split under the model's own link, its calibrated link, and its rule."""
+    """Predictions of one split under the model's own link, its calibrated link, and its rule.
+
+    ``promises`` are those the model was saved with.
+    """
 
     predictions: Predictions
     calibrated: Link | None
     rule: Rule
+    promises: tuple[Promise, ...] = ()
+
+    def standing(self) -> tuple[str, ...]:
+        """Return in words how each promise of the model stands on these photos.
+
+        A promise says nothing new of the photos it was made on, which are passed over.
+        """
+        link, rows = self.calibrated or self.predictions.link, self.predictions
+        if link is None or not self.promises or rows.split == "promise":
+            return ()
+        sets = np.asarray(self.rule(link.decision_probs(rows.logits)))
+        return tuple(
+            f"Promise {check_promise(one, sets, rows.labels, rows.observed, names=rows.names)}; "
+            f"it was: {one}."
+            for one in self.promises
+        )
 
 
 def read_run(folder: Path, split: str) -> RunScores:
@@ -36,7 +55,8 @@ def read_run(folder: Path, split: str) -> RunScores:
     run = RunFolder(folder)
     spec, predictions = run.spec, run.predictions(split)
     same = _same(spec.made_link, predictions.link)
-    return RunScores(predictions, None if same else spec.made_link, spec.made_rule)
+    promises = tuple(Promise.from_spec(one) for one in spec.promises)
+    return RunScores(predictions, None if same else spec.made_link, spec.made_rule, promises)
 
 
 def score_data(
@@ -93,7 +113,8 @@ def score_data(
     )
     own = _own_link(folder, predictor.link)
     calibrated = None if _same(own, predictor.link) else predictor.link
-    found = RunScores(predictions.with_link(own), calibrated, predictor.rule)
+    promises = tuple(Promise.from_spec(one) for one in predictor.promises)
+    found = RunScores(predictions.with_link(own), calibrated, predictor.rule, promises)
     return found, (*table.notes, *notes)
 
 
