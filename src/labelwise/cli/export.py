@@ -7,13 +7,13 @@ import typer
 
 __all__ = ["export"]
 
-Format = Literal["onnx"]
+Format = Literal["onnx", "web"]
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
-    format: Annotated[Format, typer.Option(help="What to write.")] = "onnx",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file or folder to write.")],
+    format: Annotated[Format, typer.Option(help="A file, or a folder with a page.")] = "onnx",
     input: Annotated[
         Literal["image", "pixels"],
         typer.Option(help="One picture of any size, or batches of scaled pixels."),
@@ -29,6 +29,9 @@ def export(
         bool,
         typer.Option("--int8", help="Eight-bit weights, recalibrated on the labels of --data."),
     ] = False,
+    runtime: Annotated[
+        Path | None, typer.Option(help="Of web: the npm package onnxruntime-web, as .tgz.")
+    ] = None,
 ) -> None:
     """Write a model from pixels to decided labels, if it gives the same answers.
 
@@ -45,11 +48,16 @@ def export(
     from labelwise.errors import SettingsError
     from labelwise.export.int8 import quantised_content
     from labelwise.export.onnx_file import export_onnx, facts_of, pictures_of
+    from labelwise.export.web import export_web
     from labelwise.files import replacing
     from labelwise.runs import RunFolder
 
     folder = RunFolder(run)
     spec, predictor = folder.spec, folder.model()
+    if runtime is not None and format != "web":
+        raise SettingsError("--runtime is for --format web; leave it out")
+    if format == "web" and (int8 or input != "image"):
+        raise SettingsError("--format web takes neither --int8 nor --input")
     if int8:
         if data is None:
             raise SettingsError("--int8 fits the link anew: give labelled photos with --data")
@@ -63,6 +71,13 @@ def export(
             say("promises were tested on the float32 model and are not in this file")
         return
     images, rows = pictures_of(folder, data, pictures)
+    if format == "web":
+        parity = export_web(
+            predictor, spec, out, images, rows, runtime=runtime, exact_resize=exact_resize
+        )
+        say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
+        say(str(parity))
+        return
     written = export_onnx(
         predictor, spec, out, images, rows, input=input, exact_resize=exact_resize
     )
