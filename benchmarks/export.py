@@ -1,0 +1,125 @@
+"""Exported files against torch on this machine: latency at batch 1 and 32, eight bits, file sizes.
+
+    python benchmarks/export.py [--backbone NAME] [--weights FILE] [--threads 2] [--compile]
+
+Peers, in one run, each the median of alternating rounds on the same pixels: torch eager, and
+torch.compile with ``--compile``. All ratios are to torch eager, or of int8 to float32. Photos are
+made here, so the figures of mAP and calibration that ``--int8`` prints mean nothing and are not
+shown. What the resize costs for a photo of 12 megapixels is shown by itself.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from onnx import ModelProto
+from PIL import Image
+
+from labelwise.backbones import create_backbone
+from labelwise.data import ArrayImages, LabelTable
+from labelwise.decide import Threshold
+from labelwise.export import int8
+from labelwise.export.network import export_network
+from labelwise.export.onnx_file import export_onnx, facts_of
+from labelwise.export.runtime import OnnxModel
+from labelwise.links import Sigmoid
+from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.types import LabelSpace
+
+LABELS = 80
+
+
+def model(backbone: str, weights: str | None) -> Predictor:
+    torch.manual_seed(0)
+    network = create_backbone(backbone, weights=weights)
+    head = HeadSpec("linear")
+    names = LabelSpace(tuple(f"label {k}" for k in range(LABELS)))
+    built = Model(network, head.make(network.channels, LABELS)).eval()
+    return Predictor(built, head, names, Sigmoid(), Threshold(0.5), "bce")
+
+
+def photos(count: int, side: int) -> ArrayImages:
+    rng = np.random.default_rng(0)
+    small = torch.from_numpy(rng.uniform(0, 255, (count, 3, 12, 12)).astype(np.float32))
+    large = torch.nn.functional.interpolate(small, (side, side), mode="bicubic").clamp(0, 255)
+    return ArrayImages(large.byte().permute(0, 2, 3, 1).contiguous().numpy())
+
+
+def medians(rounds: int, **ways) -> dict[str, float]:
+    """Return the median milliseconds of each way, measured in turn."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(rounds):
+        for name, way in ways.items():
+            start = perf_counter()
+            way()
+            times[name].append(1000 * (perf_counter() - start))
+    return {name: float(np.median(spent)) for name, spent in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backbone", default="tf_efficientnet_lite0")
+    parser.add_argument("--weights")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compile", action="store_true", help="torch.compile too; minutes")
+    parser.add_argument("--rounds", type=int, default=11)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    predictor = model(options.backbone, options.weights)
+    spec, side = predictor.spec("0" * 63 + "1"), predictor.transform.size
+    images = photos(32, side)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        done = export_onnx(predictor, spec, path, images, range(4))
+        float32 = OnnxModel.load(path, threads=options.threads)
+    labels = np.random.default_rng(0).random((32, LABELS)) < 0.2
+    table = LabelTable.from_arrays(predictor.space, images, labels)
+    network: ModelProto = export_network(predictor.model, side)
+    facts = facts_of(predictor, spec)
+    small = int8._quantise(network, int8._file(network, facts), table)
+    eight = OnnxModel(int8._file(small, facts).proto, facts, threads=options.threads)
+    size = len(eight.proto.SerializeToString())
+    print(f"{options.backbone}, {LABELS} labels, input {side}, {options.threads} threads")
+    print(
+        f"file: float32 {done.size / 1e6:.2f} MB, int8 {size / 1e6:.2f} MB, {done.size / size:.2f}x"
+    )
+    compiled = torch.compile(predictor.model)
+    for batch in (1, 32):
+        pixels = torch.from_numpy(
+            np.stack([float32.pixels(images.pixels[k]) for k in range(batch)])
+        )
+        inputs = predictor.transform.normalise(pixels)
+        ways = {
+            "eager": lambda pixels=pixels: predictor.logits(pixels),
+            "float32": lambda pixels=pixels: float32.answers(pixels.numpy()),
+            "int8": lambda pixels=pixels: eight.answers(pixels.numpy()),
+        }
+        if options.compile:
+
+            def run_compiled(inputs=inputs):
+                with torch.inference_mode():
+                    compiled(inputs)
+
+            ways["compiled"] = run_compiled
+        took = medians(max(3, options.rounds // (1 if batch == 1 else 3)), **ways)
+        for name, spent in took.items():
+            print(
+                f"batch {batch:2}  {name:8} {spent:8.1f} ms  {spent / took['eager']:.2f} of eager"
+            )
+        print(f"batch {batch:2}  int8 / float32 {took['int8'] / took['float32']:.2f}")
+    large = np.random.default_rng(1).integers(0, 256, (3000, 4000, 3), np.uint8)
+    took = medians(
+        3,
+        graph=lambda: float32.pixels(large),
+        pillow=lambda: predictor.transform.pixels(Image.fromarray(large)),
+    )
+    print(f"resize of 12 MP: graph {took['graph']:.0f} ms, Pillow {took['pillow']:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
