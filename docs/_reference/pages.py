@@ -35,6 +35,7 @@ PACKAGES = {
     "runs": "Runs",
     "search": "Photo index",
     "evaluate": "Evaluation",
+    "labelling": "Label quality",
     "report": "Report",
     "integrations.sklearn": "scikit-learn",
     "integrations.torchmetrics": "torchmetrics",

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from labelwise.cli.data_review import repair_table, suspects
+
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
     from labelwise.data.describe import Description
@@ -12,11 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["data_app", "parse_options"]
 
 data_app = typer.Typer(
-    help="Describe, split, corrupt and convert label tables.",
+    help="Describe, split, corrupt, convert and repair label tables.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
+
+data_app.command("suspects")(suspects)
+data_app.command("repair")(repair_table)
 
 Source = Annotated[
     str,

@@ -17,7 +17,7 @@ from labelwise.markup import Markup, document, tag
 from labelwise.plain import for_terminal
 from labelwise.search.answering import Found, Hit
 
-__all__ = ["contact_sheet", "write_contact_sheet"]
+__all__ = ["SIDE", "contact_sheet", "picture_address", "write_contact_sheet"]
 
 SIDE = 320
 LARGEST = 256 << 20
@@ -80,7 +80,13 @@ def _thumbnail(path: str) -> str | None:
             image = decode(stream.read(LARGEST), path, SIDE)
     except (OSError, LabelwiseError):
         return None
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return picture_address(image)
+
+
+def picture_address(image: Image.Image) -> str:
+    """Return a small copy of a picture, without any of its metadata, as a data address."""
+    small = image.convert("RGB")
+    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     buffer = BytesIO()
-    image.save(buffer, "JPEG", quality=80)
+    small.save(buffer, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode('ascii')}"

@@ -30,7 +30,16 @@ from labelwise.plain import from_cell
 from labelwise.predictions import matrix_of_lists
 from labelwise.types import nearest
 
-__all__ = ["FITTED_FORMAT", "SUFFIXES", "Kind", "RawScores", "parquet_table", "read_raw"]
+__all__ = [
+    "FITTED_FORMAT",
+    "SUFFIXES",
+    "Kind",
+    "RawScores",
+    "npz_arrays",
+    "npz_texts",
+    "parquet_table",
+    "read_raw",
+]
 
 Kind = Literal["logits", "probs"]
 Table = dict[str, NDArray[Any]]
@@ -298,7 +307,7 @@ def _json_lines(path: Path) -> RawScores:
 
 def _npz(path: Path) -> RawScores:
     """Return the numbers of a .npz file; nothing pickled is ever read."""
-    arrays = _members(path)
+    arrays = npz_arrays(path)
     for name in arrays:
         if name not in ARRAYS:
             raise DataError(f"{path}: unknown array {name!r}{nearest(name, ARRAYS)}")
@@ -315,19 +324,19 @@ def _npz(path: Path) -> RawScores:
         if labels is None or not np.isin(observed, (0, 1)).all():
             raise DataError(f"{path}: observed must be true and false, or 1 and 0, beside labels")
         labels = np.where(observed == 1, labels, np.nan)
-    names = _texts(path, arrays, "names", columns)
-    ids = _texts(path, arrays, "ids", rows)
+    names = npz_texts(path, arrays, "names", columns)
+    ids = npz_texts(path, arrays, "ids", rows)
     return RawScores(
         str(path),
         names or tuple(f"label-{column}" for column in range(columns)),
         ids or tuple(str(row) for row in range(rows)),
         scores,
         labels,
-        _texts(path, arrays, "split", rows),
+        npz_texts(path, arrays, "split", rows),
     )
 
 
-def _members(path: Path) -> Table:
+def npz_arrays(path: Path) -> Table:
     """Return the arrays of the archive; each must be as long as its header says."""
     arrays: Table = {}
     try:
@@ -378,7 +387,8 @@ def _matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | None:
     return value.astype(np.float64)
 
 
-def _texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, ...] | None:
+def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, ...] | None:
+    """Return an array of texts by name, None where there is none."""
     value = arrays.get(name)
     if value is None:
         return None

@@ -1,0 +1,113 @@
+"""What rows that a fit did not see say of each row: links and heads fitted over folds.
+
+A model that was fitted on a wrong label believes it, so the labels of a row are only ever judged
+by fits on the other rows. Scores that someone brings are taken as held out; their link is fitted
+anew on the other folds. Frozen features get a linear head per fold first:
+
+    minimise over W, b:   sum over the other folds' known entries of log(1 + exp(-(2y - 1) z))
+                          + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
+"""
+
+import torch
+from torch import Tensor
+
+from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
+from labelwise.calibrate import platt
+from labelwise.errors import SettingsError
+from labelwise.links import Link
+from labelwise.objectives import bce_loss
+from labelwise.progress import Silent, Watch
+
+__all__ = ["crossfit_heads", "crossfit_log_odds", "fit_linear_head"]
+
+STEPS = 40
+HEAD_L2 = 0.1
+
+
+def crossfit_log_odds(
+    logits: Array,
+    labels: Array,
+    link: Link | None,
+    observed: Array | None = None,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+) -> Tensor:
+    """Return calibrated log-odds (N, K): each row's by the Platt link of the other folds."""
+    scores, truth = to_tensor(logits), to_tensor(labels)
+    known = None if observed is None else mask_tensor(observed, "observed")
+    check_shapes(logits=scores, labels=truth, observed=known)
+    odds = torch.empty(scores.shape, dtype=torch.float64)
+    for held in _folds(len(scores), folds, seed):
+        mask = None if known is None else known[~held]
+        fitted = platt(scores[~held], truth[~held], link, mask)
+        with torch.no_grad():
+            odds[held] = fitted.log_odds(scores[held]).double()
+    return odds
+
+
+def crossfit_heads(
+    features: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    l2: float = HEAD_L2,
+    watch: Watch | None = None,
+) -> Tensor:
+    """Return logits (N, K): each row's by a linear head fitted on the other folds' features."""
+    inputs, truth = to_tensor(features), to_tensor(labels)
+    known = None if observed is None else mask_tensor(observed, "observed")
+    if inputs.ndim != 2 or len(inputs) != len(truth):
+        raise ValueError(
+            f"features must be (N, D) for {len(truth)} rows, got {tuple(inputs.shape)}"
+        )
+    watch = watch or Silent()
+    watch.start("refitting heads", folds)
+    logits = torch.empty(truth.shape, dtype=torch.float32)
+    for held in _folds(len(inputs), folds, seed):
+        mask = None if known is None else known[~held]
+        weight, bias = fit_linear_head(inputs[~held], truth[~held], mask, l2=l2)
+        logits[held] = inputs[held].float() @ weight + bias
+        watch.advance(1)
+    watch.finish()
+    return logits
+
+
+def fit_linear_head(
+    features: Array, labels: Array, observed: Array | None = None, *, l2: float = HEAD_L2
+) -> tuple[Tensor, Tensor]:
+    """Return weight (D, K) and bias (K,) of a logistic head on features as they are."""
+    inputs, truth = to_tensor(features).float(), to_tensor(labels).float()
+    known = (
+        torch.ones_like(truth) if observed is None else mask_tensor(observed, "observed").float()
+    )
+    mean, spread = inputs.mean(0), inputs.std(0, correction=0) + 1e-6
+    scaled = (inputs - mean) / spread
+    count = known.sum(0).clamp(min=1)
+    share = ((truth * known).sum(0) + 0.5) / (count + 1)
+    weight = torch.zeros(inputs.shape[1], truth.shape[1], requires_grad=True)
+    bias = share.logit().requires_grad_(True)
+    optimizer = torch.optim.LBFGS(
+        [weight, bias], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses = bce_loss(scaled @ weight + bias, truth) * known
+        loss = (losses.sum(0) / count).sum() + l2 / 2 * weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    own = weight.detach() / spread[:, None]
+    return own, bias.detach() - mean @ own
+
+
+def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:
+    """Return for each fold which rows (N,) it holds out."""
+    if not 2 <= folds <= rows:
+        raise SettingsError(f"folds must lie between 2 and the {rows} rows, got {folds}")
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)) % folds
+    return [order == number for number in range(folds)]

@@ -1,0 +1,217 @@
+"""Review files, and the tables that are repaired by them.
+
+A review file is a CSV with one question per row, "does this photo carry this label?":
+
+    rank, photo, label, given, probability, check, promised, answer
+
+``given`` is what the table says (present or absent), ``check`` marks the random sample that a
+promise is made on, ``promised`` the suspects that a promise covers, and ``answer`` is for the
+person: yes, no, unknown (looked, cannot tell), or empty (not asked yet).
+"""
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from labelwise.data import LabelTable
+from labelwise.data.sets import LabelSets
+from labelwise.errors import DataError
+from labelwise.files import replacing
+from labelwise.plain import as_cell, from_cell
+from labelwise.types import nearest
+
+__all__ = ["Change", "Reviewed", "read_review", "repair", "write_changes", "write_review"]
+
+Answer = Literal["yes", "no", "unknown", ""]
+ANSWERS: dict[str, Answer] = {
+    "yes": "yes",
+    "y": "yes",
+    "1": "yes",
+    "no": "no",
+    "n": "no",
+    "0": "no",
+    "unknown": "unknown",
+    "don't know": "unknown",
+    "?": "unknown",
+    "": "",
+}
+COLUMNS = ("rank", "photo", "label", "given", "probability", "check", "promised", "answer")
+LOG_COLUMNS = ("time", "photo", "label", "before", "after", "because")
+STATES = {"yes": "present", "no": "absent", "unknown": "unknown"}
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """One question of a review file, answered or not."""
+
+    photo: str
+    label: str
+    given: Literal["present", "absent"]
+    probability: float
+    check: bool = False
+    promised: bool = False
+    answer: Answer = ""
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether the given label is a mistake; None where nobody looked. Unknown is not."""
+        if not self.answer:
+            return None
+        return self.answer == ("yes" if self.given == "absent" else "no")
+
+
+@dataclass(frozen=True)
+class Change:
+    """An entry of a table that was repaired."""
+
+    photo: str
+    label: str
+    before: str
+    after: str
+    because: Literal["answered", "promised"]
+
+
+def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
+    """Write a review file; the answers of questions that have one are kept."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for rank, one in enumerate(questions, start=1):
+            writer.writerow(
+                [
+                    rank,
+                    as_cell(one.photo),
+                    as_cell(one.label),
+                    one.given,
+                    f"{one.probability:.6f}",
+                    "yes" if one.check else "",
+                    "yes" if one.promised else "",
+                    one.answer,
+                ]
+            )
+
+
+def read_review(path: Path) -> list[Reviewed]:
+    """Return the questions of a review file, in the order of their ranks."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            headers, rows = reader.fieldnames or [], list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: the review file cannot be read ({error})") from None
+    for name in COLUMNS:
+        if name not in headers:
+            raise DataError(
+                f"{path}: there is no column {name!r}{nearest(name, headers)}; "
+                "review files are written by `labelwise data suspects`"
+            )
+    found: dict[int, Reviewed] = {}
+    for line, row in enumerate(rows, start=2):
+        answer = ANSWERS.get((row["answer"] or "").strip().lower())
+        if answer is None:
+            raise DataError(
+                f"{path}: line {line}: an answer is yes, no, unknown or empty, "
+                f"got {row['answer']!r}"
+            )
+        try:
+            rank, probability = int(row["rank"]), float(row["probability"])
+        except (TypeError, ValueError):
+            raise DataError(f"{path}: line {line}: rank and probability must be numbers") from None
+        given = row["given"]
+        if given not in ("present", "absent"):
+            raise DataError(f"{path}: line {line}: given is present or absent, got {given!r}")
+        if rank in found:
+            raise DataError(f"{path}: line {line}: rank {rank} stands there twice")
+        found[rank] = Reviewed(
+            from_cell(row["photo"]),
+            from_cell(row["label"]),
+            "present" if given == "present" else "absent",
+            probability,
+            row["check"] == "yes",
+            row["promised"] == "yes",
+            answer,
+        )
+    return [found[rank] for rank in sorted(found)]
+
+
+def repair(
+    table: LabelTable,
+    questions: Iterable[Reviewed],
+    *,
+    accept_promised: bool = False,
+    test_too: bool = False,
+) -> tuple[LabelTable, list[Change]]:
+    """Return the table with the answers in it, and what they changed.
+
+    ``accept_promised`` also turns round the promised suspects that nobody answered. Labels that
+    were found wrong by a model make its own test look better than it is, so rows of the test
+    split are refused unless ``test_too``.
+    """
+    place = {name: row for row, name in enumerate(table.ids)}
+    labels, observed = table.targets()
+    present = labels.astype(bool)
+    known = np.ones_like(present) if observed is None else observed.copy()
+    present &= known
+    changes = []
+    for one in questions:
+        answer, because = one.answer, "answered"
+        if not answer and accept_promised and one.promised:
+            answer, because = ("yes" if one.given == "absent" else "no"), "promised"
+        if not answer:
+            continue
+        if one.photo not in place:
+            raise DataError(f"{table.name} has no photo {one.photo!r}{nearest(one.photo, place)}")
+        row, column = place[one.photo], table.space.column(one.label)
+        before = _state(bool(present[row, column]), bool(known[row, column]))
+        after = STATES[answer]
+        if after == before:
+            continue
+        if table.split is not None and table.split[row] == "test" and not test_too:
+            raise DataError(
+                f"{table.name}: {one.photo!r} is in the test split, where repairs by a model's own "
+                "suspects would flatter it; leave test out of the suspects, or say --test-too and "
+                "review test photos that the model did not choose as well"
+            )
+        present[row, column], known[row, column] = answer == "yes", answer != "unknown"
+        changes.append(
+            Change(
+                one.photo,
+                one.label,
+                before,
+                after,
+                "promised" if because == "promised" else "answered",
+            )
+        )
+    repaired = replace(
+        table, present=LabelSets.from_dense(present), unknown=LabelSets.from_dense(~known)
+    )
+    return repaired, changes
+
+
+def write_changes(path: Path, changes: Iterable[Change]) -> None:
+    """Append changes to the log of a table's repairs; the log is never shortened."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    old = path.read_text(encoding="utf-8") if path.exists() else ",".join(LOG_COLUMNS) + "\n"
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        stream.write(old)
+        writer = csv.writer(stream, lineterminator="\n")
+        for one in changes:
+            photo, label = as_cell(one.photo), as_cell(one.label)
+            writer.writerow([now, photo, label, one.before, one.after, one.because])
+
+
+def _state(present: bool, known: bool) -> str:
+    if not known:
+        return "unknown"
+    return "present" if present else "absent"

@@ -1,0 +1,107 @@
+"""The page of suspects: photo by photo, what is probably missing or wrong, with the pictures.
+
+One HTML file that holds its pictures and works offline. ``blind`` leaves the probabilities out: a
+person who sees the model's guess tends to agree with it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from labelwise.files import replacing
+from labelwise.labelling import Reviewed, SuspectPromise
+from labelwise.markup import Cell, Markup, chance, document, paragraph, section, table, tag
+from labelwise.plain import for_terminal
+from labelwise.report.contact_sheet import picture_address
+
+__all__ = ["suspects_page", "write_suspects_page"]
+
+ReadPicture = Callable[[str], Image.Image | None]
+
+
+def write_suspects_page(
+    path: Path,
+    questions: Sequence[Reviewed],
+    *,
+    promise: SuspectPromise | None = None,
+    picture: ReadPicture | None = None,
+    photos: int = 100,
+    blind: bool = False,
+) -> None:
+    """Write the page of a review file."""
+    text = suspects_page(questions, promise=promise, picture=picture, photos=photos, blind=blind)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def suspects_page(
+    questions: Sequence[Reviewed],
+    *,
+    promise: SuspectPromise | None = None,
+    picture: ReadPicture | None = None,
+    photos: int = 100,
+    blind: bool = False,
+) -> str:
+    """Return the page as text, with the first ``photos`` photos."""
+    own: dict[str, list[tuple[int, Reviewed]]] = {}
+    for rank, one in enumerate(questions, start=1):
+        own.setdefault(one.photo, []).append((rank, one))
+    lead = (
+        f"{len(questions):,} labels of {len(own):,} photos that are probably mistakes, the "
+        "likeliest first. Each was judged by a model that had not seen its photo."
+    )
+    shown = list(own.items())[:photos]
+    sheet = tag("ul", *_figures(shown, picture, blind), class_="sheet")
+    said = "No promise yet: nobody has looked." if promise is None else f"{promise}."
+    parts = [
+        ("photos", "Photos", section("photos", f"The first {len(shown)} photos", sheet)),
+        ("labels", "Labels", _labels(questions)),
+    ]
+    title = "Labels that may be mistakes"
+    content = section("promise", "What is promised", paragraph(said[0].upper() + said[1:]))
+    return document(title, lead, [("promise", "Promise", content), *parts])
+
+
+def _figures(
+    photos: Iterable[tuple[str, list[tuple[int, Reviewed]]]],
+    picture: ReadPicture | None,
+    blind: bool,
+) -> Iterable[Markup]:
+    for photo, own in photos:
+        name = for_terminal(photo)
+        image = None if picture is None else picture(photo)
+        words = [
+            tag(
+                "span",
+                f"{rank}. {'no ' if one.given == 'present' else ''}{one.label}?",
+                "" if blind else f" {chance(one.probability)} present",
+                f" · said {one.given}",
+                f" · answered {one.answer}" if one.answer else None,
+                " · check" if one.check and not one.answer else None,
+            )
+            for rank, one in own
+        ]
+        drawn = (
+            tag("p", "No picture here.", class_="note")
+            if image is None
+            else tag("img", src=picture_address(image), alt=name, loading="lazy")
+        )
+        caption = tag("figcaption", *words, tag("small", Path(name).name, title=name))
+        yield tag("li", tag("figure", drawn, caption))
+
+
+def _labels(questions: Sequence[Reviewed]) -> Markup:
+    """Return a table of the labels: suspects, answered, confirmed."""
+    rows: dict[str, list[Reviewed]] = {}
+    for one in questions:
+        rows.setdefault(one.label, []).append(one)
+    cells: list[list[str | Cell]] = []
+    for label, own in sorted(rows.items(), key=lambda item: -len(item[1])):
+        confirmed = [one.confirmed for one in own if one.confirmed is not None]
+        counts = (len(own), len(confirmed), sum(confirmed))
+        cells.append([label, *(Cell(f"{count:,}", count) for count in counts)])
+    head = ("label", "suspects", "answered", "mistakes indeed")
+    return section(
+        "labels", "Labels", table(head, cells, caption="Suspects per label", sortable=True)
+    )

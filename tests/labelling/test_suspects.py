@@ -1,0 +1,134 @@
+"""Suspects. Oracles: slow loops, enumeration of samples, an exact binomial test over draws,
+scikit-learn's logistic regression, and the rule that a row never judges itself."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_scores import sample
+from scipy.stats import binom
+from sklearn.linear_model import LogisticRegression
+
+from labelwise.errors import SettingsError
+from labelwise.labelling import (
+    crossfit_heads,
+    crossfit_log_odds,
+    find_suspects,
+    fit_linear_head,
+    marked_checks,
+    promise_suspects,
+    stretches,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["missing", "wrong"]))
+def test_suspects_are_those_of_a_slow_loop(seed, kind):
+    rng = np.random.default_rng(seed)
+    odds = rng.integers(-3, 4, (6, 5)).astype(float)  # with ties
+    labels, observed = rng.integers(0, 2, (6, 5)), rng.random((6, 5)) < 0.7
+    slow = []
+    for row in range(6):
+        for column in range(5):
+            if observed[row, column] and labels[row, column] == (kind == "wrong"):
+                doubt = odds[row, column] if kind == "missing" else -odds[row, column]
+                slow.append((-doubt, row, column))
+    slow.sort()
+    found = find_suspects(odds, labels, observed, kind=kind, most=7)
+    assert list(zip(found.rows, found.columns, strict=True)) == [one[1:] for one in slow[:7]]
+    np.testing.assert_allclose(found.probs, 1 / (1 + np.exp(-odds[found.rows, found.columns])))
+    counts = [sum(one[2] == column for one in slow[:7]) for column in range(5)]
+    assert found.per_label(5).tolist() == counts
+    photos = found.photos()
+    assert [row for row, _ in photos] == list(dict.fromkeys(found.rows.tolist()))
+    assert sorted(place for _, places in photos for place in places) == list(range(len(found)))
+
+
+def test_the_test_of_a_stretch_counts_samples():
+    # Of all ways to check 6 of 12 suspects with 4 false ones, how many show at most x false?
+    level, size, checks = 0.26, 12, 6  # at most 3 of 12 are allowed, so 4 are too many
+    seen = [sum(place < 4 for place in drawn) for drawn in combinations(range(size), checks)]
+    for false in range(4):
+        chance = np.mean(np.array(seen) <= false)
+        told = {place: place >= false for place in range(checks)}
+        marked = [place < checks for place in range(size)]
+        for confidence, promised in ((1 - chance - 1e-6, size), (1 - chance + 1e-6, 0)):
+            promise = promise_suspects(marked, told, level=level, confidence=confidence)
+            assert promise.count == promised, (false, confidence)
+
+
+def test_promises_are_kept_as_often_as_they_say():
+    # 0.2 of each stretch and one more are false: any promise of it is broken.
+    rng = np.random.default_rng(1)
+    draws, broken = 400, 0
+    for draw in range(draws):
+        truth = np.ones(200, dtype=bool)
+        for part in stretches(200):
+            size = part.stop - part.start
+            truth[part.start + rng.choice(size, size // 5 + 1, replace=False)] = False
+        marked = marked_checks(200, per_stretch=30, seed=draw)
+        told = {int(place): bool(truth[place]) for place in np.flatnonzero(marked)}
+        broken += promise_suspects(marked, told, level=0.2, confidence=0.9).count > 0
+    assert binom.sf(broken - 1, draws, 0.1) > 1e-3
+    assert broken > 0  # an exact test uses some of what it may
+
+
+def test_a_promise_ends_where_answers_end():
+    marked = marked_checks(400, per_stretch=40, seed=3)
+    places = np.flatnonzero(marked)
+    told = {int(place): True for place in places if place < 150}
+    promise = promise_suspects(marked, told, level=0.2)
+    assert promise.count == 100
+    assert "first 100 suspects are false; 80 of them were checked, 0 were false" in str(promise)
+    assert promise_suspects(marked, {}, level=0.2).count == 0
+    doubtful = {int(place): place % 2 == 0 for place in places}
+    assert "nothing can be promised" in str(promise_suspects(marked, doubtful, level=0.2))
+    with pytest.raises(ValueError, match="must lie in"):
+        promise_suspects(marked, told, level=0.0)
+
+
+def test_a_row_is_not_judged_by_its_own_labels():
+    held = sample(300, unknown=0.2)
+    flipped = held.labels.clone()
+    flipped[7] = 1 - flipped[7]
+    first, second = (
+        crossfit_log_odds(held.logits, labels, held.link, held.observed, folds=3)
+        for labels in (held.labels, flipped)
+    )
+    torch.testing.assert_close(first[7], second[7])
+    assert not torch.equal(first, second)
+    features = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+    one, two = (crossfit_heads(features, labels, folds=3) for labels in (held.labels, flipped))
+    torch.testing.assert_close(one[7], two[7])
+    assert not torch.equal(one, two)
+    with pytest.raises(SettingsError, match="folds must lie between"):
+        crossfit_heads(features, held.labels, folds=301)
+    with pytest.raises(ValueError, match="features must be"):
+        crossfit_heads(features[:5], held.labels)
+
+
+def test_the_head_is_the_logistic_regression_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400, 4)).astype(np.float32) * [1, 5, 0.2, 2] + 3
+    chance = 1 / (1 + np.exp(-(features - 3) @ [[1], [0.2], [-3], [0.0]]))
+    labels = (rng.random((400, 1)) < chance).astype(np.uint8)
+    known = rng.random((400, 1)) < 0.8
+    weight, bias = fit_linear_head(features, labels, known, l2=0.05)
+    scaled = (features - features.mean(0)) / features.std(0)
+    rows = known[:, 0]
+    other = LogisticRegression(C=1 / (0.05 * rows.sum()), tol=1e-8)
+    other.fit(scaled[rows], labels[rows, 0])
+    ours = features @ weight.numpy() + bias.numpy()
+    np.testing.assert_allclose(ours[:, 0], other.decision_function(scaled), atol=2e-3)
+
+
+def test_strange_input_is_refused():
+    with pytest.raises(ValueError, match="kind must be"):
+        find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="odd")
+    with pytest.raises(ValueError, match="must not be NaN"):
+        find_suspects(np.full((2, 2), np.nan), np.zeros((2, 2)), kind="missing")
+    none = find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="wrong")
+    assert len(none) == 0
