@@ -1,0 +1,196 @@
+"""Convex losses of logits, as a solver needs them: value, gradient and curvature of all rows.
+
+    CoinLoss    sum_i a_ik softplus(-v_ik) + c_ik softplus(v_ik)         one problem per label
+    ShareLoss   - sum_i sum_k s_ik log softmax_k(v_i)                    one problem for all labels
+
+``a`` weighs the presence of a label in a row and ``c`` its absence; a soft label y of weight w is
+a = w y, c = w (1 - y), an unknown one a = c = 0. ``s`` are the shares of a row's labels, and only
+labels that ``compete`` are in its softmax, beside "none" with the logit 0 where there is one.
+
+A label that is never present (or never absent) has its optimum at infinity. It gets half an entry
+of what it lacks, spread over the rows, so that its logit comes to rest at the share 0.5 / N.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+__all__ = ["CoinLoss", "ConvexLoss", "ShareLoss"]
+
+HALF = 0.5  # an entry, of what a label lacks
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """The second derivative at some logits: ``times(u)`` (N, K), and its mean per label (1, K)."""
+
+    times: Callable[[Tensor], Tensor]
+    mean: Tensor
+
+
+class ConvexLoss(ABC):
+    """A convex function of logits (N, K), summed over rows.
+
+    ``joint`` says that the labels of a row depend on each other, so that all of them are one
+    problem; else each label (column) is a problem of its own.
+    """
+
+    joint: bool
+
+    @property
+    @abstractmethod
+    def num_labels(self) -> int:
+        """The number of labels K."""
+
+    @abstractmethod
+    def rows(self, logits: Tensor) -> Tensor:
+        """Return the loss of each row: (N, K) by label, or (N, 1) if they are joint."""
+
+    def sums(self, logits: Tensor) -> Tensor:
+        """Return the loss (1, K) of each label, or (1, 1) if they are joint."""
+        return self.rows(logits).sum(dim=0, keepdim=True)
+
+    @abstractmethod
+    def gradient(self, logits: Tensor) -> Tensor:
+        """Return the derivative (N, K) by the logits."""
+
+    @abstractmethod
+    def curvature(self, logits: Tensor) -> Curvature:
+        """Return the second derivative by the logits."""
+
+    @abstractmethod
+    def columns(self, chosen: Tensor) -> Self:
+        """Return the loss of some of the labels."""
+
+    @abstractmethod
+    def to(self, like: Tensor) -> Self:
+        """Return the loss with its numbers in the type and on the device of ``like``."""
+
+    @abstractmethod
+    def bounded(self) -> Self:
+        """Return the loss with an optimum at finite logits for every label."""
+
+    def over_problems(self, values: Tensor) -> Tensor:
+        """Return the sum of (D, K) values over each problem: (1, K), or (1, 1) if joint."""
+        return values.sum(dim=(0, 1) if self.joint else 0, keepdim=True).reshape(1, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class CoinLoss(ConvexLoss):
+    """Weighted cross-entropy of every label's own sigmoid."""
+
+    present: Tensor
+    absent: Tensor
+    joint = False
+
+    @property
+    def num_labels(self) -> int:
+        return self.present.shape[1]
+
+    def rows(self, logits: Tensor) -> Tensor:
+        # softplus(-v) = softplus(v) - v
+        return (self.present + self.absent) * softplus(logits) - self.present * logits
+
+    def gradient(self, logits: Tensor) -> Tensor:
+        return (self.present + self.absent) * logits.sigmoid() - self.present
+
+    def curvature(self, logits: Tensor) -> Curvature:
+        probs = logits.sigmoid()
+        weights = (self.present + self.absent) * probs * (1 - probs)
+        return Curvature(weights.mul, weights.mean(dim=0, keepdim=True))
+
+    def columns(self, chosen: Tensor) -> Self:
+        return type(self)(self.present[:, chosen], self.absent[:, chosen])
+
+    def to(self, like: Tensor) -> Self:
+        return type(self)(self.present.to(like), self.absent.to(like))
+
+    def bounded(self) -> Self:
+        known = self.present + self.absent > 0
+        share = HALF * known / known.sum(dim=0).clamp(min=1)
+        present = self.present + share * (self.present.sum(dim=0) == 0)
+        absent = self.absent + share * (self.absent.sum(dim=0) == 0)
+        return type(self)(present, absent)
+
+
+@dataclass(frozen=True, eq=False)
+class ShareLoss(ConvexLoss):
+    """Cross-entropy between shares of labels and a softmax over the labels that compete.
+
+    ``none`` (N,) is the share of "no label", or None where the softmax has no such answer. Logits
+    are divided by ``temperature``.
+    """
+
+    shares: Tensor
+    compete: Tensor | None = None
+    none: Tensor | None = None
+    temperature: float = 1.0
+    joint = True
+
+    @property
+    def num_labels(self) -> int:
+        return self.shares.shape[1]
+
+    def _log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log p (N, K), 0 where a label does not compete, and log p (N,) of none."""
+        scaled = logits / self.temperature
+        kept = scaled
+        if self.compete is not None:
+            kept = scaled.masked_fill(~self.compete, float("-inf"))
+        zero = torch.full_like(scaled[:, :1], float("-inf") if self.none is None else 0.0)
+        total = torch.cat([kept, zero], dim=1).logsumexp(dim=1, keepdim=True)
+        total = total.masked_fill(total.isinf(), 0.0)  # a row without any label
+        log_p = scaled - total
+        if self.compete is not None:
+            log_p = log_p.masked_fill(~self.compete, 0.0)
+        return log_p, -total[:, 0]
+
+    def _probs(self, logits: Tensor) -> Tensor:
+        probs = self._log_probs(logits)[0].exp()
+        return probs if self.compete is None else probs * self.compete
+
+    def _weight(self) -> Tensor:
+        """Return the shares (N, 1) of each row together."""
+        total = self.shares.sum(dim=1, keepdim=True)
+        return total if self.none is None else total + self.none[:, None]
+
+    def rows(self, logits: Tensor) -> Tensor:
+        log_p, log_none = self._log_probs(logits)
+        loss = -(self.shares * log_p).sum(dim=1, keepdim=True)
+        return loss if self.none is None else loss - (self.none * log_none)[:, None]
+
+    def gradient(self, logits: Tensor) -> Tensor:
+        return (self._weight() * self._probs(logits) - self.shares) / self.temperature
+
+    def curvature(self, logits: Tensor) -> Curvature:
+        probs, weight = self._probs(logits), self._weight() / self.temperature**2
+
+        def times(values: Tensor) -> Tensor:
+            spread = values - (probs * values).sum(dim=1, keepdim=True)
+            return weight * probs * spread
+
+        return Curvature(times, (weight * probs * (1 - probs)).mean(dim=0, keepdim=True))
+
+    def columns(self, chosen: Tensor) -> Self:
+        raise TypeError("the labels of a softmax cannot be solved apart")
+
+    def to(self, like: Tensor) -> Self:
+        compete = None if self.compete is None else self.compete.to(like.device)
+        none = None if self.none is None else self.none.to(like)
+        return type(self)(self.shares.to(like), compete, none, self.temperature)
+
+    def bounded(self) -> Self:
+        rows = (
+            torch.ones_like(self.shares) if self.compete is None else self.compete.to(self.shares)
+        )
+        spread = HALF * rows / rows.sum(dim=0).clamp(min=1)
+        shares = self.shares + spread * (self.shares.sum(dim=0) == 0)
+        none = self.none
+        if none is not None and not none.any():
+            none = none + HALF / len(none)
+        return type(self)(shares, self.compete, none, self.temperature)

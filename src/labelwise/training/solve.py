@@ -1,0 +1,315 @@
+"""Solve: the linear head of a convex loss on frozen features at its optimum, not near it.
+
+    minimise over W, b:    loss(features W + b)  +  sum_k l2_k / 2 ||W_k||^2
+
+with standardised features and a free bias, for all labels at once. The l2 weights are those whose
+optimum has the least loss on validation rows.
+
+Features are centred, scaled, and turned once into the eigenvectors of their Gram matrix, with
+eigenvalues s^2. There the Hessian of a label, X^T diag(h) X + l2, is nearly the diagonal
+mean(h) s^2 + l2, which preconditions the conjugate gradients of Newton steps for every label and
+every weight: a few products with the rows per step, made for all labels together. Weights are
+tried in float32 and to a rough optimum, the chosen ones are solved in float64 to the end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from labelwise.objectives.convex import ConvexLoss
+
+__all__ = ["Design", "Solution", "minimise", "solve"]
+
+STRONGEST, WEAKEST = 0, -8  # powers of ten of the l2 weight, as a multiple of the number of rows
+ROUGH, FINE, EXACT = 1e-3, 1e-6, 1e-8  # of the loss may be left to gain: tried, float32, float64
+NEWTON_STEPS, GRADIENT_STEPS, HALVINGS = 100, 50, 40
+LOOSEST = 0.3  # of a gradient may be left by the conjugate gradients of one Newton step
+ENOUGH = 1e-4  # of the gain that the slope promises, for a step to be taken
+CLEARLY = 2.0  # standard errors by which a label's own weight must beat the common one
+
+P = TypeVar("P", float, Tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Rows (N, r + 1) as the solver sees them: standardised, turned, and a last column of ones.
+
+    Of features (N, D): ``(features - mean) / scale @ basis``. ``squares`` (r + 1, 1) are the sums
+    of squares of the columns.
+    """
+
+    rows: Tensor
+    squares: Tensor
+    mean: Tensor
+    scale: Tensor
+    basis: Tensor
+
+    @staticmethod
+    def of(features: Tensor, *, standardise: bool = True) -> "Design":
+        """Return the design of training features; one that never changes is left as it is."""
+        x = features.double()
+        mean = x.mean(dim=0)
+        scale = torch.ones_like(mean)
+        x = x - mean
+        if standardise:
+            spread = x.square().mean(dim=0).sqrt()
+            scale = torch.where(spread > 1e-9 * (1 + mean.abs()), spread, 1.0)
+            x /= scale
+        basis = None
+        if len(x) < x.shape[1]:  # the optimum lies in the span of the rows
+            basis, triangle = torch.linalg.qr(x.T)
+            x = triangle.T.contiguous()
+        _, vectors = torch.linalg.eigh(x.T @ x)
+        basis = vectors if basis is None else basis @ vectors
+        rows = torch.cat([x @ vectors, torch.ones_like(x[:, :1])], dim=1)
+        return Design(rows, rows.square().sum(dim=0)[:, None], mean, scale, basis)
+
+    def to(self, dtype: torch.dtype) -> "Design":
+        """Return the design with its rows in another precision."""
+        return replace(self, rows=self.rows.to(dtype), squares=self.squares.to(dtype))
+
+    def seen(self, features: Tensor) -> Tensor:
+        """Return other features as rows of this design."""
+        x = (features.to(self.mean) - self.mean) / self.scale
+        return torch.cat([x @ self.basis, torch.ones_like(x[:, :1])], dim=1)
+
+    def linear(self, solution: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W (D, K) and b (K,) for features as they came."""
+        weight = (self.basis @ solution[:-1]) / self.scale[:, None]
+        return weight, solution[-1] - self.mean @ weight
+
+    def penalty(self, l2: Tensor) -> Tensor:
+        """Return what multiplies the squares of a solution (r + 1, K): l2, and 0 for the bias."""
+        penalty = l2.to(self.rows).expand(len(self.squares), -1).clone()
+        penalty[-1] = 0
+        return penalty
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A linear classifier: logits = features W + b.
+
+    ``l2`` (K,) are the weights of the labels, ``validation`` the mean loss of a validation row
+    (summed over labels) for each weight that was tried for all of them.
+    """
+
+    weight: Tensor  # (D, K)
+    bias: Tensor  # (K,)
+    l2: Tensor  # (K,)
+    validation: dict[float, float]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits (N, K)."""
+        return features.to(self.weight) @ self.weight + self.bias
+
+
+def solve(
+    features: Tensor,
+    loss: ConvexLoss,
+    val_features: Tensor,
+    val_loss: ConvexLoss,
+    *,
+    tolerance: float = EXACT,
+    tried: Callable[[float, float], None] = lambda _l2, _loss: None,
+) -> Solution:
+    """Return the optimum of each label at the l2 weight that is best on validation.
+
+    Weights fall by tens until the validation loss rises, then the place between is sought. A label
+    leaves the common weight only for one that is clearly better for it: the best of a few on
+    some rows is a guess, more so for rare labels. ``tried`` is told each weight and its loss.
+    """
+    exact = Design.of(features)
+    loss = loss.to(exact.rows).bounded()
+    path = _Path(exact.to(torch.float32), loss, exact.seen(val_features), val_loss, tried)
+    path.search()
+    l2 = path.chosen()
+    w = minimise(path.design, path.loss, l2[None], path.nearest(l2), tolerance=FINE)
+    w = minimise(exact, loss, l2[None], w.to(exact.rows), tolerance=tolerance)
+    return Solution(*exact.linear(w), l2, path.means)
+
+
+class _Path:
+    """The rough optima of the l2 weights that were tried, and how they do on validation."""
+
+    def __init__(
+        self,
+        design: "Design",
+        loss: ConvexLoss,
+        val_rows: Tensor,
+        val_loss: ConvexLoss,
+        tried: Callable[[float, float], None],
+    ) -> None:
+        self.design, self.loss = design, loss.to(design.rows)
+        self.val_rows, self.val_loss = val_rows.to(design.rows), val_loss.to(design.rows)
+        self.tried = tried
+        self.found: dict[float, Tensor] = {}  # by the power of ten of the weight
+        self.losses: dict[float, float] = {}
+
+    @property
+    def means(self) -> dict[float, float]:
+        """The validation losses by weight, strongest first."""
+        return {self._l2(power): self.losses[power] for power in sorted(self.losses, reverse=True)}
+
+    def _l2(self, power: P) -> P:
+        return 10**power * len(self.design.rows)
+
+    def search(self) -> None:
+        """Try weights until the best one has worse ones at half a power of ten on both sides."""
+        for power in range(STRONGEST, WEAKEST - 1, -1):
+            self._try(float(power))
+            if self.losses[power] > min(self.losses.values()):
+                break
+        for distance in (-0.5, 0.5):
+            self._try(self._best() + distance)
+
+    def _best(self) -> float:
+        return min(self.losses, key=self.losses.__getitem__)
+
+    def _try(self, power: float) -> None:
+        if power in self.found:
+            return
+        weaker = [other for other in self.found if other > power] or list(self.found)
+        near = min(weaker, key=lambda other: abs(other - power), default=None)
+        rows, labels = self.design.rows, self.loss.num_labels
+        start = rows.new_zeros(rows.shape[1], labels) if near is None else self.found[near]
+        l2 = torch.full((1, labels), self._l2(power))
+        w = minimise(self.design, self.loss, l2, start, tolerance=ROUGH)
+        self.found[power] = w
+        value = self._validation(w).double().mean(dim=0).sum().item()
+        self.losses[power] = value
+        self.tried(self._l2(power), value)
+
+    def _validation(self, w: Tensor) -> Tensor:
+        """Return the validation loss of each row and problem."""
+        return self.val_loss.rows(self.val_rows @ w)
+
+    def chosen(self) -> Tensor:
+        """Return the weight (K,) of each label."""
+        common = self._best()
+        powers = torch.full((self.loss.num_labels,), self._lowest(common), dtype=torch.float64)
+        if self.loss.joint:
+            return self._l2(powers)
+        at_common, most = self._validation(self.found[common]), torch.zeros(len(powers))
+        for power, w in self.found.items():
+            gain = at_common - self._validation(w)
+            mean, error = gain.mean(dim=0).cpu(), gain.std(dim=0).cpu() / len(gain) ** 0.5
+            better = (mean > CLEARLY * error) & (mean > most)
+            powers, most = torch.where(better, power, powers), torch.where(better, mean, most)
+        return self._l2(powers)
+
+    def _lowest(self, best: float) -> float:
+        """Return the power at the bottom of the parabola through the best and its neighbours."""
+        around = [power for power in (best - 0.5, best, best + 0.5) if power in self.losses]
+        if len(around) < 3:
+            return best
+        left, middle, right = (self.losses[power] for power in around)
+        bend = left - 2 * middle + right
+        return best if bend <= 0 else best + 0.25 * (left - right) / bend
+
+    def nearest(self, l2: Tensor) -> Tensor:
+        """Return the rough optimum (r + 1, K) of the tried weight nearest to each label's."""
+        powers = torch.tensor(sorted(self.found), dtype=torch.float64)
+        wanted = (l2 / len(self.design.rows)).log10()
+        which = (wanted[:, None] - powers).abs().argmin(dim=1)
+        w = torch.stack([self.found[power] for power in powers.tolist()])
+        columns = torch.arange(len(l2))
+        return w[which, :, columns].T.contiguous()
+
+
+def minimise(
+    design: Design, loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float = EXACT
+) -> Tensor:
+    """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``.
+
+    A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss.
+    """
+    found, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
+    w, penalty, logits = start, design.penalty(l2), design.rows @ start
+    for _ in range(NEWTON_STEPS):
+        value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
+        gradient = design.rows.T @ loss.gradient(logits) + penalty * w
+        typical = loss.curvature(logits).mean * design.squares + penalty
+        preconditioner = typical.clamp(min=torch.finfo(typical.dtype).tiny)
+        gain = loss.over_problems(gradient.square() / preconditioner) / 2
+        todo = gain > tolerance * value
+        if not todo.any():
+            break
+        if not loss.joint:
+            chosen = todo[0].nonzero()[:, 0]
+            columns, loss, value = columns[chosen], loss.columns(chosen), value[:, chosen]
+            w, penalty, logits, gradient, preconditioner, gain = (
+                every[:, chosen] for every in (w, penalty, logits, gradient, preconditioner, gain)
+            )
+        hessian = _Hessian(design.rows, loss, logits, penalty, preconditioner)
+        forcing = (gain / value).sqrt().clamp(max=LOOSEST)
+        step, change = hessian.solve(-gradient, forcing)
+        slope = loss.over_problems(gradient * step)
+        size = _step_size(loss, w, step, logits, change, penalty, value, slope)
+        w, logits = w + size * step, logits + size * change
+        found[:, columns] = w
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Hessian:
+    """The second derivative of loss and penalty at some logits."""
+
+    rows: Tensor
+    loss: ConvexLoss
+    logits: Tensor
+    penalty: Tensor
+    preconditioner: Tensor
+
+    def solve(self, wanted: Tensor, forcing: Tensor) -> tuple[Tensor, Tensor]:
+        """Return d with H d near ``wanted``, and rows d, by preconditioned conjugate gradients.
+
+        Each problem ends when what is left of it is ``forcing`` of ``wanted``, in the norm of the
+        preconditioner.
+        """
+        total, times = self.loss.over_problems, self.loss.curvature(self.logits).times
+        step, change = torch.zeros_like(wanted), torch.zeros_like(self.logits)
+        left = wanted
+        ahead = left / self.preconditioner
+        direction, size = ahead, total(left * ahead)
+        goal = forcing.square() * size
+        for _ in range(GRADIENT_STEPS):
+            moved = self.rows @ direction
+            pull = self.rows.T @ times(moved) + self.penalty * direction
+            bend = total(direction * pull)
+            # A problem that is done moves no further: its length is zero.
+            length = torch.where((size > goal) & (bend > 0), size / bend, 0.0)
+            step, change = step + length * direction, change + length * moved
+            left = left - length * pull
+            ahead = left / self.preconditioner
+            before, size = size, total(left * ahead)
+            if not (size > goal).any():
+                break
+            direction = ahead + size / before.clamp(min=torch.finfo(before.dtype).tiny) * direction
+        return step, change
+
+
+def _step_size(
+    loss: ConvexLoss,
+    w: Tensor,
+    step: Tensor,
+    logits: Tensor,
+    change: Tensor,
+    penalty: Tensor,
+    value: Tensor,
+    slope: Tensor,
+) -> Tensor:
+    """Return how far each problem goes along its step: halved until the loss falls enough."""
+    size = torch.ones_like(value)
+    slack = 10 * torch.finfo(value.dtype).eps * value
+    for _ in range(HALVINGS):
+        moved = w + size * step
+        reached = loss.sums(logits + size * change)
+        reached = reached + loss.over_problems(penalty * moved.square()) / 2
+        short = reached > value + ENOUGH * size * slope + slack
+        if not short.any():
+            break
+        size = torch.where(short, size / 2, size)
+    return size

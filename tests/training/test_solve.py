@@ -1,0 +1,189 @@
+"""Solved heads. Oracles: scikit-learn at a tight tolerance, autograd, the optimum's gradient."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn.functional import one_hot
+
+from labelwise.objectives.convex import CoinLoss, ShareLoss
+from labelwise.training.solve import Design, minimise, solve
+
+TIGHT = 1e-14
+
+
+def draw(rows, features=7, labels=4, seed=0, noise=1.0):
+    rng = np.random.default_rng(seed)
+    truth = np.random.default_rng(99).normal(size=(features, labels))
+    x = rng.normal(size=(rows, features)) * np.geomspace(0.3, 4, features) + 2
+    v = (x - 2) @ truth / features**0.5 - 0.5
+    y = rng.random((rows, labels)) < 1 / (1 + np.exp(-v / noise))
+    return torch.tensor(x), torch.tensor(y).double()
+
+
+def optimum(x, loss, l2, *, standardise=False, tolerance=TIGHT):
+    design = Design.of(x, standardise=standardise)
+    start = design.rows.new_zeros(design.rows.shape[1], loss.num_labels)
+    weights = torch.as_tensor(l2, dtype=torch.float64).expand(1, loss.num_labels)
+    return design.linear(minimise(design, loss, weights, start, tolerance=tolerance))
+
+
+@pytest.mark.parametrize("rows", [200, 5])  # more rows than features, and fewer
+@pytest.mark.parametrize("l2", [1e-2, 1.0, 100.0])
+def test_the_optimum_is_scikit_learns(rows, l2):
+    x, y = draw(rows, seed=3)
+    y[0], y[1] = 0, 1  # both kinds in every label
+    weight, bias = optimum(x, CoinLoss(y, 1 - y), l2)
+    for label in range(4):
+        peer = LogisticRegression(C=1 / l2, solver="newton-cholesky", tol=1e-12, max_iter=500)
+        peer.fit(x, y[:, label])
+        np.testing.assert_allclose(weight[:, label], peer.coef_[0], atol=1e-6)
+        np.testing.assert_allclose(bias[label], peer.intercept_[0], atol=1e-5)
+
+
+def test_weights_masks_and_soft_labels_are_rows_of_scikit_learn_with_weights():
+    x, _ = draw(150, seed=1)
+    rng = np.random.default_rng(0)
+    soft = torch.tensor(rng.random((150, 4)))
+    known = torch.tensor(rng.random((150, 4)) < 0.7).double()
+    weight, bias = optimum(x, CoinLoss(known * soft, 3 * known * (1 - soft)), 0.5)
+    for label in range(4):
+        w = known[:, label]
+        peer = LogisticRegression(C=2, solver="newton-cholesky", tol=1e-12, max_iter=500)
+        peer.fit(
+            torch.cat([x, x]),
+            np.repeat([1, 0], 150),
+            torch.cat([w * soft[:, label], 3 * w * (1 - soft[:, label])]),
+        )
+        np.testing.assert_allclose(weight[:, label], peer.coef_[0], atol=1e-6)
+        np.testing.assert_allclose(bias[label], peer.intercept_[0], atol=1e-5)
+
+
+def test_the_softmax_is_scikit_learns():
+    x, _ = draw(200, seed=2)
+    classes = torch.tensor(np.random.default_rng(5).integers(0, 4, 200))
+    classes[x[:, 6] > 3] = 2
+    weight, bias = optimum(x, ShareLoss(one_hot(classes, 4).double()), 2.0)
+    peer = LogisticRegression(C=0.5, solver="lbfgs", tol=1e-10, max_iter=5000).fit(x, classes)
+    ours = (x @ weight + bias).softmax(dim=1)
+    np.testing.assert_allclose(ours, peer.predict_proba(x), atol=1e-5)
+    np.testing.assert_allclose(weight.T, peer.coef_, atol=1e-4)
+
+
+def test_softmax_or_none_is_the_softmax_with_a_label_whose_logit_is_zero():
+    # scikit-learn has no reference class: the gradient of the formula, by autograd, is the oracle
+    x, _ = draw(120, seed=4)
+    classes = torch.tensor(np.random.default_rng(6).integers(0, 4, 120))
+    shares = one_hot(classes, 4)[:, :3].double()
+    weight, bias = optimum(x, ShareLoss(shares, none=(classes == 3).double()), 1.5)
+    weight.requires_grad_(), bias.requires_grad_()
+    scores = torch.cat([x @ weight + bias, torch.zeros(120, 1, dtype=x.dtype)], dim=1)
+    total = -scores.log_softmax(1)[torch.arange(120), classes].sum() + 0.75 * weight.square().sum()
+    total.backward()
+    assert weight.grad.abs().max() < 1e-4
+    assert bias.grad.abs().max() < 1e-4
+
+
+def losses():
+    rng = np.random.default_rng(0)
+    part = torch.tensor(rng.random((2, 9, 5)))
+    compete = torch.tensor(rng.random((9, 5)) < 0.6)
+    compete[0] = False  # a row of which nothing is known
+    shares = part[0] * compete
+    return {
+        "coins": CoinLoss(*part),
+        "softmax": ShareLoss(part[0], temperature=0.7),
+        "masked": ShareLoss(shares, compete),
+        "none": ShareLoss(shares, compete, part[1, :, 0]),
+    }
+
+
+@pytest.mark.parametrize("name", losses())
+def test_gradient_and_curvature_are_autograds(name):
+    loss = losses()[name]
+    logits = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    logits.requires_grad_()
+    (gradient,) = torch.autograd.grad(loss.sums(logits).sum(), logits, create_graph=True)
+    torch.testing.assert_close(loss.gradient(logits), gradient)
+    u = torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    (bent,) = torch.autograd.grad((gradient * u).sum(), logits)
+    curvature = loss.curvature(logits)
+    torch.testing.assert_close(curvature.times(u), bent)
+    eye = torch.eye(5, dtype=torch.float64)
+    diagonal = torch.stack([curvature.times(eye[k].expand(9, 5))[:, k] for k in range(5)], dim=1)
+    torch.testing.assert_close(curvature.mean, diagonal.mean(dim=0, keepdim=True))
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_the_gradient_vanishes_also_where_labels_can_be_separated(standardise):
+    x, y = draw(60, features=40, seed=7, noise=0.1)
+    l2 = torch.tensor([1e-4, 1e-2, 1.0, 1e4], dtype=torch.float64)
+    weight, bias = optimum(x, CoinLoss(y, 1 - y), l2, standardise=standardise)
+    scale = x.std(dim=0, correction=0) if standardise else torch.ones(40)
+    residual = torch.sigmoid(x @ weight + bias) - y
+    gradient = x.T @ residual / scale[:, None] + l2 * weight * scale[:, None]
+    at_zero = (x.T @ (0.5 - y)).abs().max()
+    assert (gradient.abs().max() / at_zero) < 1e-6
+    assert residual.sum(dim=0).abs().max() < 1e-5
+
+
+def test_a_label_that_is_never_present_comes_to_rest_at_half_an_entry():
+    x, y = draw(80, seed=8)
+    y[:, 1], y[:, 2] = 0, 1
+    known = torch.ones_like(y)
+    known[:40, 1] = 0
+    loss = CoinLoss(known * y, known * (1 - y)).bounded()
+    weight, bias = optimum(x, loss, 1.0)
+    assert bias[2] == pytest.approx(np.log(80 / 0.5), rel=1e-6)
+    assert weight[:, 2].abs().max() < 1e-8
+    probs = torch.sigmoid(x @ weight + bias)[40:, 1]
+    assert probs.mean() == pytest.approx(0.5 / 40.5, rel=0.1)
+    shares = one_hot(torch.arange(80) % 3, 4).double()
+    _, bias = optimum(x, ShareLoss(shares).bounded(), 1.0)
+    assert bias.isfinite().all()
+
+
+def test_a_feature_that_never_changes_has_no_weight():
+    x, y = draw(50)
+    x[:, 3] = 7.0
+    weight, _ = optimum(x, CoinLoss(y, 1 - y), 1.0, standardise=True)
+    assert weight[3].abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_weight_is_the_one_that_is_best_on_validation(joint):
+    def loss(y):
+        return ShareLoss(y / y.sum(1, keepdim=True).clamp(min=1)) if joint else CoinLoss(y, 1 - y)
+
+    x, y = draw(100, features=30, seed=1, noise=2.0)
+    vx, vy = draw(4000, features=30, seed=2, noise=2.0)
+    seen = []
+    solved = solve(x, loss(y), vx, loss(vy), tolerance=TIGHT, tried=lambda *one: seen.append(one))
+    assert dict(seen) == solved.validation
+
+    def validation(l2):
+        weight, bias = optimum(x, loss(y).bounded(), l2, standardise=True)
+        return loss(vy).sums(vx @ weight + bias).sum().item() / len(vx)
+
+    curve = {l2: validation(l2) for l2 in 100 * np.logspace(-3, 0, 25)}
+    weight, bias = optimum(x, loss(y).bounded(), solved.l2, standardise=True)
+    torch.testing.assert_close(solved.weight, weight, atol=1e-5, rtol=1e-5)
+    shift = (solved.bias - bias).mean() if joint else 0.0  # a softmax does not know its level
+    torch.testing.assert_close(solved.bias - shift, bias, atol=1e-4, rtol=1e-5)
+    reached = loss(vy).sums(solved.logits(vx)).sum().item() / len(vx)
+    assert reached < min(curve.values()) * 1.002
+
+
+def test_a_label_leaves_the_common_weight_only_where_it_is_clearly_better():
+    rng = np.random.default_rng(0)
+    x, vx = torch.tensor(rng.normal(size=(120, 60))), torch.tensor(rng.normal(size=(3000, 60)))
+
+    def labels(rows, seed):
+        chance = np.random.default_rng(seed).random((len(rows), 4))
+        clear = torch.sigmoid(30 * rows[:, :1])  # learnt with a weak weight; the others are noise
+        odds = torch.cat([clear, torch.full((len(rows), 3), 0.3, dtype=rows.dtype)], dim=1)
+        return (torch.tensor(chance) < odds).double()
+
+    y, vy = labels(x, 1), labels(vx, 2)
+    l2 = solve(x, CoinLoss(y, 1 - y), vx, CoinLoss(vy, 1 - vy)).l2
+    assert l2[0] < l2[1:].min() / 3
