@@ -11,8 +11,8 @@ from labelwise.experiments.reproduce import Request
 ROWS = [
     (table, row)
     for table, experiment in EXPERIMENTS.items()
-    for row in experiment.rows
-    if row in experiment.published.rows
+    for row, one in experiment.rows.items()
+    if row in experiment.published.rows and one.runs != "never"
 ]
 CHANGES = {
     "batch_size": 7,
@@ -59,13 +59,12 @@ def test_each_stated_setting_that_is_changed_is_named(table, row):
 def test_what_was_silent_is_named():
     named = found(Request("001-table3"))
     assert named["held_out"] == (0.0, 0.1)
-    assert named["recipe.prior_bias"] == (False, True)
     assert "decayed" in named
     assert "image_size" not in named  # 224, as published
-    assert found(Request("002-tableB"))["weights_tag"][1] == "torchvision DEFAULT"
     assert "held_out" not in found(Request("000-table1"))
-    moving = [d for d in Request("000-table1").protocol_deviations() if d.key == "test_normalizer"]
-    assert [d.rows for d in moving] == [("quasibinary",)]
+    assert "pooled" in found(Request("001-table3.coco.vit-b-32"))
+    frozen = found(Request("001-table3", quick=True))
+    assert frozen["recipe.prior_bias"] == (False, True)
 
 
 def test_rows_that_the_paper_does_not_print_have_no_protocol():

@@ -37,7 +37,8 @@ class TorchvisionBackbone(Backbone):
     """A torchvision model up to the features its classifier pools."""
 
     def __init__(self, name: str, weights: str | None = None, image_size: int | None = None):
-        published = models.get_model_weights(name.removeprefix(PREFIX)).DEFAULT
+        tags = models.get_model_weights(name.removeprefix(PREFIX))
+        published = tags[weights] if weights in tags.__members__ else tags.DEFAULT
         recipe = published.transforms()
         size = image_size or recipe.crop_size[0]
         network = _network(name.removeprefix(PREFIX), size)
@@ -55,7 +56,7 @@ class TorchvisionBackbone(Backbone):
         super().__init__(name, channels, transform)
         self.network, self.layout = network, find_layout(features, channels)
         if weights is not None:
-            path = fetch_url(published.url) if weights == PRETRAINED else weights
+            path = fetch_url(published.url) if weights in (PRETRAINED, published.name) else weights
             load_state(network, path)
 
     def stages(self) -> list[list[str]]:

@@ -1,4 +1,6 @@
-"""VGG16 for 32-pixel pictures: its thirteen 3x3 convolutions with batch norm, no dense layers.
+"""VGG16 for 32-pixel pictures, and the published one with its dense layers fc6 and fc7.
+
+The small one is its thirteen 3x3 convolutions with batch norm, no dense layers.
 
 Widths 64 x 2, 128 x 2, 256 x 3, 512 x 3, 512 x 3 with 2x2 max pooling between the groups and
 after the last; 32 x 32 -> 1 x 1.
@@ -6,12 +8,14 @@ after the last; 32 x 32 -> 1 x 1.
 
 import torch
 from torch import Tensor, nn
+from torchvision import models
 
 from labelwise.backbones.base import Backbone
 from labelwise.backbones.init import he_init
 from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
+from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
 
-__all__ = ["VGG16Small"]
+__all__ = ["VGG16Dense", "VGG16Small"]
 
 
 class VGG16Small(Backbone):
@@ -30,6 +34,30 @@ class VGG16Small(Backbone):
         features = self.group3(self.group2(self.group1(images)))
         features = self.group5(self.group4(features))
         return torch.as_tensor(features)
+
+
+class VGG16Dense(Backbone):
+    """torchvision's VGG16 up to fc7: 4,096 features of one place, dropout in front of the head."""
+
+    def __init__(self, weights: str | None = None, image_size: int | None = None) -> None:
+        published = models.VGG16_Weights.IMAGENET1K_V1
+        recipe = published.transforms()
+        transform = Transform(
+            image_size or recipe.crop_size[0],
+            tuple(recipe.mean),
+            tuple(recipe.std),
+            recipe.interpolation.value,
+            recipe.crop_size[0] / recipe.resize_size[0],
+        )
+        super().__init__("vgg16-fc7", 4096, transform)
+        self.network = models.vgg16(weights=None)
+        del self.network.classifier[6]  # fc8, the classifier of ImageNet
+        if weights is not None:
+            load_state(self.network, fetch_url(published.url) if weights == PRETRAINED else weights)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images)
+        return features[:, :, None, None]
 
 
 def _group(width_in: int, width: int, depth: int) -> nn.Sequential:

@@ -1,8 +1,8 @@
 """A backbone by its name: the only place where a backbone's name becomes a network.
 
 ``small-cnn``, ``resnet18-32``, ``densenet40-12``, ``densenet40-40`` and ``vgg16-32`` are made
-here for small pictures; ``torchvision/NAME`` is looked up in torchvision, every other name in
-timm; ``identity`` stands for stored features.
+here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers; ``torchvision/NAME`` is
+looked up in torchvision, every other name in timm; ``identity`` stands for stored features.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from labelwise.backbones.densenet import DenseNet40
 from labelwise.backbones.identity import Identity
 from labelwise.backbones.resnet32 import ResNet18Small
 from labelwise.backbones.small_cnn import SmallCNN
-from labelwise.backbones.vgg import VGG16Small
+from labelwise.backbones.vgg import VGG16Dense, VGG16Small
 from labelwise.backbones.weights import PRETRAINED, load_state
 from labelwise.errors import SettingsError
 from labelwise.types import nearest
@@ -29,6 +29,8 @@ SMALL_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "vgg16-32": VGG16Small,
 }
 
+VGG16_DENSE = "vgg16-fc7"
+
 
 def create_backbone(
     name: str,
@@ -41,7 +43,8 @@ def create_backbone(
     """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
 
     ``weights`` is a file (safetensors, or ``.pth`` with tensors only), the folder of an earlier
-    run, or ``"pretrained"`` for the published ones, taken from the cache or the network.
+    run, or ``"pretrained"`` for the published ones, taken from the cache or the network; of
+    torchvision's also a tag such as ``"IMAGENET1K_V1"``.
     ``image_size`` overrides the side of the input. ``squash`` scales whole pictures to the input
     where the backbone's own transform would cut off their edges. ``channels`` is for ``identity``
     alone: the number of features of a row.
@@ -69,6 +72,8 @@ def _create(
         if weights is not None:
             load_state(backbone, weights)
         return backbone
+    if name == VGG16_DENSE:
+        return VGG16Dense(weights, image_size)
     if name.startswith("torchvision/"):
         from labelwise.backbones.torchvision_models import TorchvisionBackbone, torchvision_names
 
@@ -90,4 +95,4 @@ def backbone_names() -> list[str]:
 
     from labelwise.backbones.torchvision_models import torchvision_names
 
-    return ["identity", *SMALL_BACKBONES, *torchvision_names(), *timm.list_models()]
+    return ["identity", *SMALL_BACKBONES, VGG16_DENSE, *torchvision_names(), *timm.list_models()]

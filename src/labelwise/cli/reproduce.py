@@ -15,9 +15,13 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(help="A table, such as 000-table2.")] = None,
+    table: Annotated[
+        str | None,
+        typer.Argument(help="A table or a cell of it: 000-table2, 001-table3.voc.vit-b-32."),
+    ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Show the tables there are, or the rows of one.")
+        bool,
+        typer.Option("--list", help="Show the tables there are, or the cells and rows of one."),
     ] = False,
     root: Annotated[Path, typer.Option(help="The folder that holds the data sets.")] = Path("data"),
     data: Annotated[
@@ -45,6 +49,9 @@ def reproduce(
 ) -> None:
     """Run a table of the papers; print its figures beside ours, with every deviation.
 
+    A table on several data sets or backbones has cells, named after points (`--list TABLE` shows
+    them); its name alone means the first.
+
     The same command goes on where it was stopped.
     """
     from labelwise.experiments.jobs import LocalProcesses, default_workers
@@ -58,7 +65,7 @@ def reproduce(
         _show_list(root)
         return
     if list_ and table is not None:
-        _show_rows(table)
+        _show_rows(table, root)
         return
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
@@ -80,7 +87,7 @@ def reproduce(
     executor = LocalProcesses(workers) if workers > 1 else None
     with resumable(folder):
         done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
-    show_table(*done.cells(), title=request.experiment.published.title, names=2)
+    show_table(*done.cells(), title=done.title, names=2)
     for note in request.deviations():
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
@@ -105,26 +112,38 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
     say(f"{len(runs)} runs, {in_all(sum(seconds.values()), jobs)}, in {folder}")
 
 
-def _show_rows(table: str) -> None:
-    from labelwise.experiments.reproduce import find_experiment
+def _show_rows(table: str, root: Path) -> None:
+    from labelwise.experiments.reproduce import cells_of, find_experiment, has_data, where_to_put
 
     experiment = find_experiment(table)
+    cells = cells_of(table)
+    if len(cells) > 1:
+        ready = ("yes" if has_data(cell, root) else where_to_put(cell, root) for cell in cells)
+        show_table(
+            ["cell", "can run now"],
+            [[cell.name, words] for cell, words in zip(cells, ready, strict=True)],
+            title=f"{table} has {len(cells)} cells",
+        )
     printed = experiment.published
     rows = []
     for name, row in experiment.rows.items():
         figures = printed.rows.get(name, (None,) * len(printed.columns))
-        cells = ("–" if figure is None else f"{figure:g}" for figure in figures)
-        rows.append([name, row.runs, *cells])
+        cells_of_row = ("–" if figure is None else f"{figure:g}" for figure in figures)
+        rows.append([name, row.runs, *cells_of_row])
     show_table(["row", "runs", *printed.columns], rows, title=f"{printed.title}, as printed")
 
 
 def _show_list(root: Path) -> None:
     from labelwise.experiments.papers import EXPERIMENTS
-    from labelwise.experiments.reproduce import available, where_to_put
+    from labelwise.experiments.reproduce import cells_of, has_data, where_to_put
 
-    ready = available(root)
-    rows = [
-        [name, experiment.published.title, "yes" if ready[name] else where_to_put(experiment, root)]
-        for name, experiment in EXPERIMENTS.items()
-    ]
-    show_table(["table", "what", "can run now"], rows)
+    rows = []
+    for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):
+        cells = cells_of(table)
+        ready = [cell for cell in cells if has_data(cell, root)]
+        count = "" if len(cells) == 1 else str(len(cells))
+        words = "yes" if ready else where_to_put(cells[0], root)
+        if 0 < len(ready) < len(cells):
+            words = ", ".join(cell.cell for cell in ready)
+        rows.append([table, cells[0].published.title, count, words])
+    show_table(["table", "what (its first cell)", "cells", "can run now"], rows)

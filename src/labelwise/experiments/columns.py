@@ -7,6 +7,7 @@ printed name.
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from labelwise.calibrate import expect_zero_share, temperature
 from labelwise.decide import average_k
@@ -29,8 +30,7 @@ from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
 
 __all__ = [
-    "average_five",
-    "average_five_by_shot",
+    "average_sets",
     "in_and_out",
     "in_and_out_expecting",
     "ranked",
@@ -39,6 +39,8 @@ __all__ = [
     "top_error",
     "top_four",
     "top_four_after_temperature",
+    "top_four_as_softmax",
+    "top_four_normalised",
     "voc_precision",
 ]
 
@@ -93,9 +95,24 @@ def top_four_after_temperature(run: Outcome) -> dict[str, float]:
     return _top_four(temperature(val.logits, val.labels, val.link), run.test)
 
 
+def top_four_as_softmax(run: Outcome) -> dict[str, float]:
+    """The same of a softmax of the logits, however they were trained."""
+    return _top_four(Softmax(), run.test)
+
+
+@torch.no_grad()
+def top_four_normalised(run: Outcome) -> dict[str, float]:
+    """The same of the probabilities divided by their sum over the labels of an image."""
+    probs = _link(run)(run.test.logits.double())
+    return _top_four_of(probs / probs.sum(dim=1, keepdim=True), run.test)
+
+
 @torch.no_grad()
 def _top_four(link: Link, test: Predictions) -> dict[str, float]:
-    probs = link(test.logits.double())
+    return _top_four_of(link(test.logits.double()), test)
+
+
+def _top_four_of(probs: Tensor, test: Predictions) -> dict[str, float]:
     chosen = top_k_sets(probs, 4)
     return {
         "F1": 100 * top_k_scores(probs, test.labels, test.observed, k=4).macro_f1,
@@ -137,23 +154,31 @@ def retrieval_by_length(run: Outcome) -> dict[str, float]:
     return {f"n={point.length}": 100 * point.value for point in points}
 
 
-def average_five(run: Outcome) -> dict[str, float]:
-    """Table 1 of average-K at K = 5: the threshold is chosen on validation, for the link's p."""
-    return {
-        "average-5 accuracy": 100 * _average_five(run, _link(run)).per_image.value,
-        "average-5 accuracy, softmax scores": 100 * _average_five(run, Softmax()).per_image.value,
-    }
+def average_sets(k: int) -> Callable[[Outcome], dict[str, float]]:
+    """Return the figures of Tables 1 and 2 of average-K: sets of ``k`` labels on average.
 
+    The threshold is chosen on validation. As in the paper the scores are softmaxes of the logits,
+    over all images and over classes by their number of training images; the same of the method's
+    own probabilities stands beside them, and how many labels the sets hold on test.
+    """
 
-def average_five_by_shot(run: Outcome) -> dict[str, float]:
-    """Table 2 of average-K at K = 5: over all images, and over classes by training count."""
-    found = _average_five(run, _link(run))
-    groups = by_shot(found.per_label.items, run.train.labels.sum(dim=0))
-    return {
-        "overall": 100 * found.per_image.value,
-        **{shot: 100 * mean.value for shot, mean in groups.items() if mean.num_defined},
-        "overall, softmax scores": 100 * _average_five(run, Softmax()).per_image.value,
-    }
+    def figures(run: Outcome) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for words, link in (("", Softmax()), (", own scores", _link(run))):
+            if words and isinstance(link, Softmax):
+                continue
+            accuracy = _accuracy_of_sets(run, link, k)
+            groups = by_shot(accuracy.per_label.items, run.train.labels.sum(dim=0))
+            found[f"overall{words}"] = 100 * accuracy.per_image.value
+            found |= {
+                f"{shot}{words}": 100 * mean.value
+                for shot, mean in groups.items()
+                if mean.num_defined
+            }
+            found[f"set size{words}"] = accuracy.mean_size
+        return found
+
+    return figures
 
 
 def voc_precision(run: Outcome) -> dict[str, float]:
@@ -164,8 +189,8 @@ def voc_precision(run: Outcome) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _average_five(run: Outcome, link: Link) -> AverageKAccuracy:
-    rule = average_k(link(run.held_out.logits.double()), 5)
+def _accuracy_of_sets(run: Outcome, link: Link, k: int) -> AverageKAccuracy:
+    rule = average_k(link(run.held_out.logits.double()), k)
     return average_k_accuracy(rule(link(run.test.logits.double())), run.test.labels)
 
 

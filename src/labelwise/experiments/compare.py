@@ -24,7 +24,7 @@ from labelwise.files import replacing
 from labelwise.methods import find_method
 from labelwise.progress import Watch
 from labelwise.training.settings import Settings
-from labelwise.training.validation import VALIDATION_METRICS, validation_figures
+from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import nearest
 
 __all__ = ["ComparisonPlan", "compare"]
@@ -196,8 +196,8 @@ def _validation_score(folder: Path, metric: str) -> float:
     val = Outcome(folder).val
     if val is None:
         raise SettingsError("tuning needs a validation split, got none")
-    value = validation_figures(val.logits, val.labels, val.observed, val.link).get(metric)
-    sign = 1.0 if VALIDATION_METRICS[metric] else -1.0
+    value = validation_figures(val.logits, val.labels, val.observed, val.link, metric)[metric]
+    sign = 1.0 if higher_is_better(metric) else -1.0
     return float("-inf") if value is None else sign * value
 
 

@@ -5,9 +5,11 @@ A row's published protocol is data: keys of the settings file, and these facts t
     held_out         the share of the training images taken for validation
     decayed          which parameters weight decay acts on
     weights_tag      which of a library's pretrained weights the backbone starts from
-    test_normalizer  the quasibinary C used on test images: "moving" average, or "precise" (anew)
-    scores           what average-K thresholds: the method's "own link", or a "softmax"
+    scores           what average-K thresholds in its first column
     split            who chose the validation images
+    image_order      the order in which single positives are drawn
+    chosen_on        the images by which the deployed epoch is chosen
+    pooled           what of a vision transformer's tokens the head reads
 
 The run's resolved settings are compared with it key by key, so that nothing has to be remembered.
 """
@@ -58,13 +60,16 @@ def facts_of(
     own_split = DATASETS[experiment.data].has_validation and data is None
     facts["held_out"] = 0.1 if taken and not own_split else 0.0
     facts["split"] = "the data set's own" if own_split else "a stratified tenth of train"
+    if experiment.one_positive:
+        facts["held_out"], facts["split"] = 0.2, experiment.stated["split"]
+    in_order = data is None and experiment.data_options.get("string_order", False)
+    facts["image_order"] = "ids as text" if in_order else "as the table has them"
+    facts["chosen_on"] = "validation images"
+    facts["pooled"] = "mean over patches"
     facts["decayed"] = "weights, not biases and norms"
-    facts["test_normalizer"] = "precise"
-    facts["scores"] = "own link"
-    tag = settings.weights
-    if settings.weights == "pretrained" and settings.backbone.startswith("torchvision/"):
-        tag = "torchvision DEFAULT"
-    facts["weights_tag"] = tag
+    facts["scores"] = "softmax"
+    facts["weights_tag"] = _weights_tag(settings)
+    facts["options.test_normalizer"] = settings.options.get("test_normalizer", "precise")
     facts["data"] = data or experiment.data
     return facts
 
@@ -85,6 +90,25 @@ def deviations_of(
     return [
         Deviation(tuple(rows), one.key, one.published, one.here) for one, rows in found.values()
     ]
+
+
+def _weights_tag(settings: Settings) -> str | None:
+    """Return which published weights are meant, as exactly as the settings and the library say."""
+    if settings.weights is None:
+        return None
+    if settings.backbone == "vgg16-fc7" and settings.weights == "pretrained":
+        return "torchvision IMAGENET1K_V1"
+    if settings.backbone.startswith("torchvision/"):
+        from torchvision.models import get_model_weights
+
+        tags = get_model_weights(settings.backbone.removeprefix("torchvision/"))
+        if settings.weights == "pretrained":
+            return f"torchvision {tags.DEFAULT.name}"
+        if settings.weights in tags.__members__:
+            return f"torchvision {settings.weights}"
+    if settings.weights == "pretrained" and "_in22k" in settings.backbone:
+        return "ImageNet-22k"
+    return settings.weights
 
 
 def _same(published: Any, here: Any) -> bool:

@@ -59,7 +59,7 @@ class Row:
     values: Values
     figures: Figures | None = None
     hold_out: bool = False
-    runs: Literal["always", "if named", "not with --quick"] = "always"
+    runs: Literal["always", "if named", "not with --quick", "never"] = "always"
     note: str = ""
     after: str | None = None
     stated: Values = field(default_factory=dict)
@@ -67,9 +67,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One printed table as runs: the data, the rows, the recipe, the figures, what differs.
+    """One printed table on one data set with one backbone: rows, recipe, figures, what differs.
 
-    ``figures`` computes printed columns from a run; ``rename`` maps its names to the printed ones.
+    ``cell`` tells it from the other cells of its table. ``figures`` computes the printed columns
+    from a run. ``data_options`` are for the reader of the paper's own data.
     ``validation`` says that images are held out for what is fitted after training;
     ``one_positive`` that training images keep one known label each.
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
@@ -83,7 +84,7 @@ class Experiment:
     protocol: Values
     quick: Values
     figures: Figures
-    rename: Mapping[str, str] = field(default_factory=dict)
+    cell: str = ""
     data_options: Values = field(default_factory=dict)
     validation: bool = True
     one_positive: bool = False
@@ -93,16 +94,28 @@ class Experiment:
     deviations: tuple[str, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The table's name, with the cell's after a point if it has any."""
+        return f"{self.table}.{self.cell}" if self.cell else self.table
+
+    @property
     def published(self) -> PublishedTable:
         """What the paper prints."""
-        return PUBLISHED[self.table]
+        return PUBLISHED[self.name]
 
 
+NUS_WIDE = "NUS-WIDE: ImageList/, Groundtruth/AllLabels/, Groundtruth/TrainTestLabels/, Flickr/"
 DATASETS: dict[str, Dataset] = {
     "cifar100": Dataset(
         "cifar100",
         "cifar-100-binary",
         "the binary version of CIFAR-100: train.bin, test.bin and fine_label_names.txt",
+    ),
+    "cifar10": Dataset(
+        "cifar10",
+        "cifar-10-batches-bin",
+        "the binary version of CIFAR-10: data_batch_1.bin to data_batch_5.bin, test_batch.bin and "
+        "batches.meta.txt",
     ),
     "cifar60+40": Dataset(
         "cifar60+40",
@@ -114,10 +127,32 @@ DATASETS: dict[str, Dataset] = {
         "coco",
         "MS-COCO 2014: annotations/instances_{train,val}2014.json, train2014/ and val2014/",
     ),
-    "nus-wide": Dataset(
-        "nuswide",
-        "nus-wide",
-        "NUS-WIDE: ImageList/, Groundtruth/TrainTestLabels/ and Flickr/",
+    "imagenet": Dataset(
+        "imagenet",
+        "imagenet",
+        "ImageNet (ILSVRC2012): train/ and val/, one folder per class",
+    ),
+    "nus-wide": Dataset("nuswide", "nus-wide", NUS_WIDE),
+    "nus-wide-gong": Dataset("nuswide-gong", "nus-wide", NUS_WIDE),
+    "tiny-imagenet": Dataset(
+        "tiny-imagenet",
+        "tiny-imagenet-200",
+        "Tiny-ImageNet: wnids.txt, train/ and val/ with val_annotations.txt",
+    ),
+    "vispr": Dataset(
+        "vispr",
+        "vispr",
+        "VISPR: a JSON file for each photo in train2017/, val2017/ and test2017/, and the photos",
+    ),
+    "voc": Dataset(
+        "voc2012",
+        "VOC2012",
+        "Pascal VOC 2012: JPEGImages/, Annotations/ and ImageSets/Main/",
+    ),
+    "wider": Dataset(
+        "wider",
+        "wider-attribute",
+        "WIDER-Attribute: Anno/wider_attribute_{trainval,test}.json and Image/",
     ),
     "plantnet": Dataset(
         "plantnet",
@@ -128,8 +163,8 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
-# What the papers' own code does and ours does otherwise, unless told: no bias is started at a
-# prior, and weight decay acts on every parameter.
+# What the papers' own code does: no bias is started at a prior, and weight decay acts on every
+# parameter (ours spares biases and norms).
 PLAIN: Values = {"recipe.prior_bias": False, "decayed": "all parameters"}
 V1 = "torchvision IMAGENET1K_V1"  # what "pretrained" meant when the papers were written
 OUR_CHOICE = frozenset({"precision", "calibrate"})  # which no paper states
@@ -138,6 +173,7 @@ SGD: Values = {
     "recipe.optimizer.momentum": 0.9,
     "recipe.optimizer.weight_decay": 1e-4,
     "recipe.keep": "last",
+    "recipe.prior_bias": False,
     "precision": "bf16",
 }
 CIFAR: Values = {
@@ -147,7 +183,6 @@ CIFAR: Values = {
     "recipe.optimizer.lr": 0.1,
     "recipe.schedule.name": "step",
     "recipe.schedule.milestones": [0.5, 0.75],
-    "recipe.prior_bias": False,
     "batch_size": 64,
     "calibrate": "none",
 }

@@ -36,7 +36,9 @@ __all__ = [
     "Reproduction",
     "Request",
     "available",
+    "cells_of",
     "find_experiment",
+    "has_data",
     "jobs_of",
     "open_data",
     "reproduce",
@@ -77,9 +79,11 @@ class Request:
         for name in self.rows:
             if name not in rows:
                 raise SettingsError(f"{self.table} has no row {name!r}{nearest(name, rows)}")
+            if rows[name].runs == "never":
+                raise SettingsError(f"row {name!r} of {self.table}: {rows[name].note}")
             if self.quick and rows[name].runs == "not with --quick":
                 raise SettingsError(f"row {name!r} of {self.table} has no quick recipe")
-        unasked = ("if named", "not with --quick") if self.quick else ("if named",)
+        unasked = ("never", "if named", "not with --quick" if self.quick else "never")
         named = self.rows or (name for name, row in rows.items() if row.runs not in unasked)
         pairs = ((rows[name].after, name) for name in named)
         return tuple(dict.fromkeys(name for pair in pairs for name in pair if name is not None))
@@ -88,7 +92,9 @@ class Request:
         """Return the settings of one run."""
         experiment = self.experiment
         values = {"data": self.data, **experiment.protocol}
-        values |= {f"data_options.{key}": value for key, value in experiment.data_options.items()}
+        if self.source is None:
+            options = experiment.data_options.items()
+            values |= {f"data_options.{key}": value for key, value in options}
         values |= experiment.quick if self.quick else {}
         values |= experiment.rows[row].values
         values |= FROZEN if self.frozen else {}
@@ -135,6 +141,12 @@ class Reproduction:
     ours: Mapping[str, Mapping[str, SeedMean]]
     left: int = 0
 
+    @property
+    def title(self) -> str:
+        """The printed table's title; ours names its own data where that is another."""
+        source = self.request.source
+        return self.request.experiment.published.title + (f"; ours on {source}" if source else "")
+
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return header and cells: for each row the paper's line, then ours."""
         published = self.request.experiment.published
@@ -164,24 +176,35 @@ class Reproduction:
         remarks = [left, published.remark, *self.request.deviations()]
         notes = [f"- {remark}" for remark in remarks if remark]
         seeds = ", ".join(map(str, self.request.seeds))
-        return "\n".join(
-            [f"### {published.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""]
-        )
+        return "\n".join([f"### {self.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""])
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the experiment of that name; an unknown one says which are nearest."""
-    if name not in EXPERIMENTS:
-        raise SettingsError(f"there is no table {name!r}{nearest(name, EXPERIMENTS)}")
-    return EXPERIMENTS[name]
+    """Return the cell of that name, the first of a table's; an unknown one says what is near."""
+    cells = cells_of(name)
+    if not cells:
+        tables = dict.fromkeys(one.table for one in EXPERIMENTS.values())
+        table = name.partition(".")[0]
+        known = [one.name for one in EXPERIMENTS.values() if one.table == table] or tables
+        raise SettingsError(f"there is no table {name!r}{nearest(name, known)}")
+    return cells[0]
+
+
+def cells_of(name: str) -> list[Experiment]:
+    """Return the cells whose name is this one or goes on after it with a point."""
+    if name in EXPERIMENTS:
+        return [EXPERIMENTS[name]]
+    return [one for key, one in EXPERIMENTS.items() if key.startswith(f"{name}.")]
 
 
 def available(root: Path) -> dict[str, bool]:
-    """Return for every table whether its data is below ``root``."""
-    return {
-        name: (root / DATASETS[experiment.data].folder).exists()
-        for name, experiment in EXPERIMENTS.items()
-    }
+    """Return for every cell whether its data is below ``root``."""
+    return {name: has_data(experiment, root) for name, experiment in EXPERIMENTS.items()}
+
+
+def has_data(experiment: Experiment, root: Path) -> bool:
+    """Return whether the data of a cell is below ``root``."""
+    return (root / DATASETS[experiment.data].folder).exists()
 
 
 def where_to_put(experiment: Experiment, root: Path) -> str:
@@ -212,8 +235,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob
 def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
     """Return the table of a request's first seed; a missing one says what to put where."""
     experiment = request.experiment
-    place = request.root / DATASETS[experiment.data].folder
-    if request.source is None and not place.exists():
+    if request.source is None and not has_data(experiment, request.root):
         raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
     settings = request.settings(request.chosen_rows()[0], request.seeds[0])
     if settings.backbone == "identity" and request.frozen is None:
@@ -272,10 +294,7 @@ def reproduce(
 
 def _figures(request: Request, row: str, job: TrainingJob) -> dict[str, float]:
     experiment = request.experiment
-    # A column of the paper is named after its data set, so another's figures are not.
-    rename = experiment.rename if request.source is None else {}
-    found = figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
-    return {rename.get(name, name): value for name, value in found.items()}
+    return figures_of(job.folder, experiment.rows[row].figures or experiment.figures)
 
 
 def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, SeedMean]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.data import FeatureRows, LabelTable, load, with_validation
+from labelwise.data import FeatureRows, LabelTable, load, mlspl_split, with_validation
 from labelwise.data.observe import single_positive
 from labelwise.progress import Watch
 from labelwise.training.features import compute
@@ -45,13 +45,13 @@ def open_table(
 
     ``hold_out`` takes validation rows from train where there are none; ``frozen`` puts the
     features of a backbone in the place of the images, while ``watch`` looks on; ``one_positive``
-    leaves one known label to each training image.
+    leaves one known label to each training image, and splits as Cole et al. do.
     """
     table = load(source, **options)
-    if hold_out:
-        table = with_validation(table)
     if one_positive:
-        table = single_positive(table)
+        table = single_positive(_with_last_fifth(table))
+    elif hold_out:
+        table = with_validation(table)
     if frozen is not None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         backbone = create_backbone(
@@ -62,6 +62,16 @@ def open_table(
         )
         table = compute(table, backbone, cache, device=device, watch=watch)
     return table
+
+
+def _with_last_fifth(table: LabelTable) -> LabelTable:
+    """Return the table with the validation images of single-positive training, if it has none."""
+    if table.split is None or "val" in table.split:
+        return with_validation(table)
+    train = np.flatnonzero(table.split == "train")
+    split = table.split.astype("U5")
+    split[train[mlspl_split(len(train))[1]]] = "val"
+    return replace(table, split=split)
 
 
 def blank_features(table: LabelTable, frozen: Frozen) -> LabelTable:

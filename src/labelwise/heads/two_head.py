@@ -3,8 +3,11 @@
     logits   = W  mean_places(features) + b       what is decided and deployed
     proposal = W' mean_places(features) + b'      proposes further labels in training (average-K)
 
-Both send gradients to the backbone.
+Both send gradients to the backbone. With ``answers="proposal"`` the second head answers once the
+model is trained (Garcin et al., appendix C): its softmax is what may then be thresholded.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +23,22 @@ class TwoHead(Head):
 
     aux = ("proposal",)
 
-    def __init__(self, channels: int, num_labels: int) -> None:
+    def __init__(
+        self, channels: int, num_labels: int, *, answers: Literal["logits", "proposal"] = "logits"
+    ) -> None:
         super().__init__()
+        if answers not in ("logits", "proposal"):
+            raise ValueError(f"answers must be 'logits' or 'proposal', got {answers!r}")
+        self.answers = answers
         self.classifier = nn.Linear(channels, num_labels)
         self.proposer = nn.Linear(channels, num_labels)
 
     def forward(self, features: Tensor) -> Outputs:
         pooled = features.mean(dim=(2, 3))
-        return Outputs(self.classifier(pooled), {"proposal": self.proposer(pooled)})
+        logits, proposal = self.classifier(pooled), self.proposer(pooled)
+        if self.answers == "proposal" and not self.training:
+            logits = proposal
+        return Outputs(logits, {"proposal": proposal})
 
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:

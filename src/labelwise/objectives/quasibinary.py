@@ -45,6 +45,8 @@ __all__ = [
 ]
 
 Penalty = Literal["literal", "detached", "centred"]
+TestNormalizer = Literal["precise", "moving"]
+TEST_NORMALIZERS = ("precise", "moving")
 PENALTIES = ("literal", "detached", "centred")
 LARGEST_LOG_Q = -1e-6  # the largest log q with a log-odds
 _DRIFTED = -10.0  # sound runs start near 0 and rise
@@ -147,13 +149,28 @@ def precise_normalizer(
 
 
 class Quasibinary(Objective):
-    """Quasibinary loss of a batch; in training it keeps the normaliser of its link."""
+    """Quasibinary loss of a batch; in training it keeps the normaliser of its link.
+
+    ``test_normalizer`` is the C of the deployed link: "precise" computes it once more over the
+    training images after training, "moving" keeps the moving average, as the paper does.
+    """
 
     link: QuasibinaryLink
     couples_batch = True
 
-    def __init__(self, *, penalty: Penalty = "literal", momentum: float = 0.9) -> None:
+    def __init__(
+        self,
+        *,
+        penalty: Penalty = "literal",
+        momentum: float = 0.9,
+        test_normalizer: TestNormalizer = "precise",
+    ) -> None:
         super().__init__(QuasibinaryLink(momentum=momentum))
+        if test_normalizer not in TEST_NORMALIZERS:
+            raise ValueError(
+                f"test_normalizer must be one of {TEST_NORMALIZERS}, got {test_normalizer!r}"
+            )
+        self.test_normalizer = test_normalizer
         if penalty not in PENALTIES:
             raise ValueError(f"penalty must be one of {PENALTIES}, got {penalty!r}")
         self.penalty = penalty
@@ -174,6 +191,8 @@ class Quasibinary(Objective):
         return priors.double().log()
 
     def final_link(self, logits: Tensor, labels: Tensor, observed: Tensor | None = None) -> Link:
+        if self.test_normalizer == "moving":
+            return self.link
         return precise_normalizer(logits, labels, observed)
 
     def _without_labels(self, logits: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Batch
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
-from labelwise.training.validation import VALIDATION_METRICS, validation_figures
+from labelwise.training.validation import higher_is_better, validation_figures
 
 __all__ = ["fit"]
 
@@ -258,14 +258,14 @@ class _Loop:
         workers = self.training.settings.hardware.workers
         logits = infer_logits(self.fabric, self.state.deployed, images, workers=workers)
         link = deepcopy(self.training.objective.link)
-        return validation_figures(logits, labels, observed, link)
+        return validation_figures(logits, labels, observed, link, self.recipe.metric)
 
     def _is_best(self, value: float | None) -> bool:
         """Note whether this is the best epoch so far; keep its weights if they may be deployed."""
         position = self.state.position
         if value is None:
             return False
-        sign = 1 if VALIDATION_METRICS[self.recipe.metric] else -1
+        sign = 1 if higher_is_better(self.recipe.metric) else -1
         if position.best is not None and sign * value <= sign * position.best:
             return False
         position.best, position.best_epoch = value, position.epoch

@@ -60,8 +60,8 @@ from labelwise.training.execution import autocast_type
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.settings import AUTO, Settings
-from labelwise.training.validation import VALIDATION_METRICS
-from labelwise.types import DatasetFacts, nearest
+from labelwise.training.validation import higher_is_better
+from labelwise.types import DatasetFacts
 
 __all__ = [
     "Training",
@@ -240,9 +240,7 @@ def check_names(settings: Settings) -> None:
     if settings.promise is not None:
         find_promise(settings.promise)
     make_augment(settings.augment)
-    if settings.recipe.metric not in VALIDATION_METRICS:
-        metric = settings.recipe.metric
-        raise SettingsError(f"unknown metric {metric!r}{nearest(metric, VALIDATION_METRICS)}")
+    higher_is_better(settings.recipe.metric)
 
 
 def _with_promise_split(
