@@ -1,7 +1,10 @@
 """The commands a person types: index, search, label, review, tag. Oracle: numpy over the logits."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -98,6 +101,27 @@ def test_cuts_and_paths(library):
     assert len(output.splitlines()) == int((probs >= cut).sum())
     with pytest.raises(LabelwiseError, match="between 0 and 1"):
         labelwise("search", index.folder, "dog", "--at-least", "80")
+
+
+def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_path):
+    """Oracle: the names the file system holds, through real processes and pipes."""
+    photos, model = tmp_path / "photos", save_model(tmp_path / "run")
+    names = [b"plain.png", b"caf\xe9.png", "Straße.png".encode(), b"a\x7f\x1b[2J b.png"]
+    for number, name in enumerate(names):
+        picture(photos / os.fsdecode(name), number)
+    index = tmp_path / "photos.index"
+    _, status = labelwise("index", photos, "--model", model, "-o", index)
+    assert status == 0
+
+    def output(*arguments):
+        command = [sys.executable, "-m", "labelwise", "search", str(index), *arguments]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+    paths = output("dog", "--paths-only").splitlines()
+    assert sorted(map(os.path.basename, paths)) == sorted(names)
+    assert all(map(os.path.exists, paths))
+    found = [json.loads(line)["path"] for line in output("dog", "--json").splitlines()]
+    assert [os.fsencode(path) for path in found] == paths
 
 
 def test_a_promised_list_says_what_it_promises(library):

@@ -1,6 +1,8 @@
 """``labelwise search``: photos of an index by labels wanted and unwanted, or by likeness."""
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -38,7 +40,7 @@ def search(
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     paths_only: Annotated[
-        bool, typer.Option("--paths-only", help="One path per line, nothing else.")
+        bool, typer.Option("--paths-only", help="One path per line, as for xargs -d '\\n'.")
     ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the photos, which works offline.")
@@ -105,18 +107,30 @@ def _counted(found: "Found") -> str:
     return text
 
 
+def _show_paths(paths: "Sequence[str]") -> None:
+    """Print one path per line: to another program as its bytes are, to a terminal made safe."""
+    from labelwise.cli.text import say
+
+    if sys.stdout.isatty():
+        for path in paths:
+            say(path)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in paths))
+    sys.stdout.buffer.flush()
+
+
 def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, word: str) -> None:
     from labelwise.cli.text import say, show_table
 
     if paths_only:
-        for hit in hits:
-            say(hit.paths[0])
+        _show_paths([hit.paths[0] for hit in hits])
         return
     if as_json:
         for hit in hits:
             facts: dict[str, Any] = {"path": hit.paths[0], word: hit.probability}
             facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
-            say(json.dumps(facts))
+            say(json.dumps(facts).replace("\x7f", "\\u007f"))  # DEL is all that json leaves
         return
     rows = []
     for hit in hits:
