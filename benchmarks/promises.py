@@ -3,10 +3,12 @@
 All photos are the population; a promise is made on a draw from them, with replacement, and
 checked on all of them, so that the check itself has no error.
 
-For each promise: how many of the draws broke it, the exact binomial p-value of "broken in more
-than delta of the draws", how many could not be made, and its power, the number of labels or photos
-chosen as a share of what the best threshold in hindsight chooses (for recall the other way round:
-the oracle's number as a share of ours).
+For each promise: how often it was tried (once per draw, or per draw and label), how often it could
+be made, how many of those made were broken, the exact binomial p-value of "more than delta of the
+made ones are broken", and its power, the number of labels or photos chosen as a share of what the
+best threshold in hindsight chooses, 0 where nothing is promised (for recall the other way round:
+the oracle's number as a share of ours). A promise guarantees delta among all tries; the share among
+those made is the stricter check.
 
 Data: ``posterior``, of known probabilities and labels that depend on each other; with
 ``--scores FILE`` anyone's (an .npz of ``probs`` (N, K) and ``labels``). MAPIE, where it is
@@ -75,14 +77,14 @@ def draws(probs, truth, photos, count):
 
 
 def row(name, level, confidence, results):
-    broken = sum(result[0] for result in results)
-    refused = sum(result[2] for result in results)
+    made = [result for result in results if not result[2]]
+    broken = sum(result[0] for result in made)
     powers = [result[1] for result in results]
-    p = binomtest(broken, len(results), 1 - confidence, alternative="greater").pvalue
+    p = binomtest(broken, len(made), 1 - confidence, alternative="greater").pvalue if made else 1.0
     power = f"{np.nanmean(powers):.2f}" if np.isfinite(powers).any() else "-"
     print(
-        f"{name:<24} {level:6.2f} {confidence:6.2f} {len(results):6d} {broken:7d} {p:8.3f} "
-        f"{refused:8d} {power:>6}",
+        f"{name:<24} {level:6.2f} {confidence:6.2f} {len(results):6d} {len(made):6d} "
+        f"{broken:7d} {p:8.3f} {power:>6}",
         flush=True,
     )
     return p > 0.01
@@ -211,7 +213,7 @@ def main():
         f"{len(probs):,} photos, {truth.shape[1]} labels, {empty:.0%} without labels; "
         f"promises made on draws of {arguments.photos:,}"
     )
-    print(f"{'promise':<24}  level  conf.  draws  broken  p-value  refused  power")
+    print(f"{'promise':<24}  level  conf.  tries   made  broken  p-value  power")
     makers = {"precision": promise_precision, "recall": promise_recall}
     kept = [
         sets_row(what, make, probs, truth, levels[what], arguments)

@@ -3,9 +3,10 @@
 Queries of one, two and three labels, wanted and unwanted, drawn among those that 2 % of the photos
 answer. Over draws of the held-out photos, from all of them with replacement: ECE (10 equal-width
 bins) of the product of marginals and of the calibrated query on the photos left over; how many
-lists "at most this share wrong" were broken on all photos, and how many could be promised; their
-power, the length of the list as a share of the longest one in hindsight; and how often the number
-of hits lay in its 95 % interval.
+lists "at most this share wrong" could be promised, how many of those were broken on all photos, and
+the exact binomial p-value of "more than delta of the promised ones"; their power, the length of the
+list as a share of the longest one in hindsight; and how often the number of hits lay in its 95 %
+interval.
 
 Data: ``posterior`` with labels that depend on each other; ``--scores FILE`` for anyone's (an .npz
 of ``probs`` (N, K) and ``labels``).
@@ -58,7 +59,7 @@ def main():
     space = LabelSpace(tuple(f"label {k}" for k in range(truth.shape[1])))
     rng = np.random.default_rng(0)
     print(
-        "length queries  draws  ECE product  ECE fitted  broken  promised  p-value  power  "
+        "length queries  draws  ECE product  ECE fitted  promised  broken  p-value  power  "
         "counts inside"
     )
     good = True
@@ -91,11 +92,12 @@ def main():
                 if longest:
                     powers.append(listed.sum() / longest)
                 tries += 1
-        p = binomtest(broken, tries, 1 - arguments.confidence, alternative="greater").pvalue
+        delta = 1 - arguments.confidence
+        p = binomtest(broken, promised, delta, alternative="greater").pvalue if promised else 1.0
         good &= p > 0.01
         print(
             f"{length:6d} {len(asked):7d} {tries:6d} {np.mean(before):12.4f} "
-            f"{np.mean(after):11.4f} {broken:7d} {promised:9d} {p:8.3f} "
+            f"{np.mean(after):11.4f} {promised:9d} {broken:7d} {p:8.3f} "
             f"{np.mean(powers or [0]):6.2f} {inside / tries:14.3f}",
             flush=True,
         )
