@@ -5,6 +5,7 @@ import re
 
 import pytest
 import yaml
+from search_setup import picture
 from test_app import call
 
 SMALL = (
@@ -50,7 +51,7 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     seen = {}
     monkeypatch.setattr(
         verb,
-        "carry_out",
+        "train_and_report",
         lambda settings, folder, fresh: seen.update(settings=settings, folder=folder, fresh=fresh),
     )
     file = tmp_path / "s.yaml"
@@ -78,6 +79,30 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     assert settings.options == {"k_neg": 2.5}
     assert str(seen["folder"]) == "runs/scenes-spa"
     assert seen["fresh"]
+
+
+def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
+    """Oracle: the parts that were written, and the share of them that becomes validation."""
+    for part, first in (("train", 0), ("test", 20)):
+        images = []
+        for number in range(first, first + 20):
+            picture(tmp_path / "coco" / f"{part}2017" / f"{number}.png", number)
+            images.append({"id": number, "file_name": f"{number}.png"})
+        boxes = [
+            {"id": n, "image_id": one["id"], "category_id": n % 2} for n, one in enumerate(images)
+        ]
+        categories = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
+        file = tmp_path / "coco" / "annotations" / f"instances_{part}2017.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(
+            json.dumps({"images": images, "annotations": boxes, "categories": categories})
+        )
+    small = ("--image-size", "16", "--epochs", "1", "--batch-size", "8", "--accelerator", "cpu")
+    out = str(tmp_path / "run")
+    assert call(monkeypatch, "train", str(tmp_path / "coco"), "-o", out, *small) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("reads as COCO: 2 parts") == 1
+    assert "2 of 20 training images became validation" in shown
 
 
 @pytest.mark.parametrize(
@@ -141,7 +166,7 @@ def test_the_rows_of_a_table_are_listed_as_printed(monkeypatch, capsys):
 def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
     seen = {}
     monkeypatch.setattr(
-        "labelwise.cli.train.carry_out",
+        "labelwise.cli.train.train_and_report",
         lambda settings, folder, fresh: seen.update(settings=settings, folder=folder),
     )
     assert call(monkeypatch, "demo") == 0

@@ -14,10 +14,10 @@ def demo(
 ) -> None:
     """Train on handwritten digits in scenes, calibrate, measure, report."""
     from labelwise.cli.text import say
-    from labelwise.cli.train import carry_out
+    from labelwise.cli.train import train_and_report
     from labelwise.training.settings import OptimizerSettings, Recipe, Settings
 
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
-    carry_out(Settings(data="scenes", augment="shift", recipe=recipe), out, fresh=fresh)
+    train_and_report(Settings(data="scenes", augment="shift", recipe=recipe), out, fresh=fresh)

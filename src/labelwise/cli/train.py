@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
-__all__ = ["carry_out", "train"]
+__all__ = ["train", "train_and_report"]
 
 
 def train(
@@ -63,10 +63,10 @@ def train(
 
     flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    carry_out(resolved, out or default_folder(resolved), fresh=fresh)
+    train_and_report(resolved, out or default_folder(resolved), fresh=fresh)
 
 
-def carry_out(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None":
+def train_and_report(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None":
     """Train, report, and say what came out and what to type next."""
     from labelwise.api import report_run
     from labelwise.cli.outcome import command, summarise

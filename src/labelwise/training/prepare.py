@@ -212,7 +212,6 @@ def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
     """
     options = {"skip_missing": True} if settings.skip_missing else {}
     table = load(settings.data, **{**options, **settings.data_options})
-    known = len(table.notes)
     if not begun or settings.on_error == "skip":
         workers = settings.hardware.workers or os.cpu_count() or 1
         watch.start("checking pictures", len(table))
@@ -223,7 +222,7 @@ def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
         table = without_unreadable(table, found, on_error=settings.on_error)
     if settings.val_share:
         table = with_validation(table, share=settings.val_share)
-    for note in table.notes[known:]:
+    for note in table.notes:
         watch.say(note)
     return table
 
