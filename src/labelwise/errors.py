@@ -11,7 +11,7 @@ __all__ = [
 
 
 class LabelwiseError(Exception):
-    """An error with a message fit for a user: the rule, the value, the mend."""
+    """An error with a message fit for a user: the rule, the value, the way out."""
 
 
 class DataError(LabelwiseError):

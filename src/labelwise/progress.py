@@ -58,7 +58,7 @@ class Lines(Watch):
     def __init__(self, seconds: float = 30.0) -> None:
         self.seconds = seconds
         self._task, self._total, self._done = "", 0, 0
-        self._begun = self._said = 0.0
+        self._begun = self._shown = 0.0
         self._first = 0
 
     def say(self, text: str) -> None:
@@ -66,13 +66,13 @@ class Lines(Watch):
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         self._task, self._total, self._done, self._first = task, total, done, done
-        self._begun = self._said = time.monotonic()
+        self._begun = self._shown = time.monotonic()
 
     def advance(self, images: int) -> None:
         self._done += images
         now = time.monotonic()
-        if now - self._said >= self.seconds:
-            self._said = now
+        if now - self._shown >= self.seconds:
+            self._shown = now
             rate = (self._done - self._first) / (now - self._begun)
             left = (self._total - self._done) / rate
             self.say(

@@ -72,7 +72,7 @@ def index(
                 break
             if changes.anything:
                 say(f"{out}: {changes}")
-            model, rebuild, taxonomy = None, False, None  # these were said once
+            model, rebuild, taxonomy = None, False, None  # these apply once
             time.sleep(SECONDS_BETWEEN_LOOKS)
     say(f"{out}: {changes}")
     if changes.failed:

@@ -18,7 +18,7 @@ def label(
         typer.Argument(help="dog: it is there. -beach: it is not. '?cat': cannot be told."),
     ],
     undo: Annotated[
-        bool, typer.Option("--undo", help="Withdraw what was said of these labels.")
+        bool, typer.Option("--undo", help="Withdraw the corrections of these labels.")
     ] = False,
     who: Annotated[str | None, typer.Option(help="Who says so. Default: the user.")] = None,
 ) -> None:

@@ -57,7 +57,9 @@ def serve(
     max_queue: Annotated[
         int,
         typer.Option(
-            envvar="LABELWISE_MAX_QUEUE", min=1, help="Pictures on their way before 429 is said."
+            envvar="LABELWISE_MAX_QUEUE",
+            min=1,
+            help="Pictures in work before new ones get status 429.",
         ),
     ] = 256,
     max_body: Annotated[

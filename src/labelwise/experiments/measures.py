@@ -175,11 +175,11 @@ def _probability_effects(link: Link, test: Predictions, present: Tensor) -> dict
     loss = -torch.where(present, log_p, log_q).masked_fill(~known, 0.0)
     square = ((probs - present.double()) ** 2).masked_fill(~known, 0.0)
     entries = known.sum(1).numpy()
-    counts, said, seen = image_cells(probs, test.labels, test.observed, None, width_edges(BINS))
+    counts, given, seen = image_cells(probs, test.labels, test.observed, None, width_edges(BINS))
     total = counts.sum(0)
     filled = total > 0
-    gap = (said.sum(0) - seen.sum(0))[filled] / total[filled]
-    moved = ((said - seen)[:, filled] - gap * counts[:, filled]) / total[filled]
+    gap = (given.sum(0) - seen.sum(0))[filled] / total[filled]
+    moved = ((given - seen)[:, filled] - gap * counts[:, filled]) / total[filled]
     return {
         "ACE": (moved * np.sign(gap)).mean(1),
         "log loss": mean_influence(loss.sum(1).numpy(), entries),

@@ -78,8 +78,8 @@ def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str
 
 def _numbers(stage: str, curve: Curve) -> Markup:
     rows = [
-        [f"{low:.2f} to {high:.2f}", percent(said), percent(seen), f"{count:,}"]
-        for low, high, said, seen, count in zip(
+        [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
+        for low, high, confidence, seen, count in zip(
             curve.edges,
             curve.edges[1:],
             curve.confidence,
@@ -94,16 +94,18 @@ def _numbers(stage: str, curve: Curve) -> Markup:
 def _sentence(parts: list[Calibration]) -> str:
     final = parts[-1].pooled
     busiest = [
-        (said, seen, count)
-        for said, seen, count in zip(final.confidence, final.frequency, final.counts, strict=True)
-        if said is not None and seen is not None and said >= 0.5
+        (confidence, seen, count)
+        for confidence, seen, count in zip(
+            final.confidence, final.frequency, final.counts, strict=True
+        )
+        if confidence is not None and seen is not None and confidence >= 0.5
     ]
     text = "On the diagonal a probability means what it says."
     if busiest:
-        said, seen, count = max(busiest, key=lambda b: b[2])
+        confidence, seen, count = max(busiest, key=lambda b: b[2])
         text += (
-            f" Of the {count:,} entries given about {chance(said)}, {chance(seen)} were truly "
-            "present."
+            f" Of the {count:,} entries given about {chance(confidence)}, {chance(seen)} were "
+            "truly present."
         )
     if len(parts) == 2:
         first = parts[0].pooled
@@ -132,7 +134,7 @@ def _comparison(parts: list[Calibration]) -> Markup:
     return table(
         ["", *(p.stage for p in parts)],
         [[name, *values] for name, values in lines],
-        caption=f"Calibration errors in {bins} equal-width bins; lower is better unless said.",
+        caption=f"Calibration errors in {bins} equal-width bins; lower is better unless stated.",
     )
 
 

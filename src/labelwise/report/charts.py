@@ -349,5 +349,5 @@ def _count_strip(frame: Frame, curve: Curve, class_: str) -> Markup:
 
 
 def _stage_text(name: str, curve: Curve) -> str:
-    said = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in _filled(curve))
-    return f"{name}: {said}."
+    points = ", ".join(f"{c:.2f} said {f:.2f} seen ({n:,})" for c, f, n in _filled(curve))
+    return f"{name}: {points}."

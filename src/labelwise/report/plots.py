@@ -162,13 +162,15 @@ def _stages(evaluation: Evaluation) -> list[tuple[Calibration, str, str]]:
 
 def _curve(axes: Axes, curve: Curve, name: str, colour: str, style: str) -> None:
     bins = [
-        (said, seen, *wilson(seen, count))
-        for said, seen, count in zip(curve.confidence, curve.frequency, curve.counts, strict=True)
-        if said is not None and seen is not None
+        (confidence, seen, *wilson(seen, count))
+        for confidence, seen, count in zip(
+            curve.confidence, curve.frequency, curve.counts, strict=True
+        )
+        if confidence is not None and seen is not None
     ]
-    said, seen, low, high = (list(column) for column in zip(*bins, strict=True))
-    axes.plot(said, seen, style, color=colour, marker="o", markersize=4, label=name)
-    axes.vlines(said, low, high, color=colour, linewidth=1, alpha=0.5)
+    confidence, seen, low, high = (list(column) for column in zip(*bins, strict=True))
+    axes.plot(confidence, seen, style, color=colour, marker="o", markersize=4, label=name)
+    axes.vlines(confidence, low, high, color=colour, linewidth=1, alpha=0.5)
 
 
 def _percent(value: float | None) -> str:

@@ -137,25 +137,25 @@ class Index:
 
     def odds(self, label: int) -> LabelOdds:
         """Return the log probabilities of one label, as corrected so far."""
-        said = self.store.corrections(self.space.names[label])
-        state = (len(self), said)
+        corrections = self.store.corrections(self.space.names[label])
+        state = (len(self), corrections)
         if label not in self._odds or self._odds[label][0] != state:
-            self._odds[label] = (state, self._computed(label, said))
+            self._odds[label] = (state, self._computed(label, corrections))
         self._odds.move_to_end(label)
         while len(self._odds) > LABELS_KEPT:
             self._odds.popitem(last=False)
         return self._odds[label][1]
 
     @torch.no_grad()
-    def _computed(self, label: int, said: Sequence[Correction]) -> LabelOdds:
+    def _computed(self, label: int, corrections: Sequence[Correction]) -> LabelOdds:
         rows = len(self)
         log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
-        refit = self._refitted(label, said)
+        refit = self._refitted(label, corrections)
         for start in range(0, rows, ROWS_AT_ONCE):
             part = slice(start, min(start + ROWS_AT_ONCE, rows))
             p, q = refit(*self._log_probs(label, part))
             log_p[part], log_q[part] = p.numpy(), q.numpy()
-        for one in said:
+        for one in corrections:
             if one.state in ("present", "absent"):
                 certain = one.state == "present"
                 log_p[one.row] = 0.0 if certain else -np.inf
@@ -175,9 +175,13 @@ class Index:
         columns = [self.store.column(k)[rows] for k in range(len(self.space))]
         return torch.from_numpy(np.stack(columns, axis=1)).double()
 
-    def _refitted(self, label: int, said: Sequence[Correction]) -> Callable[..., Pair]:
+    def _refitted(self, label: int, corrections: Sequence[Correction]) -> Callable[..., Pair]:
         """Return the map of (log p, log(1 - p)) that held-out photos and corrections call for."""
-        facts = [(one.row, float(one.state == "present")) for one in said if one.state != "unknown"]
+        facts = [
+            (one.row, float(one.state == "present"))
+            for one in corrections
+            if one.state != "unknown"
+        ]
         if not facts:
             return lambda log_p, log_q: (log_p, log_q)
         log_p, log_q = self._log_probs(label, np.array([row for row, _ in facts], np.int64))

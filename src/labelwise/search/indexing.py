@@ -197,11 +197,13 @@ def _start_rebuild(index: Index) -> None:
 def _finish_rebuild(index: Index) -> None:
     """Carry the corrections over by content, and remove what was set aside."""
     before = Index(index.folder / ASIDE).store
-    said = before.corrections()
-    hashes = {row: one.hash for row, one in before.contents_of({c.row for c in said}).items()}
+    corrections = before.corrections()
+    hashes = {
+        row: one.hash for row, one in before.contents_of({c.row for c in corrections}).items()
+    }
     rows = index.store.rows_by_hash(hashes.values())
     index.store.correct(
-        [replace(one, row=rows[hashes[one.row]]) for one in said if hashes[one.row] in rows]
+        [replace(one, row=rows[hashes[one.row]]) for one in corrections if hashes[one.row] in rows]
     )
     before.close()
     shutil.rmtree(index.folder / ASIDE)

@@ -398,10 +398,10 @@ class Store:
         """Let what was said of one content hold for another, such as a photo that was edited."""
         for before, after in pairs:
             if before != after:
-                said = [
+                copies = [
                     replace(one, row=after, source="edit") for one in self.corrections(row=before)
                 ]
-                self.correct(said)
+                self.correct(copies)
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         """Return what was said last of each label of each picture, withdrawals left out."""

@@ -160,10 +160,10 @@ def _promise(
         training.watch.say(f"{promised.refused[0]}; the rule {settings.rule} is used instead")
         return None
     checks = check_promises(promised, link, predictions["test"]) if "test" in predictions else []
-    said = [str(promise) for promise in promised.promises]
+    sentences = [str(promise) for promise in promised.promises]
     for number, check in enumerate(checks):
-        said[number] += f"; on test {check}"
-    notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in said]
+        sentences[number] += f"; on test {check}"
+    notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
     return promised.rule, f"promised {settings.promise}", promised.promises
 
 

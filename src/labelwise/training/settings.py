@@ -205,8 +205,8 @@ class Settings(BaseModel):
     ``on_error`` says what to do about pictures that cannot be read: ``stop`` before training, or
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
     training images become validation where the data has none (0: none).
-    ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's own
-    knobs. ``start`` is the folder of a finished run with the same labels, whose backbone and head
+    ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
+    own. ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``squash`` scales whole pictures to
     the input, so that no edge is cut off.
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
