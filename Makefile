@@ -15,7 +15,7 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c con
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fuzz help install browser demo test check bench docs dist clean
+.PHONY: fuzz help install browser demo serve test check bench docs dist clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,11 @@ browser: # the report is tested in a real browser
 
 demo: install ## train, calibrate, evaluate and report on the embedded data (about three minutes)
 	"$(BIN)/labelwise" demo
+
+serve: install ## tag, search and review photos in the browser, with the demo's model and photos
+	"$(BIN)/labelwise" demo --photos runs/demo-photos
+	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
+	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
 
 test: install browser ## run every test
 	"$(BIN)/python" -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)

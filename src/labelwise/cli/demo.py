@@ -7,10 +7,16 @@ import typer
 
 __all__ = ["demo"]
 
+PHOTOS = 240
+
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/demo"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in the run folder.")] = False,
+    photos: Annotated[
+        Path | None,
+        typer.Option(help="Also write a folder of new scenes as pictures, to index and serve."),
+    ] = None,
 ) -> None:
     """Train on handwritten digits in scenes, calibrate, measure, report."""
     from labelwise.cli.text import say
@@ -21,3 +27,21 @@ def demo(
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
     train_and_report(Settings(data="scenes", augment="shift", recipe=recipe), out, fresh=fresh)
+    if photos is not None:
+        _write_photos(photos)
+        say(f"{PHOTOS} new scenes are in {photos}")
+
+
+def _write_photos(folder: Path) -> None:
+    """Write scenes that no split of the demo holds, large enough to look at."""
+    from PIL import Image
+
+    from labelwise.data import scenes
+
+    folder.mkdir(parents=True, exist_ok=True)
+    table = scenes(0, 0, PHOTOS, seed=1)
+    for row in range(PHOTOS):
+        picture = table.images.read(row)
+        side = 4 * picture.width
+        large = picture.resize((side, side), Image.Resampling.BICUBIC)
+        large.save(folder / f"scene-{row:03d}.png")

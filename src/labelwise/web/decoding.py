@@ -127,7 +127,7 @@ class Decoders:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps
-        _load_all_formats()
+        self._open_one_of_each()
         while True:
             message, handles, _, _ = socket.recv_fds(requests, 1, 1)
             if not message:
@@ -137,6 +137,14 @@ class Decoders:
                 connection = socket.socket(fileno=handles[0])
                 _run_alone(partial(self._serve_pictures, connection))
             os.close(handles[0])
+
+    def _open_one_of_each(self) -> None:
+        """Do all that decoders do once, so that they find its code loaded; they open no file."""
+        for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP"):
+            buffer = BytesIO()
+            Image.new("RGB", (8, 8)).save(buffer, kind)
+            for task in TASKS:
+                self._done(task, 4, buffer.getvalue())
 
     def _serve_pictures(self, connection: socket.socket) -> None:
         _limit_memory(self.memory)
@@ -192,14 +200,6 @@ def small_picture(blob: bytes, name: str, side: int) -> bytes:
     buffer = BytesIO()
     Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=82)
     return buffer.getvalue()
-
-
-def _load_all_formats() -> None:
-    """Open a picture of each common kind, so that decoders find all code loaded."""
-    for kind in ("PNG", "JPEG", "GIF", "TIFF", "WEBP"):
-        buffer = BytesIO()
-        Image.new("RGB", (8, 8)).save(buffer, kind)
-        small_picture(buffer.getvalue(), kind, 4)
 
 
 def _pixels(transform: Transform, blob: bytes, name: str) -> Pixels:

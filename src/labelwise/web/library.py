@@ -40,6 +40,8 @@ from labelwise.web.models import (
     State,
 )
 from labelwise.web.monitoring import (
+    FEWEST,
+    RECENT,
     Alarm,
     LabelShare,
     audit_order,
@@ -335,13 +337,13 @@ class Library:
         return alarms
 
     def shares(self, before: Sequence[float]) -> list[LabelShare]:
-        """Return the share of every label among at most 4,096 photos of the library."""
+        """Return the share of every label among photos of the library, at most 4,096."""
         alive = np.ones(len(self.index), np.bool_)
         alive[self.index.store.dead_rows()] = False
         rows = np.flatnonzero(alive)
-        if not len(rows):
+        if len(rows) < FEWEST:
             return []
-        order = np.argsort(audit_order("", rows))[:4096]
+        order = np.argsort(audit_order("", rows))[:RECENT]
         probs = self.model_probs(np.sort(rows[order]))
         return [
             estimate_share(name, probs[:, column], before[column])

@@ -71,6 +71,7 @@ class ModelView(BaseModel):
     version: str
     photos: int | None = None
     held_out: str | None = None
+    max_body: int
 
 
 class LabelAnswer(BaseModel):

@@ -33,6 +33,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 __all__ = [
     "ALPHA",
+    "FEWEST",
+    "RECENT",
     "Alarm",
     "LabelShare",
     "Monitor",
@@ -43,6 +45,7 @@ __all__ = [
 
 ALPHA = 0.05
 CLIP = 1e-6
+FEWEST = 50  # pictures before a share is estimated
 RECENT = 4096  # photos whose probabilities are kept for the shares
 BETS = (  # slope a and offset b of the log-odds that each bet takes for true
     *((1.0, b) for b in (-1.5, -0.7, 0.7, 1.5)),
@@ -224,8 +227,8 @@ class Monitor:
             self.predictions.labels(self.names[column]).inc()
 
     def shares(self, before: Sequence[float]) -> list[LabelShare]:
-        """Return the shares of the labels among recent pictures; none before the first."""
-        if not self.recent:
+        """Return the shares of the labels among recent pictures, once they are not too few."""
+        if len(self.recent) < FEWEST:
             return []
         probs = np.stack(list(self.recent))
         shares = [

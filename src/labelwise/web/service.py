@@ -188,6 +188,7 @@ class Service:
             version=__version__,
             photos=None if self.library is None else len(self.library.index),
             held_out=None if self.held_out is None else self.held_out.split,
+            max_body=self.settings.max_body,
         )
 
     @cached_property
@@ -229,13 +230,15 @@ class Service:
 
     @cached_property
     def shares_before(self) -> list[float] | None:
-        """The labels' shares among the held-out photos."""
+        """The labels' shares among the held-out photos, as the model sees them: its mean p.
+
+        The counted share of a rare label, of three photos or none, would not fit the model's p.
+        """
         if self.held_out is None:
             return None
-        labels, observed = self.held_out.labels.double(), self.held_out.observed
-        known = torch.ones_like(labels) if observed is None else observed.double()
-        shares = (labels * known).sum(0) / known.sum(0).clamp(min=1)
-        return [float(share) for share in shares]
+        with torch.no_grad():
+            means = self.link(self.held_out.logits.double()).mean(dim=0)
+        return [float(mean) for mean in means]
 
     @property
     def promises(self) -> list[Promise]:

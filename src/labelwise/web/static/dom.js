@@ -1,0 +1,48 @@
+// Elements, made with text and never with markup.
+
+export const find = (id) => document.getElementById(id);
+
+export function make(name, properties = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "class") element.className = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+// Never rounds to certainty, as in the report.
+export function chance(p) {
+  if (p >= 0.9995 && p < 1) return ">99.9 %";
+  if (p > 0 && p < 0.0005) return "<0.1 %";
+  return `${(100 * p).toFixed(1)} %`;
+}
+
+export const count = (n) => n.toLocaleString("en", { maximumFractionDigits: 1 });
+
+export function meter(p, yes = false) {
+  const bar = make("i", { class: yes ? "yes" : null });
+  bar.style.width = `${(100 * p).toFixed(1)}%`;
+  return make("span", { class: "meter", "aria-hidden": "true" }, bar);
+}
+
+let fading;
+export function say(text, seconds = 3.5) {
+  const toast = find("toast");
+  toast.textContent = text;
+  clearTimeout(fading);
+  fading = setTimeout(() => { toast.textContent = ""; }, seconds * 1000);
+}
+
+export function table(caption, head, rows) {
+  const cell = (value, place) =>
+    place ? make("td", {}, value) : make("th", { scope: "row" }, value);
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    make("table", {},
+      make("caption", {}, make("span", {}, caption)),
+      make("thead", {}, make("tr", {}, ...head.map((word) => make("th", { scope: "col" }, word)))),
+      make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map(cell))))));
+}

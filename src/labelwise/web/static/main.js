@@ -1,0 +1,84 @@
+// The page: which view is shown, who serves it, and what is true for all views.
+
+import { get, onTokenWanted, send } from "./api.js";
+import { count, find, say } from "./dom.js";
+import * as photo from "./photo.js";
+import * as review from "./review.js";
+import * as search from "./search.js";
+import * as tag from "./tag.js";
+import * as trust from "./trust.js";
+
+const VIEWS = { tag: () => {}, search: search.open, photo: photo.open, review: review.open, trust: trust.open };
+let withPhotos = false;
+let first = true;
+
+function route() {
+  let [name, ...rest] = location.hash.slice(1).split("/");
+  if (name === "main") return;
+  if (!(name in VIEWS) || (!withPhotos && ["search", "photo", "review"].includes(name))) {
+    name = "tag";
+  }
+  for (const view of document.querySelectorAll("section.view")) view.hidden = view.id !== name;
+  for (const link of document.querySelectorAll(".topbar nav a")) {
+    const current = link.hash === `#${name}` || (name === "photo" && link.hash === "#search");
+    if (current) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const title = find(`${name}-title`);
+  document.title = `${title.textContent} · labelwise`;
+  if (!first) {
+    title.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
+  first = false;
+  let text = "";
+  try {
+    text = decodeURIComponent(rest.join("/"));
+  } catch {
+    text = rest.join("/");
+  }
+  VIEWS[name](text);
+}
+
+function askForToken() {
+  const dialog = find("sign-in");
+  return new Promise((resolve) => {
+    find("sign-in-form").onsubmit = async (event) => {
+      event.preventDefault();
+      try {
+        await send("POST", "/session", { token: find("token").value });
+        find("token").value = "";
+        dialog.close();
+        resolve();
+      } catch (error) {
+        find("sign-in-error").textContent = error.message;
+      }
+    };
+    if (!dialog.open) dialog.showModal();
+  });
+}
+
+async function start() {
+  let asking = null;
+  onTokenWanted(() => { asking ??= askForToken().finally(() => { asking = null; }); return asking; });
+  find("skip").addEventListener("click", (event) => { event.preventDefault(); find("main").focus(); });
+  let model;
+  try {
+    model = await get("/model");
+  } catch (error) {
+    say(error.message, 3600);
+    return;
+  }
+  withPhotos = model.photos !== null;
+  for (const item of document.querySelectorAll("[data-needs=photos]")) item.hidden = !withPhotos;
+  find("model").textContent = `${model.name}: ${count(model.labels)} labels${withPhotos ? `, ${count(model.photos)} photos` : ""}`;
+  find("footer").textContent = `labelwise ${model.version} · weights ${model.weights} · calibration ${model.calibration} ·`;
+  tag.start(model);
+  search.start();
+  photo.start();
+  review.start();
+  addEventListener("hashchange", route);
+  route();
+}
+
+start();

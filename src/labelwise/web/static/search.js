@@ -1,0 +1,178 @@
+// Queries: completion and history, the grid, and what the count says.
+
+import { get, thumbnail } from "./api.js";
+import { chance, count, find, make } from "./dom.js";
+
+const HISTORY = "labelwise.queries";
+const KEPT = 12;
+
+let cursor = null;
+let asked = 0;
+let last = "";
+
+export function start() {
+  const query = find("query"), wrong = find("wrong"), promised = find("promised");
+  find("query-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    completions.close();
+    go();
+  });
+  wrong.addEventListener("input", () => {
+    find("wrong-shown").value = `${wrong.value} % wrong`;
+    promised.checked = true;
+  });
+  for (const control of [wrong, promised, find("sort")]) {
+    control.addEventListener("change", () => { if (query.value.trim()) run(); });
+  }
+  find("more").addEventListener("click", () => run(true));
+  const completions = new Completions(query, find("completions"), go);
+}
+
+function go() {
+  const text = find("query").value.trim();
+  const target = text ? `#search/${encodeURIComponent(text)}` : "#search";
+  if (location.hash === target) run();
+  else location.hash = target;
+}
+
+export function open(text) {
+  if (text && text !== last) {  // coming back from a photo shows the list as it was
+    find("query").value = text;
+    run();
+  }
+}
+
+async function run(more = false) {
+  const text = find("query").value.trim(), turn = ++asked;
+  if (!text) return;
+  last = text;
+  const counted = find("counted"), grid = find("grid");
+  grid.setAttribute("aria-busy", "true");
+  try {
+    const answer = await get("/search", {
+      q: text,
+      top: 48,
+      sort: find("sort").value,
+      wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
+      cursor: more ? cursor : null,
+    });
+    if (turn !== asked) return;
+    remember(text);
+
+    cursor = answer.cursor;
+    if (!more) grid.replaceChildren();
+    grid.append(...answer.hits.map(tile));
+    counted.classList.remove("error");
+    counted.replaceChildren(...words(answer));
+  } catch (error) {
+    if (turn !== asked) return;
+    grid.replaceChildren();
+
+    cursor = null;
+    counted.classList.add("error");
+    counted.textContent = error.message;
+  }
+  grid.removeAttribute("aria-busy");
+  find("more").hidden = cursor === null;
+}
+
+function words(answer) {
+  let text = ` (${count(answer.low)} to ${count(answer.high)}).`;
+  if (answer.above !== null) text += ` ${count(answer.above)} are in this list.`;
+  if (answer.promise) text += ` ${answer.promise[0].toUpperCase()}${answer.promise.slice(1)}.`;
+  const start = `About ${count(answer.expected)} of ${count(answer.photos)} photos answer `;
+  return [start, make("strong", { class: "asked" }, answer.query), text];
+}
+
+export function tile(hit) {
+  const why = Object.entries(hit.reasons ?? {}).map(([name, p]) => `${name} ${chance(p)}`).join(", ");
+  const number = hit.probability === undefined ? `likeness ${hit.likeness.toFixed(2)}` : chance(hit.probability);
+  const copies = hit.copies ? ` (and ${hit.copies} more)` : "";
+  return make("li", {}, make("a", { href: `#photo/${hit.id}` },
+    make("img", { src: thumbnail(hit.id), alt: "", loading: "lazy", width: 320, height: 320 }),
+    make("span", { class: "chance" }, number),
+    why ? make("span", { class: "why" }, why) : null,
+    make("span", { class: "file" }, hit.name + copies)));
+}
+
+function history() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(HISTORY) ?? "[]");
+    return Array.isArray(kept) ? kept.filter((one) => typeof one === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+function remember(text) {
+  try {
+    const kept = [text, ...history().filter((one) => one !== text)].slice(0, KEPT);
+    localStorage.setItem(HISTORY, JSON.stringify(kept));
+  } catch {
+    // a browser that keeps nothing
+  }
+}
+
+class Completions {
+  constructor(input, list, chosen) {
+    Object.assign(this, { input, list, chosen, at: -1, options: [], turn: 0 });
+    input.addEventListener("input", () => this.fill());
+    input.addEventListener("focus", () => { if (!input.value) this.fill(); });
+    input.addEventListener("blur", () => setTimeout(() => this.close(), 150));
+    input.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  async fill() {
+    const turn = ++this.turn, text = this.input.value;
+    const before = history().filter((one) => one.startsWith(text) && one !== text).slice(0, 5);
+    let labels = [];
+    try {
+      if (text) labels = await get("/complete", { q: text });
+    } catch {
+      // completion is a courtesy; the search itself says what is wrong
+    }
+    if (turn !== this.turn || document.activeElement !== this.input) return;
+    this.options = [...before.map((value) => ({ value, word: "again" })),
+      ...labels.filter((one) => one !== text && !before.includes(one)).map((value) => ({ value, word: "" }))].slice(0, 10);
+    this.at = -1;
+    this.list.replaceChildren(...this.options.map((option, at) => make("li", {
+      role: "option", id: `completion-${at}`, "aria-selected": "false",
+      onmousedown: (event) => { event.preventDefault(); this.take(at, option.word === "again"); },
+    }, option.value, option.word ? make("small", {}, option.word) : null)));
+    this.list.hidden = !this.options.length;
+    this.input.setAttribute("aria-expanded", String(!this.list.hidden));
+    this.input.removeAttribute("aria-activedescendant");
+  }
+
+  key(event) {
+    if (event.key === "Escape" && !this.list.hidden) { this.close(); event.preventDefault(); return; }
+    if (this.list.hidden) return;
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      const n = this.options.length, step = event.key === "ArrowDown" ? 1 : -1;
+      this.at = this.at < 0 && step < 0 ? n - 1 : (this.at + step + n) % n;
+      [...this.list.children].forEach((item, at) => item.setAttribute("aria-selected", String(at === this.at)));
+      this.list.children[this.at].scrollIntoView({ block: "nearest" });
+      this.input.setAttribute("aria-activedescendant", `completion-${this.at}`);
+      event.preventDefault();
+    } else if ((event.key === "Enter" || event.key === "Tab") && this.at >= 0) {
+      event.preventDefault();
+      this.take(this.at, false);
+    }
+  }
+
+  take(at, search) {
+    this.input.value = this.options[at].value;
+    this.close();
+    this.input.focus();
+    if (search) this.chosen();
+  }
+
+  close() {
+    this.turn += 1;
+    this.list.hidden = true;
+    this.at = -1;
+    this.input.setAttribute("aria-expanded", "false");
+    this.input.removeAttribute("aria-activedescendant");
+  }
+}
+

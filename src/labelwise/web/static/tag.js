@@ -1,0 +1,158 @@
+// Drop photos, get labels. Photos are sent a few at a time, each with its own progress.
+
+import { upload } from "./api.js";
+import { chance, find, make, meter, say } from "./dom.js";
+import { reliability } from "./trustworthy.js";
+
+const AT_ONCE = 3;
+const SHOWN = 12;
+const waiting = [];
+let running = 0;
+let facts = { max_body: Infinity, rule: "" };
+
+export function start(model) {
+  facts = model;
+  const drop = find("drop"), files = find("files");
+  files.addEventListener("change", () => { add(files.files); files.value = ""; });
+  for (const kind of ["dragenter", "dragover"]) {
+    document.addEventListener(kind, (event) => {
+      if (![...event.dataTransfer.types].includes("Files")) return;
+      event.preventDefault();
+      drop.classList.add("over");
+    });
+  }
+  for (const kind of ["dragleave", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      if (kind === "drop" || event.relatedTarget === null) drop.classList.remove("over");
+    });
+  }
+  document.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    location.hash = "#tag";
+    add(event.dataTransfer.files);
+  });
+  document.addEventListener("paste", (event) => {
+    if (event.clipboardData.files.length) add(event.clipboardData.files);
+  });
+}
+
+function add(files) {
+  for (const file of [...files].reverse()) {
+    const card = new Card(file);
+    find("cards").prepend(card.element);
+    waiting.unshift(card);
+  }
+  say(files.length === 1 ? "Reading one photo" : `Reading ${files.length} photos`, 2);
+  next();
+}
+
+async function next() {
+  while (running < AT_ONCE && waiting.length) {
+    running += 1;
+    waiting.shift().run().finally(() => { running -= 1; next(); });
+  }
+}
+
+class Card {
+  constructor(file) {
+    this.file = file;
+    this.stopper = new AbortController();
+    const address = URL.createObjectURL(file);
+    const image = make("img", { src: address, alt: "", width: 120, height: 120 });
+    image.addEventListener("load", () => URL.revokeObjectURL(address));
+    image.addEventListener("error", () => URL.revokeObjectURL(address));
+    this.progress = make("progress", { max: 1, "aria-label": `Sending ${file.name}` });
+    this.stop = make("button", { class: "button quiet row-action", onclick: () => this.stopper.abort() }, "Stop");
+    this.answer = make("div", { class: "answer", "aria-busy": "true" },
+      make("p", { class: "who" }, file.name), this.progress, this.stop);
+    this.element = make("li", { class: "card" }, image, this.answer);
+  }
+
+  async run() {
+    try {
+      if (this.file.size > facts.max_body) {
+        throw new Error(`This file has ${(this.file.size / 2 ** 20).toFixed(0)} MiB; the server takes ${(facts.max_body / 2 ** 20).toFixed(0)}.`);
+      }
+      this.show(await this.sent());
+    } catch (error) {
+      this.fail(error.message);
+    }
+    this.answer.removeAttribute("aria-busy");
+  }
+
+  async sent() {
+    for (;;) {
+      try {
+        return await upload(this.file, (share) => {
+          if (share < 1) this.progress.value = share;
+          else this.progress.removeAttribute("value");
+        }, this.stopper.signal);
+      } catch (error) {
+        if (error.status !== 429) throw error;
+        await new Promise((resolve) => setTimeout(resolve, 1000 * (error.retryAfter || 1)));
+        if (this.stopper.signal.aborted) throw new Error("Stopped.");
+      }
+    }
+  }
+
+  fail(message) {
+    const again = make("button", { class: "button quiet row-action", onclick: () => {
+      const card = new Card(this.file);
+      this.element.replaceWith(card.element);
+      waiting.push(card);
+      next();
+    } }, "Try again");
+    this.answer.replaceChildren(make("p", { class: "who" }, this.file.name),
+      make("p", { class: "error", role: "alert" }, message), again);
+  }
+
+  show(predicted) {
+    const result = predicted.results[0];
+    const name = make("p", { class: "who" }, result.name);
+    const said = result.none
+      ? make("p", { class: "none" }, `None of the ${result.labels.length} labels.`)
+      : make("ul", { class: "chips", "aria-label": "Labels" },
+        ...result.labels.filter((one) => one.decided).map((one) =>
+          make("li", { class: "chip" }, `${one.label} ${chance(one.probability)}`)));
+    const details = make("details", {}, make("summary", {}, "All labels, and how far to trust them"),
+      make("p", { class: "muted small" }, `Here ${predicted.rule}.`),
+      bars(result.labels));
+    this.answer.replaceChildren(name, said);
+    this.element.append(details);
+    say(result.none ? `${result.name}: none of the labels` : `${result.name}: ${result.decided.join(", ")}`);
+  }
+}
+
+function bars(labels) {
+  const list = make("ul", { class: "bars" });
+  const add = (some) => list.append(...some.map((one) => {
+    const told = make("p", { class: "told", hidden: true });
+    const button = make("button", { "aria-expanded": "false", title: "How far to trust this", onclick: async () => {
+      const open = told.hidden;
+      told.hidden = !open;
+      button.setAttribute("aria-expanded", String(open));
+      if (!open || told.textContent) return;
+      try {
+        const limit = one.threshold === null ? "" : ` It is given from ${chance(one.threshold)} on.`;
+        told.textContent = (await reliability(one.label, one.probability)) + limit;
+      } catch (error) {
+        told.textContent = error.message;
+      }
+    } },
+    make("span", { class: "mark", "aria-hidden": "true" }, one.decided ? "✓" : ""),
+    make("span", { class: one.decided ? "of yes" : "of" }, one.label,
+      make("span", { class: "unseen" }, one.decided ? ", given" : ", not given")),
+    meter(one.probability, one.decided),
+    make("span", { class: "share" }, chance(one.probability)));
+    return make("li", {}, button, told);
+  }));
+  add(labels.slice(0, SHOWN));
+  if (labels.length > SHOWN) {
+    const more = make("button", { class: "more" }, make("span"), make("span", {}, `${labels.length - SHOWN} more labels`));
+    const item = make("li", {}, more);
+    more.addEventListener("click", () => { item.remove(); add(labels.slice(SHOWN)); });
+    list.append(item);
+  }
+  return list;
+}

@@ -1,0 +1,17 @@
+// What became of held-out photos that got about the same probability.
+
+import { get } from "./api.js";
+
+let labels;
+
+export async function reliability(label, probability) {
+  labels ??= get("/labels").catch((error) => { labels = undefined; throw error; });
+  const found = (await labels).find((one) => one.label === label);
+  if (!found || !found.bins.length) {
+    return "No predictions of held-out photos are kept with this model, so nothing can be said of it.";
+  }
+  const bin = found.bins.find((one, at) => probability <= one.high || at === found.bins.length - 1);
+  if (!bin.photos) return bin.sentence;
+  const share = (value) => `${(100 * value).toFixed(0)} %`;
+  return `${bin.sentence} That is ${share(bin.carried / bin.photos)}; with so many photos the true share lies between ${share(bin.share_low)} and ${share(bin.share_high)}.`;
+}

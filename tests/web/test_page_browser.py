@@ -1,0 +1,264 @@
+"""The real page in a real browser against the real server: what people do, and what goes wrong."""
+
+import io
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browser_setup import CONTRAST, launched
+from PIL import Image
+from playwright.sync_api import expect
+from web_setup import TOKEN, encoded, running
+
+from labelwise.predictor import Predictor
+from labelwise.search import Index
+
+expect.set_options(timeout=15_000)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser):
+    """Return a function that opens the page of a server; what it complains of is kept."""
+    contexts = []
+
+    def open_page(server, path="/", **options):
+        context = browser.new_context(**{"reduced_motion": "reduce", **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
+        page.on(
+            "request",
+            lambda r: r.url.startswith((server.address, "blob:")) or page.heard.append(r.url),
+        )
+        page.goto(server.address + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def own(run, own_library):
+    with running(run, own_library, decoders=0) as server:
+        server.library = own_library
+        yield server
+
+
+def files(*contents):
+    return [
+        {"name": f"{n}.png", "mimeType": "image/png", "buffer": content}
+        for n, content in enumerate(contents)
+    ]
+
+
+def said(server):
+    """Return what people said, as the index keeps it."""
+    store = Index(server.library).store
+    found = {(one.row, one.label): one.state for one in store.corrections()}
+    store.close()
+    return found
+
+
+def test_photos_get_labels_and_how_far_to_trust_them(server, visit, run):
+    page = visit(server)
+    contents = [encoded(seed=n, size=(60, 50)) for n in range(4)]
+    page.set_input_files("#files", files(*contents))
+    expect(page.locator(".card details")).to_have_count(4)
+    truth = Predictor.load(run).predict([Image.open(io.BytesIO(c)) for c in contents])
+    for n, labels in enumerate(truth.labels):
+        card = page.locator(".card", has_text=f"{n}.png")
+        if labels:
+            assert [t.split(" ")[0] for t in card.locator(".chip").all_text_contents()] == [*labels]
+        else:
+            expect(card.locator(".none")).to_have_text("None of the 4 labels.")
+    card = page.locator(".card").first
+    card.locator("summary").click()
+    expect(card.locator(".bars > li")).to_have_count(4)
+    card.locator(".bars button").first.click()
+    expect(card.locator(".told").first).to_contain_text("held-out photos that got")
+    assert page.heard == []
+
+
+def test_what_cannot_be_used_says_why(bare, server, visit):
+    page = visit(server)
+    page.set_input_files("#files", files(b"no picture", encoded()))
+    alert = page.locator(".card .error")
+    expect(alert).to_have_text("0.png: this is not an image file")
+    expect(page.locator(".card details")).to_have_count(1)
+    page = visit(bare)
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#sign-in-error")).to_have_text("this is not the token of the server")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator("#model")).to_contain_text("4 labels")
+    assert page.locator("nav li:visible").all_text_contents() == ["Tag", "Trust"]
+    noise = np.random.default_rng(0).bytes(200_000)
+    page.set_input_files("#files", files(noise))
+    expect(page.locator(".card .error")).to_contain_text("the server takes")
+
+
+def test_a_server_that_is_gone_is_said_to_be(run, library, visit):
+    with running(run, library, decoders=0) as server:
+        page = visit(server, "/#search/dog")
+        expect(page.locator("#grid img")).to_have_count(24)
+    page.fill("#query", "cat")
+    page.keyboard.press("Enter")
+    expect(page.locator("#counted")).to_contain_text("The server does not answer")
+    page.evaluate("location.hash = '#tag'")
+    page.set_input_files("#files", files(encoded()))
+    expect(page.locator(".card .error")).to_contain_text("does not answer")
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_search_completes_remembers_and_counts(server, visit):
+    page = visit(server, "/#search")
+    query = page.locator("#query")
+    query.press_sequentially("dog, -be")
+    expect(page.locator("#completions li")).to_have_text(["dog, -beach"])
+    query.press("ArrowDown")
+    query.press("Enter")
+    assert query.input_value() == "dog, -beach"
+    query.press("Enter")
+    expect(page.locator("#grid img")).to_have_count(24)
+    truth = server.get("/api/v1/search?q=dog,-beach&top=24")
+    expect(page.locator("#counted")).to_contain_text(f"About {truth['expected']:.1f} of 24 photos")
+    first = page.locator("#grid li").first
+    hit = truth["hits"][0]
+    expect(first.locator(".chance")).to_have_text(f"{100 * hit['probability']:.1f} %")
+    expect(first.locator(".why")).to_contain_text(f"dog {100 * hit['reasons']['dog']:.1f} %")
+    assert page.url.endswith("#search/dog%2C%20-beach")
+    query.fill("")
+    query.press_sequentially("d")
+    expect(page.locator("#completions li").first).to_contain_text("dog, -beach")
+    query.fill("nosuch")
+    query.press("Enter")
+    expect(page.locator("#counted")).to_contain_text("unknown label 'nosuch'")
+    query.fill("dog")
+    page.locator("#wrong").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#promised").is_checked()
+    expect(page.locator("#wrong-shown")).to_have_text("11 % wrong")
+    expect(page.locator("#counted")).to_contain_text("promise")
+
+
+def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
+    page = visit(own, "/#search/dog")
+    page.locator("#grid a").first.press("Enter")
+    line = page.locator("#photo-labels > li[data-label=dog]")
+    expect(line).to_be_visible()
+    expect(page.locator("#photo-similar li")).to_have_count(11)
+    before = line.get_attribute("aria-label")
+    line.focus()
+    page.keyboard.press("n")
+    expect(line).to_have_attribute("aria-label", "dog, 0.0 %, you said it is not there")
+    assert list(said(own).values()) == ["absent"]
+    page.keyboard.press("d")
+    expect(line.locator("button.unknown")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("u")
+    expect(line.locator("button.absent")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("u")
+    expect(line).to_have_attribute("aria-label", before)
+    assert said(own) == {}
+    line.locator("button.present").click()
+    expect(line.locator(".share")).to_have_text("100.0 %")
+    assert list(said(own).values()) == ["present"]
+
+
+def test_two_browsers_see_each_others_corrections(own, visit):
+    one, two = visit(own, "/#search/dog"), visit(own, "/#search/dog")
+    one.locator("#grid a").first.click()
+    expect(one.locator("#photo-labels > li[data-label=cat]")).to_be_visible()
+    photo = one.url.partition("#")[2]
+    one.locator("li[data-label=cat] button.present").click()
+    expect(one.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
+    two.evaluate(f"location.hash = '{photo}'")
+    expect(two.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
+    two.locator("li[data-label=dog] button.absent").click()
+    expect(two.locator("li[data-label=dog] .share")).to_have_text("0.0 %")
+    assert sorted(said(own).values()) == ["absent", "present"]
+
+
+def test_review_goes_by_keyboard_alone(own, visit):
+    page = visit(own)
+    page.locator("#model:not(:empty)").wait_for()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Review":
+            break
+    page.keyboard.press("Enter")
+    ask = page.locator("#ask strong")
+    seen = []
+    for key in "ynd":
+        expect(ask).to_be_visible()
+        seen.append((ask.text_content(), page.locator("#question figcaption").text_content()))
+        page.keyboard.press(key)
+        expect(page.locator(".question .small")).to_contain_text(f"{len(seen)} answered")
+    assert sorted(said(own).values()) == ["absent", "present", "unknown"]
+    assert len(set(seen)) == 3
+    page.keyboard.press("u")
+    expect(ask).to_have_text(seen[-1][0])
+    assert sorted(said(own).values()) == ["absent", "present"]
+    assert "The model says" not in page.locator("#question").text_content()
+    page.locator("#review-guess").check()
+    expect(page.locator("#question")).to_contain_text("The model says")
+    page.locator("#review-by").select_option("audit")
+    expect(page.locator(".question .small")).to_contain_text("20 in this round")
+    page.locator("#review-title").click()
+    page.keyboard.press("y")
+    expect(page.locator(".question .small")).to_contain_text("3 answered")
+    page.evaluate("location.hash = '#trust'")
+    expect(page.locator("#trust-body table").first).to_contain_text("alarm at")
+
+
+VIEWS = {
+    "tag": ".drop",
+    "search/dog": "#grid img",
+    "review": "#question img",
+    "trust": "#trust-body svg",
+    "photo": "#photo-similar img",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_every_view_fits_stands_out_and_can_be_read_aloud(server, visit, width, scheme):
+    hit = server.get("/api/v1/search?q=dog&top=1")["hits"][0]["id"]
+    page = visit(server, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.set_input_files("#files", files(encoded(), b"x"))
+    expect(page.locator(".card details")).to_have_count(1)
+    page.locator(".card summary").click()
+    for view, ready in VIEWS.items():
+        page.evaluate(f"location.hash = '#{view}{'/' + hit if view == 'photo' else ''}'")
+        page.locator(ready).first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        if scheme == "light" and view not in ("tag", "photo"):  # seconds each, and much the same
+            continue
+        found = Axe().run(page).response["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, (view, [(one["id"], one["nodes"][0]["html"]) for one in serious])
+    assert page.evaluate(CONTRAST)["text"] >= 4.5
+    assert [text for text in page.heard if "422" not in text] == []
+
+
+def test_nothing_moves_while_answers_come(server, visit):
+    page = visit(server)
+    page.evaluate(
+        "() => { window.moved = 0; new PerformanceObserver((list) => { for (const e of "
+        "list.getEntries()) if (!e.hadRecentInput) window.moved += e.value; })"
+        ".observe({type: 'layout-shift', buffered: true}); }"
+    )
+    page.set_input_files("#files", files(encoded(), encoded(seed=1)))
+    expect(page.locator(".card details")).to_have_count(2)
+    page.evaluate("location.hash = '#search/dog'")
+    expect(page.locator("#grid img")).to_have_count(24)
+    assert page.evaluate("window.moved") < 0.1
