@@ -3,32 +3,125 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from labelwise.engines import Engine
     from labelwise.scoring import Scorer
 
 __all__ = ["predict"]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
+SHARD_ROWS = 4096
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a run or model, or an .onnx file.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            help="Image files and folders; into shards also s3://, gs:// and file:// places, "
+            "tables of paths, tar shards, and Parquet files with images."
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv, .jsonl or .parquet file.")
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="A .csv, .jsonl or .parquet file; or a folder or s3:// place for shards, "
+            "ending in /. A run into shards that was stopped goes on where it was.",
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    engine: Annotated[
+        Literal["local", "ray"] | None,
+        typer.Option(help="Where shards are scored: on this machine, or on a Ray cluster."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that score shards (1 by default).")
+    ] = None,
+    shard_rows: Annotated[
+        int | None, typer.Option(min=1, help=f"Images in each shard ({SHARD_ROWS} by default).")
+    ] = None,
 ) -> None:
     """Say which labels images carry, with their probabilities.
 
     A file that cannot be read is named, the others go on, and the exit status is 1.
     """
+    from labelwise.errors import SettingsError
+
+    if out is not None and _is_folder(out):
+        _predict_shards(
+            run, images, out, batch_size, device, engine or "local", workers or 1,
+            shard_rows or SHARD_ROWS,
+        )  # fmt: skip
+        return
+    for name, value in (("engine", engine), ("workers", workers), ("shard-rows", shard_rows)):
+        if value is not None:
+            raise SettingsError(f"--{name} is for shards: give -o a folder that ends in /")
+    for place in images:
+        if "://" in place:
+            raise SettingsError(f"{place} is scored into shards: give -o a folder ending in /")
+    _predict_file(run, [Path(place) for place in images], out, batch_size, device)
+
+
+def _is_folder(out: str) -> bool:
+    return out.endswith("/") or "://" in out or Path(out).is_dir()
+
+
+def _predict_shards(
+    run: Path,
+    places: list[str],
+    out: str,
+    batch_size: int,
+    device: str,
+    engine: str,
+    workers: int,
+    shard_rows: int,
+) -> None:
+    from labelwise.cli.text import complain, say
+    from labelwise.engines import ModelFiles, ScoringTask, predict_shards
+    from labelwise.engines.scoring_task import decoders_per_worker
+    from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE
+    from labelwise.progress import make_watch
+
+    model = ModelFiles.read(run, (MODEL_FILE, WEIGHTS_FILE))
+    decoders = decoders_per_worker(workers)
+    task = ScoringTask(out, model, _scorer, batch_size, device, decoders)
+    outcome = predict_shards(
+        task, places, _engine(engine, workers), shard_rows=shard_rows, watch=make_watch()
+    )
+    if outcome.resumed:
+        say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
+    good = outcome.rows - outcome.failed
+    say(f"{good:,} of {outcome.rows:,} images predicted, in {outcome.shards:,} shards in {out}")
+    if outcome.failed:
+        complain(
+            f"{outcome.failed:,} of {outcome.rows:,} images could not be read; the column error "
+            "of their rows says why"
+        )
+        raise typer.Exit(1)
+
+
+def _engine(name: str, workers: int) -> "Engine":
+    if name == "ray":
+        from labelwise.engines.ray_cluster import RayEngine
+
+        return RayEngine(workers)
+    from labelwise.engines import LocalEngine
+
+    return LocalEngine(workers)
+
+
+def _predict_file(
+    run: Path, images: list[Path], out_file: str | None, batch_size: int, device: str
+) -> None:
+    out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.data import PictureImages

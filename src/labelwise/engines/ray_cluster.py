@@ -1,0 +1,121 @@
+"""The engine of a Ray cluster: actors that each hold the model, spread over the nodes.
+
+It joins the cluster of ``RAY_ADDRESS``, or starts one on this machine. Shard numbers and records
+travel; rows are read from the plan and pictures decoded where they are scored. The task, with the
+model's files in it, is put into the object store once, so each node fetches it once. The folders
+of inputs and answers must be the same place for every node: object storage, or a shared disk.
+
+A worker or a node that dies gives its shard to another worker. When the driver dies its actors
+end with it, and the next run goes on by the manifest, with this engine or the local one.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+from labelwise.engines.engine import ATTEMPTS, LostShardError, Task, Work
+from labelwise.engines.manifest import ShardRecord
+from labelwise.errors import SettingsError
+
+__all__ = ["RayEngine", "require_ray"]
+
+OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
+
+
+def require_ray() -> Any:
+    """Return the module ``ray``, told to send no statistics; or say how to install it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise SettingsError("--engine ray needs Ray: pip install 'labelwise[ray]'") from None
+    return ray
+
+
+class RayEngine:
+    """``workers`` actors on a Ray cluster; each takes one core, and one GPU if it is asked to."""
+
+    def __init__(self, workers: int = 1, *, gpus: float = 0) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be positive, got {workers}")
+        self.workers, self.gpus = workers, gpus
+
+    def run(self, task: Task, shards: Iterable[int]) -> Iterator[ShardRecord]:
+        """Yield the record of each shard when it is in its place, in any order."""
+        ray = require_ray()
+        with joined(self.workers):
+            needs = {"num_cpus": 1, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
+            actor = ray.remote(**needs)(_Worker)
+            given = ray.put(task)
+            lost: list[int] = []
+            deaths: Counter[int] = Counter()
+            idle = [actor.remote(given) for _ in range(self.workers)]
+            busy: dict[Any, tuple[Any, int]] = {}
+            remaining = iter(shards)
+            while True:
+                while idle and (shard := next(chain(_taken(lost), remaining), None)) is not None:
+                    worker = idle.pop()
+                    busy[worker.run.remote(shard)] = worker, shard
+                if not busy:
+                    return
+                (ready,), _ = ray.wait(list(busy), num_returns=1)
+                worker, shard = busy.pop(ready)
+                try:
+                    record: ShardRecord = ray.get(ready)
+                except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
+                    deaths[shard] += 1
+                    if deaths[shard] == ATTEMPTS:
+                        raise LostShardError(shard) from None
+                    lost.append(shard)
+                    idle.append(actor.remote(given))
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from None
+                else:
+                    idle.append(worker)
+                    yield record
+
+
+class _Worker:
+    """What an actor does: makes the work of the task once, and one shard after the other."""
+
+    def __init__(self, task: Task) -> None:
+        self._work: Work = task.start()
+
+    def run(self, shard: int) -> ShardRecord:
+        return self._work(shard)
+
+
+@contextmanager
+def joined(workers: int) -> Iterator[None]:
+    """Be part of a cluster inside the block: one that is there, or one of this machine."""
+    ray = require_ray()
+    if ray.is_initialized():
+        yield
+        return
+    # Workers import this very package, also where it is not installed.
+    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "error",
+        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+    }
+    if not os.environ.get("RAY_ADDRESS"):
+        options |= {
+            "num_cpus": workers,
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE,
+        }
+    ray.init(**options)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _taken(shards: list[int]) -> Iterator[int]:
+    while shards:
+        yield shards.pop()

@@ -1,0 +1,228 @@
+"""Folders and buckets behind one small class: names below a place, read, listed and written whole.
+
+``/photos``, ``file:///photos``, ``s3://bucket/photos`` and ``gs://bucket/photos`` are places. A
+write is whole or not there: local files are renamed into their place, objects are written under a
+temporary key and moved. What an object store answers now and then (time-outs, 500s, dropped
+connections) is tried again with growing pauses before it is an error.
+"""
+
+import io
+import os
+import random
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.files import replacing
+
+__all__ = ["LocalStorage", "ObjectStorage", "Storage", "StorageError", "is_uri", "storage_at"]
+
+T = TypeVar("T")
+
+ATTEMPTS = 6
+FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
+FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+class StorageError(LabelwiseError):
+    """A place that does not answer, however often it is asked; the rows themselves may be fine."""
+
+
+class Storage(ABC):
+    """Files below one place, by name; names use ``/`` and are relative to the place."""
+
+    place: str
+
+    @abstractmethod
+    def files(self) -> Iterator[str]:
+        """Yield all file names below the place, folder by folder, each folder in order.
+
+        Hidden names are left out. Memory grows with the largest folder, not with the number.
+        """
+
+    @abstractmethod
+    def open(self, name: str) -> Any:
+        """Return a readable, seekable binary stream."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file, None where there is none."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file there, whole, in place of the old one."""
+
+    @abstractmethod
+    def is_folder(self) -> bool:
+        """Return whether the place holds files, or is a folder that could."""
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the bytes of a file, or ``size`` of them from ``offset``."""
+        with self.open(name) as stream:
+            stream.seek(offset)
+            content: bytes = stream.read() if size is None else stream.read(size)
+            return content
+
+
+class LocalStorage(Storage):
+    """A folder of this machine, or a disk that all machines share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, str(folder)
+
+    def files(self) -> Iterator[str]:
+        waiting: list[str] = [""]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            below = waiting.pop()
+            try:
+                facts = os.stat(self.folder / below)
+                with os.scandir(self.folder / below) as entries:
+                    kinds = sorted(
+                        (entry.name, entry.is_dir(), entry.is_file())
+                        for entry in entries
+                        if not entry.name.startswith(".")
+                    )
+            except OSError as error:
+                raise DataError(
+                    f"{self.place}/{below}: cannot be read ({error.strerror})"
+                ) from None
+            if (facts.st_dev, facts.st_ino) in seen:  # a link to a folder above
+                continue
+            seen.add((facts.st_dev, facts.st_ino))
+            prefix = f"{below}/" if below else ""
+            waiting += [prefix + name for name, folder, _ in reversed(kinds) if folder]
+            yield from (prefix + name for name, _, file in kinds if file)
+
+    def open(self, name: str) -> Any:
+        return (self.folder / name).open("rb")
+
+    def size(self, name: str) -> int | None:
+        path = self.folder / name
+        return path.stat().st_size if path.is_file() else None
+
+    def write(self, name: str, content: bytes) -> None:
+        with replacing(self.folder / name) as temporary:
+            temporary.write_bytes(content)
+
+    def is_folder(self) -> bool:
+        return self.folder.is_dir()
+
+
+class ObjectStorage(Storage):
+    """A prefix of a bucket, through ``pyarrow.fs``."""
+
+    def __init__(self, filesystem: Any, prefix: str, place: str) -> None:
+        self.filesystem, self.prefix, self.place = filesystem, prefix.rstrip("/"), place
+
+    def files(self) -> Iterator[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        waiting = [self.prefix]
+        while waiting:
+            below = waiting.pop()
+            selector = FileSelector(below, allow_not_found=True)
+            found = self._patiently(partial(self.filesystem.get_file_info, selector), below)
+            names = sorted((one.path, one.type == FileType.Directory) for one in found)
+            del found
+            names = [(path, folder) for path, folder in names if not _hidden(path)]
+            waiting += [path for path, folder in reversed(names) if folder]
+            yield from (path[len(self.prefix) + 1 :] for path, folder in names if not folder)
+
+    def open(self, name: str) -> Any:
+        return io.BytesIO(self.read(name))
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        def read() -> bytes:
+            with self.filesystem.open_input_file(self._path(name)) as stream:
+                return bytes(stream.read_at(stream.size() if size is None else size, offset))
+
+        return self._patiently(read, name)
+
+    def stream(self, name: str) -> Any:
+        """Return a seekable stream that fetches what is read, for what is too large to hold."""
+        return self._patiently(lambda: self.filesystem.open_input_file(self._path(name)), name)
+
+    def size(self, name: str) -> int | None:
+        from pyarrow.fs import FileType
+
+        facts = self._patiently(lambda: self.filesystem.get_file_info(self._path(name)), name)
+        return int(facts.size) if facts.type == FileType.File else None
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        folder, _, last = path.rpartition("/")
+
+        def write() -> None:
+            temporary = f"{folder}/.{last}.{secrets.token_hex(8)}.partial"
+            try:
+                with self.filesystem.open_output_stream(temporary) as stream:
+                    stream.write(content)
+                self.filesystem.move(temporary, path)
+            except BaseException:
+                with suppress(Exception):  # what went wrong first is what counts
+                    self.filesystem.delete_file(temporary)
+                raise
+
+        self._patiently(write, name)
+
+    def is_folder(self) -> bool:
+        from pyarrow.fs import FileType
+
+        facts = self._patiently(lambda: self.filesystem.get_file_info(self.prefix), self.place)
+        return bool(facts.type == FileType.Directory)
+
+    def _path(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if name else self.prefix
+
+    def _patiently(self, ask: Callable[[], T], name: str) -> T:
+        """Return the answer; what may pass is tried again, what will not is raised as it is."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return ask()
+            except FINAL:
+                raise
+            except OSError as error:
+                if attempt + 1 == ATTEMPTS:
+                    raise StorageError(
+                        f"{self.place}: {name} could not be reached in {ATTEMPTS} attempts "
+                        f"({str(error)[:200]}); run the same command again to go on"
+                    ) from error
+                time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
+        raise AssertionError("unreachable")  # pragma: no cover
+
+
+def is_uri(place: str) -> bool:
+    """Return whether a text names a place by a scheme, as ``s3://bucket`` does."""
+    return "://" in place
+
+
+def storage_at(place: str) -> Storage:
+    """Return the storage of a local folder or of a URI."""
+    if not is_uri(place):
+        return LocalStorage(Path(place))
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return LocalStorage(Path(unquote(parts.path)))
+    from pyarrow import ArrowException
+    from pyarrow.fs import FileSystem
+
+    try:
+        filesystem, path = FileSystem.from_uri(place)
+    except (ArrowException, ValueError, OSError) as error:
+        raise DataError(
+            f"{place} cannot be opened ({str(error)[:200]}); "
+            "give a folder, s3://bucket/folder or gs://bucket/folder"
+        ) from None
+    return ObjectStorage(filesystem, path, place)
+
+
+def _hidden(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(".")
