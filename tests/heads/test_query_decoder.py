@@ -207,3 +207,49 @@ def test_refuses_shapes_that_cannot_be(options, rule):
 def test_position_refuses_odd_widths():
     with pytest.raises(ValueError, match="multiple of 4, got 6"):
         sine_position(6, 2, 2, torch.zeros(()))
+
+
+@pytest.mark.parametrize("kind", ["later", "all"])
+def test_self_attention_written_out_slowly(kind):
+    torch.manual_seed(1)
+    head = QueryDecoder(8, 3, attention_heads=2, dropout=0.0, self_attention=kind).double()
+    for parameter in head.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    features = torch.randn(1, 8, 2, 2, dtype=torch.float64)
+    place = sine_position(8, 2, 2, features).flatten(1).T
+    memory = features[0].flatten(1).T
+    memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
+    target = torch.zeros(3, 8, dtype=torch.float64)
+    for number, layer in enumerate(head.decoder):
+        if number or kind == "all":
+            query = target + head.queries
+            target = target + slow_attention(layer.self_attention, query, query, target)
+            target = layer_norm(target, (8,), layer.norm_self.weight, layer.norm_self.bias)
+        target = slow_layer(layer, target, target + head.queries, memory + place, memory)
+    final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
+    expected = (head.classifier.weight[:, 0] * final).sum(dim=1) + head.classifier.bias
+    torch.testing.assert_close(head(features).logits[0], expected)
+    with pytest.raises(ValueError, match="'none', 'later' or 'all', got 'some'"):
+        QueryDecoder(8, 3, self_attention="some")
+
+
+def test_attention_maps_are_the_weights_of_the_last_layer():
+    # Oracle: softmax(Q K' / sqrt(size)) of each attention head, written out, then their mean.
+    torch.manual_seed(2)
+    head = QueryDecoder(8, 5, queries=3, attention_heads=2, dropout=0.0).double().eval()
+    features = torch.randn(2, 8, 2, 3, dtype=torch.float64)
+    maps = head.attention(features)
+    assert maps.shape == (2, 5, 2, 3)
+    torch.testing.assert_close(maps.sum(dim=(2, 3)), torch.ones(2, 5, dtype=torch.float64))
+    assert torch.equal(maps[:, 0], maps[:, 1])  # labels 0 and 1 share a query
+    seen = []
+    head.decoder[-1].attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
+    head(features)
+    query, key, _ = seen[0]
+    layer = head.decoder[-1].attention
+    weights, biases = layer.in_proj_weight.chunk(3), layer.in_proj_bias.chunk(3)
+    q, k = query @ weights[0].T + biases[0], key @ weights[1].T + biases[1]
+    parts = [slice(0, 4), slice(4, 8)]
+    chances = [(q[..., p] @ k[..., p].mT / 2).softmax(dim=-1) for p in parts]
+    expected = ((chances[0] + chances[1]) / 2)[:, [0, 0, 1, 1, 2]].unflatten(2, (2, 3))
+    torch.testing.assert_close(maps, expected)

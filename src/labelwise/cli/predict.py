@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from labelwise.data import ImageSource
     from labelwise.engines import Engine
     from labelwise.scoring import Scorer
 
@@ -36,6 +37,10 @@ def predict(
             "ending in /. A run into shards that was stopped goes on where it was.",
         ),
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="An .html page of where each label was seen (head query2label)."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     engine: Annotated[
@@ -55,7 +60,11 @@ def predict(
     """
     from labelwise.errors import SettingsError
 
+    if explain is not None and explain.suffix.lower() != ".html":
+        raise SettingsError(f"--explain writes a page that ends in .html, got {explain}")
     if out is not None and _is_folder(out):
+        if explain is not None:
+            raise SettingsError("--explain is for photos on this machine, not for shards")
         _predict_shards(
             run, images, out, batch_size, device, engine or "local", workers or 1,
             shard_rows or SHARD_ROWS,
@@ -67,7 +76,7 @@ def predict(
     for place in images:
         if "://" in place:
             raise SettingsError(f"{place} is scored into shards: give -o a folder ending in /")
-    _predict_file(run, [Path(place) for place in images], out, batch_size, device)
+    _predict_file(run, [Path(place) for place in images], out, batch_size, device, explain)
 
 
 def _is_folder(out: str) -> bool:
@@ -119,7 +128,12 @@ def _engine(name: str, workers: int) -> "Engine":
 
 
 def _predict_file(
-    run: Path, images: list[Path], out_file: str | None, batch_size: int, device: str
+    run: Path,
+    images: list[Path],
+    out_file: str | None,
+    batch_size: int,
+    device: str,
+    explain: Path | None,
 ) -> None:
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import complain, say, show_table
@@ -132,6 +146,8 @@ def _predict_file(
         check_suffix(out)
     source = PictureImages(_find_images(images))
     predictor = _scorer(run, device)
+    if explain is not None:
+        _explain(predictor, source, explain)
     names = predictor.space.names
     rows: list[tuple[str, str]] = []
     failed = count = 0
@@ -157,6 +173,19 @@ def _predict_file(
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
+
+
+def _explain(scorer: "Scorer", source: "ImageSource", path: Path) -> None:
+    """Write the page of attention maps; a model without them is refused before anything."""
+    from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
+    from labelwise.predictor import Predictor
+    from labelwise.report.explain import look, write_explanation
+
+    if not isinstance(scorer, Predictor):
+        raise SettingsError("an exported file has no attention maps; give the run's folder")
+    count = write_explanation(path, look(scorer, source))
+    say(f"where each label was seen on {count:,} photos: {path}")
 
 
 def _scorer(place: Path, device: str) -> "Scorer":

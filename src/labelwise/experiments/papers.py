@@ -412,8 +412,8 @@ _QUERY2LABEL = Experiment(
     columns.voc_precision,
     data_options={"drop_unlabelled": False},
     deviations=(
-        "Trained here; the report evaluates released checkpoints, which `labelwise.heads."
-        "load_query2label` reads.",
+        "Trained here; the report evaluates released checkpoints, which "
+        "labelwise.integrations.query2label reads.",
     ),
     stated={
         "recipe.prior_bias": False,

@@ -5,14 +5,20 @@ One learned query a label looks at the feature map and gathers what speaks for i
     memory   = features, one token a place; encoder layers: query = key = memory + position
     target_0 = 0
     target_i = decoder layer: query = target + label embedding, key = memory + position,
-               value = memory; no self-attention among the labels
+               value = memory; no self-attention among the labels, unless it is asked for
     logit_k  = w_k . LayerNorm(target)_k + b_k
 
 A layer is attention, then a feed-forward net, each added to its input and normalised after
 (post-norm). With fewer queries than labels, query g decodes the labels g f .. (g+1) f - 1,
 f = ceil(labels / queries) (queries left without a label are not made): the cost of attention no
 longer grows with the number of labels.
+
+With self-attention the labels look at each other first: query = key = target + label embedding,
+value = target. The published code can have it in all decoder layers, or in all but the first,
+whose targets are all zero.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +27,9 @@ from labelwise.heads.base import Head
 from labelwise.heads.position import sine_position
 from labelwise.types import Outputs
 
-__all__ = ["AttentionLayer", "GroupLinear", "QueryDecoder"]
+__all__ = ["AttentionLayer", "DecoderLayer", "GroupLinear", "QueryDecoder", "SelfAttention"]
+
+SelfAttention = Literal["none", "later", "all"]
 
 
 class AttentionLayer(nn.Module):
@@ -38,9 +46,35 @@ class AttentionLayer(nn.Module):
     def forward(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return the next state (B, n, D) from queries (B, n, D), keys and values (B, m, D)."""
         seen, _ = self.attention(query, key, value, need_weights=False)
+        return self.after(state, seen)
+
+    def after(self, state: Tensor, seen: Tensor) -> Tensor:
+        """Return the next state, given what the attention saw."""
         state = self.norm_attention(state + self.dropout(seen))
         hidden = self.dropout(torch.relu(self.expand(state)))
         result: Tensor = self.norm_feedforward(state + self.dropout(self.contract(hidden)))
+        return result
+
+
+class DecoderLayer(AttentionLayer):
+    """A layer whose states may look at each other before they look at the memory."""
+
+    def __init__(
+        self, width: int, heads: int, feedforward: int, dropout: float, *, self_attention: bool
+    ) -> None:
+        super().__init__(width, heads, feedforward, dropout)
+        self.self_attention: nn.MultiheadAttention | None = None
+        if self_attention:
+            self.self_attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+            self.norm_self = nn.LayerNorm(width)
+
+    def look_around(self, state: Tensor, queries: Tensor) -> Tensor:
+        """Return the state (B, n, D) after self-attention, or as it is."""
+        if self.self_attention is None:
+            return state
+        query = state + queries
+        seen, _ = self.self_attention(query, query, state, need_weights=False)
+        result: Tensor = self.norm_self(state + self.dropout(seen))
         return result
 
 
@@ -65,6 +99,8 @@ class QueryDecoder(Head):
 
     ``width=None`` takes the feature map as it is, as the published model does; a number projects
     it to that many channels first (1 x 1 convolution). ``feedforward=None`` is 4 times the width.
+    ``self_attention`` among the labels is in no decoder layer, as published, in the "later" ones,
+    or in "all".
     """
 
     def __init__(
@@ -79,6 +115,7 @@ class QueryDecoder(Head):
         encoder_layers: int = 1,
         decoder_layers: int = 2,
         dropout: float = 0.1,
+        self_attention: SelfAttention = "none",
     ) -> None:
         super().__init__()
         self.width = width = channels if width is None else width
@@ -95,11 +132,18 @@ class QueryDecoder(Head):
                 "a query decoder must have no negative number of encoder layers and at least one "
                 f"decoder layer, got {encoder_layers} and {decoder_layers}"
             )
+        if self_attention not in ("none", "later", "all"):
+            raise ValueError(
+                f"self_attention must be 'none', 'later' or 'all', got {self_attention!r}"
+            )
         feedforward = 4 * width if feedforward is None else feedforward
         self.project = nn.Identity() if width == channels else nn.Conv2d(channels, width, 1)
         layer = (width, attention_heads, feedforward, dropout)
         self.encoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(encoder_layers))
-        self.decoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(decoder_layers))
+        first = {"none": decoder_layers, "later": 1, "all": 0}[self_attention]
+        self.decoder = nn.ModuleList(
+            DecoderLayer(*layer, self_attention=number >= first) for number in range(decoder_layers)
+        )
         self.norm = nn.LayerNorm(width)
         self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
         self.queries = nn.Parameter(torch.randn(len(self.classifier.weight), width))
@@ -108,18 +152,42 @@ class QueryDecoder(Head):
                 nn.init.xavier_uniform_(parameter)
 
     def forward(self, features: Tensor) -> Outputs:
-        features = self.project(features)
+        memory, key = self._memory(self.project(features))
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
+        for layer in self._decoder():
+            target = layer.look_around(target, self.queries)
+            target = layer(target, target + self.queries, key, memory)
+        return Outputs(self.classifier(self.norm(target)))
+
+    @torch.no_grad()
+    def attention(self, features: Tensor) -> Tensor:
+        """Return where each label's query looks in its last layer: (B, K, H, W), each sums to 1.
+
+        The mean over the attention heads; labels of one query share its map.
+        """
+        memory, key = self._memory(self.project(features))
+        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
+        weights = memory.new_zeros(())
+        for layer in self._decoder():
+            target = layer.look_around(target, self.queries)
+            seen, weights = layer.attention(target + self.queries, key, memory)
+            target = layer.after(target, seen)
+        share = self.classifier.weight.shape[1]
+        maps = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
+        return maps.reshape(*maps.shape[:2], *features.shape[2:])
+
+    def _decoder(self) -> list[DecoderLayer]:
+        return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
+
+    def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the queries look at, (B, H W, D), without and with its position code."""
         height, width = features.shape[2:]
         place = sine_position(self.width, height, width, features).flatten(1).T  # (H W, D)
-        memory = features.flatten(2).transpose(1, 2)  # (B, H W, D)
+        memory = features.flatten(2).transpose(1, 2)
         for layer in self.encoder:
             query = memory + place
             memory = layer(memory, query, query, memory)
-        key = memory + place
-        target = torch.zeros_like(self.queries).expand(memory.shape[0], -1, -1)
-        for layer in self.decoder:
-            target = layer(target, target + self.queries, key, memory)
-        return Outputs(self.classifier(self.norm(target)))
+        return memory, memory + place
 
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:

@@ -1,0 +1,146 @@
+"""Where a Query2Label model looks: one map per label, drawn over the photo.
+
+Each label's query spreads an attention of 1 over the places of the feature map. The map is scaled
+up to the picture as the model saw it (scaled, perhaps cut) and laid over it: clear where the query
+looks most, dark where it does not look. One HTML file that holds its pictures and works offline.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from labelwise.data import ImageSource
+from labelwise.errors import SettingsError
+from labelwise.files import replacing
+from labelwise.heads import QueryDecoder
+from labelwise.markup import Markup, document, tag
+from labelwise.plain import for_terminal
+from labelwise.predictor import Predictor
+from labelwise.report.contact_sheet import picture_address
+from labelwise.scoring import infer, scored
+
+__all__ = ["Looked", "look", "overlay", "require_attention", "write_explanation"]
+
+HEAT = np.array([255.0, 196.0, 0.0])
+DARKEST = 0.25  # of a place where the query does not look
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One label of one photo: its probability, and where its query looks (h, w), summing to 1."""
+
+    id: str
+    label: str
+    probability: float
+    picture: Image.Image
+    attention: NDArray[np.float32]
+    decided: bool
+
+
+def require_attention(predictor: Predictor) -> QueryDecoder:
+    """Return the head of a model that has attention maps; another says which have."""
+    if not isinstance(predictor.model.head, QueryDecoder):
+        raise SettingsError(
+            f"attention maps are of models with --head query2label, this one has the head "
+            f"{predictor.head.name!r}"
+        )
+    return predictor.model.head
+
+
+def look(
+    predictor: Predictor, images: ImageSource, *, batch_size: int = 16, most: int = 4
+) -> Iterable[Looked]:
+    """Yield, photo by photo, its decided labels (else its surest) with where they were seen.
+
+    Photos that cannot be read are passed over.
+    """
+    head = require_attention(predictor)
+    predictor.model.eval()
+
+    def network(inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs, features = predictor.model.outputs_and_features(predictor.transform.inputs(inputs))
+        return outputs.logits.float(), head.attention(features).float(), inputs
+
+    for part in infer(
+        network, images, predictor.transform, batch_size=batch_size, device=predictor.device
+    ):
+        if not part.values:
+            continue
+        logits, maps, pixels = part.values
+        answers = scored(predictor, logits, part.rows, [images.ids[r] for r in part.rows.tolist()])
+        for at, row in enumerate(answers.rows.tolist()):
+            place = part.rows.tolist().index(row)
+            picture = Image.fromarray(pixels[place].permute(1, 2, 0).contiguous().numpy())
+            probs = answers.probs[at]
+            order = probs.argsort(descending=True).tolist()
+            chosen = [k for k in order if answers.sets[at, k]][:most] or order[:1]
+            for k in chosen:
+                yield Looked(
+                    answers.ids[at],
+                    predictor.space.names[k],
+                    float(probs[k]),
+                    picture,
+                    maps[place, k].numpy(),
+                    bool(answers.sets[at, k]),
+                )
+
+
+def overlay(picture: Image.Image, attention: NDArray[np.float32]) -> Image.Image:
+    """Return the picture, darkened where the query does not look and warmer where it does most."""
+    highest = float(attention.max())
+    scaled = Image.fromarray(attention / highest if highest > 0 else attention)
+    strength = np.asarray(scaled.resize(picture.size, Image.Resampling.BICUBIC)).clip(0, 1)
+    light = DARKEST + (1 - DARKEST) * strength[:, :, None]
+    pixels = np.asarray(picture, np.float64) * light
+    warm = 0.35 * strength[:, :, None] ** 2
+    return Image.fromarray(((1 - warm) * pixels + warm * HEAT).round().astype(np.uint8))
+
+
+def write_explanation(path: Path, looked: Iterable[Looked]) -> int:
+    """Write the page of all maps; return how many photos it shows."""
+    by_photo: dict[str, list[Looked]] = {}
+    for one in looked:
+        by_photo.setdefault(one.id, []).append(one)
+    lead = (
+        f"{len(by_photo):,} photos as the model saw them, and where the query of each label looked "
+        "in the last decoder layer: light where it looks, dark where it does not. A map says where "
+        "the model gathered what it answered from, not that the answer is right."
+    )
+    content = tag("section", *(_photo(*item) for item in by_photo.items()), id="photos")
+    with replacing(path) as temporary:
+        page = document("Where the model looks", lead, [("photos", "Photos", content)])
+        temporary.write_text(page, encoding="utf-8")
+    return len(by_photo)
+
+
+def _photo(name: str, labels: list[Looked]) -> Markup:
+    shown = for_terminal(name)
+    items = [
+        tag(
+            "li",
+            tag(
+                "figure",
+                tag("img", src=picture_address(labels[0].picture), alt=shown, loading="lazy"),
+                tag("figcaption", tag("strong", "the photo"), tag("small", shown, title=shown)),
+            ),
+        )
+    ]
+    for one in labels:
+        words = f"{one.label} {one.probability:.0%}" + ("" if one.decided else " (not given)")
+        seen = picture_address(overlay(one.picture, one.attention))
+        items.append(
+            tag(
+                "li",
+                tag(
+                    "figure",
+                    tag("img", src=seen, alt=f"Where {one.label} was seen", loading="lazy"),
+                    tag("figcaption", tag("strong", words)),
+                ),
+            )
+        )
+    return tag("ul", *items, class_="sheet")

@@ -1,0 +1,179 @@
+"""Released Query2Label checkpoints; oracle: their forward pass, from their own tensors by name."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch.nn.functional import layer_norm, linear
+
+from labelwise.backbones import create_backbone
+from labelwise.cli import main
+from labelwise.data import PictureImages
+from labelwise.errors import SettingsError
+from labelwise.heads import sine_position
+from labelwise.integrations.query2label import load_query2label
+from labelwise.predictor import Predictor
+from labelwise.report.explain import look, overlay
+
+WIDTH, LABELS, HIDDEN, HEADS = 512, 3, 32, 4
+
+
+def checkpoint(self_attention=()):
+    """Return random tensors under the released names, with a ResNet-18."""
+    torch.manual_seed(0)
+    network = create_backbone("torchvision/resnet18", image_size=64).network
+    state = {f"backbone.0.body.{name}": value for name, value in network.state_dict().items()}
+    state = {n: v for n, v in state.items() if "num_batches" not in n}
+
+    def put(name, *shape):
+        state[name] = torch.randn(*shape) * 0.05
+
+    def attention(name):
+        put(f"{name}.in_proj_weight", 3 * WIDTH, WIDTH)
+        put(f"{name}.in_proj_bias", 3 * WIDTH)
+        put(f"{name}.out_proj.weight", WIDTH, WIDTH)
+        put(f"{name}.out_proj.bias", WIDTH)
+
+    def layer(name, norms):
+        for part, shape in (("linear1", (HIDDEN, WIDTH)), ("linear2", (WIDTH, HIDDEN))):
+            put(f"{name}.{part}.weight", *shape)
+            put(f"{name}.{part}.bias", shape[0])
+        for norm in norms:
+            put(f"{name}.{norm}.weight", WIDTH)
+            put(f"{name}.{norm}.bias", WIDTH)
+
+    attention("transformer.encoder.layers.0.self_attn")
+    layer("transformer.encoder.layers.0", ("norm1", "norm2"))
+    for number in range(2):
+        name = f"transformer.decoder.layers.{number}"
+        attention(f"{name}.multihead_attn")
+        if number in self_attention:
+            attention(f"{name}.self_attn")
+        layer(name, ("norm1", "norm2", "norm3") if number in self_attention else ("norm2", "norm3"))
+    put("transformer.decoder.norm.weight", WIDTH)
+    put("transformer.decoder.norm.bias", WIDTH)
+    put("query_embed.weight", LABELS, WIDTH)
+    put("fc.W", 1, LABELS, WIDTH)
+    put("fc.b", 1, LABELS)
+    return state
+
+
+def their_logits(state, features, self_attention=()):
+    """Return the logits of one image's features (D, H, W), by the published forward pass."""
+
+    def attend(name, query, key, value):
+        weights, biases = (state[f"{name}.in_proj_{kind}"].chunk(3) for kind in ("weight", "bias"))
+        q, k, v = (
+            linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)
+        )
+        size, seen = WIDTH // HEADS, []
+        for head in range(HEADS):
+            part = slice(head * size, (head + 1) * size)
+            seen.append((q[:, part] @ k[:, part].T / size**0.5).softmax(dim=1) @ v[:, part])
+        joined = torch.cat(seen, dim=1)
+        return linear(joined, state[f"{name}.out_proj.weight"], state[f"{name}.out_proj.bias"])
+
+    def norm(name, x):
+        return layer_norm(x, (WIDTH,), state[f"{name}.weight"], state[f"{name}.bias"])
+
+    def feedforward(name, x):
+        hidden = linear(x, state[f"{name}.linear1.weight"], state[f"{name}.linear1.bias"]).relu()
+        return linear(hidden, state[f"{name}.linear2.weight"], state[f"{name}.linear2.bias"])
+
+    place = sine_position(WIDTH, *features.shape[1:], features).flatten(1).T
+    memory = features.flatten(1).T
+    name = "transformer.encoder.layers.0"
+    query = memory + place
+    memory = norm(f"{name}.norm1", memory + attend(f"{name}.self_attn", query, query, memory))
+    memory = norm(f"{name}.norm2", memory + feedforward(name, memory))
+    embed = state["query_embed.weight"]
+    target = torch.zeros_like(embed)
+    for number in range(2):
+        name = f"transformer.decoder.layers.{number}"
+        if number in self_attention:
+            query = target + embed
+            seen = attend(f"{name}.self_attn", query, query, target)
+            target = norm(f"{name}.norm1", target + seen)
+        seen = attend(f"{name}.multihead_attn", target + embed, memory + place, memory)
+        target = norm(f"{name}.norm2", target + seen)
+        target = norm(f"{name}.norm3", target + feedforward(name, target))
+    final = norm("transformer.decoder.norm", target)
+    return (state["fc.W"][0] * final).sum(dim=1) + state["fc.b"][0]
+
+
+@pytest.mark.parametrize("self_attention", [(), (1,), (0, 1)])
+def test_a_checkpoint_answers_as_its_own_forward_pass(tmp_path, self_attention):
+    state = checkpoint(self_attention)
+    if self_attention:
+        save_file(state, tmp_path / "q2l.safetensors")
+        path = tmp_path / "q2l.safetensors"
+    else:
+        wrapped = {f"module.{name}": value for name, value in state.items()}
+        path = tmp_path / "q2l.pth"
+        torch.save({"state_dict": wrapped, "epoch": 79}, path)
+    predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=64)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        features = predictor.model.backbone(images)
+        expected = torch.stack([their_logits(state, part, self_attention) for part in features])
+    torch.testing.assert_close(predictor.logits(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path):
+    path, state = tmp_path / "q2l.safetensors", checkpoint()
+
+    def refused(changed, names="abc"):
+        save_file(changed, path)
+        with pytest.raises(SettingsError) as error:
+            load_query2label(path, "torchvision/resnet18", names, image_size=64)
+        return str(error.value)
+
+    assert "answers 3 labels, got 4 names" in refused(state, "abcd")
+    wide = {**state, "fc.b": torch.zeros(1, 5)}
+    assert "'classifier.bias' must have the shape (3,), got (5,)" in refused(wide)
+    extra = {**state, "transformer.decoder.gate": torch.zeros(1)}
+    assert "has no place for 'transformer.decoder.gate'" in refused(extra)
+    missing = {n: v for n, v in state.items() if n != "transformer.decoder.layers.1.norm3.bias"}
+    assert "no tensor for 'decoder.1.norm_feedforward.bias'" in refused(missing)
+    deep = {n: v for n, v in state.items() if not n.startswith("backbone.0.body.layer4.1.")}
+    assert "such as 'layer4.1.conv1.weight'" in refused(deep)
+    assert "is no Query2Label checkpoint" in refused({**other_network()})
+
+
+def other_network():
+    network = create_backbone("torchvision/resnet18", image_size=64).network
+    return {f"backbone.0.body.{name}": value for name, value in network.state_dict().items()}
+
+
+def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch, capsys):
+    save_file(checkpoint(), tmp_path / "q2l.safetensors")
+    predictor = load_query2label(
+        tmp_path / "q2l.safetensors", "torchvision/resnet18", ("cat", "<dog>", "bus"), image_size=64
+    )
+    predictor.save(tmp_path / "model")
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 100, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    shown = list(look(Predictor.load(tmp_path / "model"), PictureImages([tmp_path / "photo.png"])))
+    assert shown
+    assert all(one.picture.size == (64, 64) for one in shown)
+    assert all(one.attention.sum() == pytest.approx(1.0, abs=1e-5) for one in shown)
+    arguments = ["predict", str(tmp_path / "model"), str(tmp_path / "photo.png")]
+    arguments += [str(tmp_path / "broken.png"), "--explain", str(tmp_path / "why.html")]
+    monkeypatch.setattr("sys.argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1  # of the broken file
+    page = (tmp_path / "why.html").read_text()
+    assert page.count("<img") == 1 + len(shown)
+    assert "<dog>" not in page
+    assert "seen on 1 photos" in capsys.readouterr().out
+
+
+def test_an_overlay_is_light_where_the_query_looks():
+    attention = np.zeros((2, 2), np.float32)
+    attention[0, 0] = 1.0
+    seen = np.asarray(overlay(Image.new("RGB", (40, 40), (200, 200, 200)), attention), float)
+    assert seen[2, 2].sum() > 3 * seen[37, 37].sum()
+    assert seen[37, 37] == pytest.approx(50, abs=2)  # a quarter of the light
