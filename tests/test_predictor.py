@@ -79,6 +79,40 @@ def test_a_mirrored_model_answers_alike_for_an_image_and_its_mirror_image(tmp_pa
     assert torch.equal(once, plain.model(images).logits)
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_five_crops_answer_with_the_mean_over_windows(tmp_path, mirrored):
+    """Oracle: each window cut and scored by hand, of each picture alone."""
+    plain, images = make(), torch.rand(3, 3, 35, 42)
+    expected = []
+    for image in images:
+        large = torch.nn.functional.interpolate(image[None], (40, 48), mode="bilinear")[0]
+        windows = []
+        for top, left in [(2, 3), (0, 0), (0, 6), (5, 0), (5, 6)]:
+            window = large[:, top : top + 35, left : left + 42]
+            windows += [window, window.flip(2)] if mirrored else [window]
+        seen = [plain.embed(window[None]) for window in windows]
+        expected.append([torch.cat(values).mean(0) for values in zip(*seen, strict=True)])
+    logits, pooled = (torch.stack(values) for values in zip(*expected, strict=True))
+    once = plain.logits(images)
+    assert not torch.allclose(once, logits, atol=1e-4)
+    plain.model.crops, plain.model.mirrored = 5, mirrored
+    plain.save(tmp_path)
+    for predictor in (plain, Predictor.load(tmp_path)):
+        torch.testing.assert_close(predictor.logits(images), logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(predictor.embed(images)[1], pooled, atol=1e-5, rtol=1e-5)
+
+
+def test_models_that_do_not_speak_of_crops_look_once(tmp_path):
+    make().save(tmp_path)
+    facts = json.loads((tmp_path / "model.json").read_text())
+    assert facts.pop("crops") == 1
+    (tmp_path / "model.json").write_text(json.dumps(facts))
+    assert Predictor.load(tmp_path).model.crops == 1
+    change(tmp_path / "model.json", crops=4)
+    with pytest.raises(CheckpointError, match="'crops': "):
+        Predictor.load(tmp_path)
+
+
 def test_no_picture_gives_no_answer():
     assert make().predict([]).probs.shape == (0, 3)
 

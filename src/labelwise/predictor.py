@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from labelwise import __version__
 from labelwise.backbones import Backbone, Transform, create_backbone
@@ -42,27 +43,56 @@ FORMAT = 1
 class Model(nn.Module):
     """Images (B, 3, H, W) to Outputs: the backbone, then the head.
 
-    A ``mirrored`` model in evaluation gives the mean logits of an image and its mirror image.
+    In evaluation the logits are the mean over views of an image. A ``mirrored`` model looks at its
+    mirror image too; one of five ``crops`` at the middle and the corners, each as large as the
+    input, of the image enlarged by 8/7 (ImageNet's 256 to 224). Both together are ten views.
     """
 
-    def __init__(self, backbone: Backbone, head: Head, *, mirrored: bool = False) -> None:
+    def __init__(
+        self, backbone: Backbone, head: Head, *, mirrored: bool = False, crops: Literal[1, 5] = 1
+    ) -> None:
         super().__init__()
-        self.backbone, self.head, self.mirrored = backbone, head, mirrored
+        if crops not in (1, 5):
+            raise SettingsError(f"crops must be 1 or 5, got {crops}")
+        self.backbone, self.head, self.mirrored, self.crops = backbone, head, mirrored, crops
 
     def forward(self, images: Tensor) -> Outputs:
         """Return the outputs of the head."""
         return self.outputs_and_features(images)[0]
 
     def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
-        """Return the outputs of the head and the feature map (B, D, h, w) they come from."""
+        """Return the outputs of the head and the feature map (B, D, h, w) they come from.
+
+        Of several views both are means, but for ``aux``, which is the first one's.
+        """
+        if self.training or images.ndim < 4:
+            return self._seen(images)
+        seen = []
+        for window in _five_crops(images) if self.crops == 5 else (images,):
+            seen.append(self._seen(window))
+            if self.mirrored:
+                outputs, features = self._seen(window.flip(-1))
+                seen.append((outputs, features.flip(-1)))
+        if len(seen) == 1:
+            return seen[0]
+        logits = sum((outputs.logits for outputs, _ in seen[1:]), seen[0][0].logits)
+        features = sum((features for _, features in seen[1:]), seen[0][1])
+        return Outputs(logits / len(seen), seen[0][0].aux), features / len(seen)
+
+    def _seen(self, images: Tensor) -> tuple[Outputs, Tensor]:
         features: Tensor = self.backbone(images)
         outputs: Outputs = self.head(features)
-        if not self.mirrored or self.training or images.ndim < 4:
-            return outputs, features
-        mirrored: Tensor = self.backbone(images.flip(-1))
-        other: Outputs = self.head(mirrored)
-        both = Outputs((outputs.logits + other.logits) / 2, outputs.aux)
-        return both, (features + mirrored.flip(-1)) / 2
+        return outputs, features
+
+
+def _five_crops(images: Tensor) -> list[Tensor]:
+    """Return the middle and the four corners, of their own size, of images enlarged by 8/7."""
+    height, width = (int(side) for side in images.shape[-2:])
+    size = (round(height * 8 / 7), round(width * 8 / 7))
+    large = interpolate(images, size, mode="bilinear", align_corners=False)
+    down, right = size[0] - height, size[1] - width
+    places = ((down // 2, right // 2), (0, 0), (0, right), (down, 0), (down, right))
+    return [large[..., y : y + height, x : x + width] for y, x in places]
 
 
 def find_head(name: str) -> Callable[..., Head]:
@@ -112,6 +142,7 @@ class ModelSpec(BaseModel):
     transform: Transform
     head: HeadSpec
     mirrored: bool = False  # models of 0.1 do not say
+    crops: Literal[1, 5] = 1
     link: dict[str, Any] | None
     rule: dict[str, Any]
     promises: tuple[dict[str, Any], ...] = ()
@@ -191,7 +222,7 @@ class ModelSpec(BaseModel):
         )
         backbone.transform = self.transform
         head = self.head.make(backbone.channels, len(self.space))
-        model = Model(backbone, head, mirrored=self.mirrored).eval()
+        model = Model(backbone, head, mirrored=self.mirrored, crops=self.crops).eval()
         parts = (self.head, self.space, self.made_link, self.made_rule, self.method)
         return Predictor(model, *parts, self.promises)
 
@@ -284,6 +315,7 @@ class Predictor:
             transform=backbone.transform,
             head=self.head,
             mirrored=self.model.mirrored,
+            crops=self.model.crops,
             link=None if self.link is None else link_to_spec(self.link),
             rule=rule_to_spec(self.rule),
             promises=tuple(dict(promise) for promise in self.promises),

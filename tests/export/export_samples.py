@@ -78,7 +78,7 @@ def rules():
 
 
 def predictor(
-    backbone="small-cnn", head="linear", link=None, rule=None, *, mirrored=False, **change
+    backbone="small-cnn", head="linear", link=None, rule=None, *, mirrored=False, crops=1, **change
 ):
     """Return a model with random weights, batch norms included."""
     torch.manual_seed(0)
@@ -92,7 +92,8 @@ def predictor(
             module.running_var.uniform_(0.5, 1.5)
     options = {"width": 16, "feedforward": 32} if head == "query2label" else {}
     spec = HeadSpec(head, options)
-    model = Model(network, spec.make(network.channels, LABELS), mirrored=mirrored).eval()
+    head = spec.make(network.channels, LABELS)
+    model = Model(network, head, mirrored=mirrored, crops=crops).eval()
     space = LabelSpace(("dog", "red car", "Straße", "a,b", "e"))
     return Predictor(model, spec, space, link, rule or Threshold(0.5), "bce")
 

@@ -70,6 +70,16 @@ def test_every_head_and_backbone_agrees_under_every_link(backbone, head):
         assert compare_answers(file, model, part.values[0].numpy(), "picture") < 1e-6
 
 
+def test_five_crops_are_in_the_file(tmp_path):
+    model = predictor(link=Sigmoid(), mirrored=True, crops=5)
+    export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(2))
+    parity = assert_parity(OnnxModel.load(tmp_path / "m.onnx"), model, pictures(2), [0, 1])
+    assert 0 < parity.logit < 1e-5
+    once = replace(model, model=predictor(mirrored=True).model)
+    with pytest.raises(LabelwiseError):
+        assert_parity(OnnxModel.load(tmp_path / "m.onnx"), once, pictures(2), [0, 1])
+
+
 @pytest.mark.parametrize("rule", rules())
 def test_every_rule_decides_the_same(small, rule):
     model, network = replace(small[0], rule=rules()[rule]), small[1]

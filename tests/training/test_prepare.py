@@ -51,6 +51,18 @@ def test_pictures_are_squashed_only_if_the_settings_say_so():
     assert crops[1] is None
 
 
+def test_the_model_looks_as_often_as_the_settings_say():
+    pixels = np.zeros((2, 8, 8, 3), np.uint8)
+    table = LabelTable.from_arrays("ab", ArrayImages(pixels), np.eye(2, dtype=bool))
+    settings = tiny_settings(method="bce", backbone="small-cnn", crops=5, mirror=True)
+    model, _ = build_model(settings, table)
+    assert (model.crops, model.mirrored) == (5, True)
+    with pytest.raises(SettingsError, match="tiny holds features, so crops must be 1, got 5"):
+        build_model(tiny_settings(method="bce", crops=5), tiny_table())
+    with pytest.raises(SettingsError, match="'crops': input should be 1 or 5, got 3"):
+        tiny_settings(crops=3)
+
+
 def test_photos_through_a_network_for_small_pictures_are_remarked_on():
     def said(backbone, side, content=None):
         photo = Image.new("RGB", (2 * side, side))

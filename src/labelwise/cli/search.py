@@ -130,7 +130,7 @@ def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, word: str) -> 
         for hit in hits:
             facts: dict[str, Any] = {"path": hit.paths[0], word: hit.probability}
             facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
-            say(json.dumps(facts).replace("\x7f", "\\u007f"))  # DEL is all that json leaves
+            say(json.dumps(facts))
         return
     rows = []
     for hit in hits:

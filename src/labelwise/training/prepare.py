@@ -297,6 +297,10 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
             f"{table.name} holds features, so backbone must be 'identity', "
             f"got {settings.backbone!r}"
         )
+    if features is not None and settings.crops != 1:
+        raise SettingsError(
+            f"{table.name} holds features, so crops must be 1, got {settings.crops}"
+        )
     backbone = create_backbone(
         settings.backbone,
         weights=settings.weights if settings.start is None else None,
@@ -310,7 +314,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
         freeze_batch_norm(backbone)
     head = HeadSpec(settings.head or find_method(settings.method).head, settings.head_options)
     made = head.make(backbone.channels, len(table.space))
-    return Model(backbone, made, mirrored=settings.mirror), head
+    return Model(backbone, made, mirrored=settings.mirror, crops=settings.crops), head
 
 
 def advice_for_photos(backbone: Backbone, images: ImageSource) -> str:

@@ -210,12 +210,12 @@ class Settings(BaseModel):
     this one begins with; ``weights`` are the backbone's alone. ``squash`` scales whole pictures to
     the input, so that no edge is cut off.
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
-    not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror
-    image, at twice the cost. ``calibrate`` and ``rule`` name what is fitted on the validation
-    split. ``promise``, such as ``precision=0.9``, replaces the rule by one that is tested with
-    ``confidence`` on ``promise_share`` of the validation rows, which nothing else sees.
-    ``zero_share`` is the share of images without labels that is expected in use, if it is
-    another than in validation.
+    not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror image, at
+    twice the cost; ``crops=5`` with the mean over five windows of it, enlarged by 8/7.
+    ``calibrate`` and ``rule`` name what is fitted on the validation split. ``promise``, such as
+    ``precision=0.9``, replaces the rule by one that is tested with ``confidence`` on
+    ``promise_share`` of the validation rows, which nothing else sees. ``zero_share`` is the share
+    of images without labels that is expected in use, if it is another than in validation.
     """
 
     # Whoever writes rule=0.5 or precision=32 means the text.
@@ -239,6 +239,7 @@ class Settings(BaseModel):
     head_options: dict[str, Any] = {}
     augment: str = "none"
     mirror: bool = False
+    crops: Literal[1, 5] = 1
     batch_size: int = Field(default=64, ge=1)
     precision: Annotated[Precision, BeforeValidator(str)] = "32"
     calibrate: str = "auto"
