@@ -161,7 +161,7 @@ def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
     before = line.get_attribute("aria-label")
     line.focus()
     page.keyboard.press("n")
-    expect(line).to_have_attribute("aria-label", "dog, 0.0 %, you said it is not there")
+    expect(line).to_have_attribute("aria-label", "dog, 0.0\u00a0%, you said it is not there")
     assert list(said(own).values()) == ["absent"]
     page.keyboard.press("d")
     expect(line.locator("button.unknown")).to_have_attribute("aria-pressed", "true")

@@ -9,6 +9,8 @@ from importlib.resources import files
 
 from fastapi import FastAPI, Request, Response
 
+from labelwise.web.security import problem
+
 __all__ = ["add_page"]
 
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -33,7 +35,7 @@ def add_page(app: FastAPI) -> None:
     @app.get("/static/{name}", include_in_schema=False)
     async def static(request: Request, name: str) -> Response:
         if name not in kept:
-            return Response(status_code=404)
+            return problem(404, "there is no such file")
         return _answer(request, *kept[name])
 
 

@@ -60,7 +60,7 @@ class Service:
         try:
             self.predictor = folder.model(device)
             self.link = require_probabilities(self.predictor)
-            self.name = folder.path.resolve().name
+            self.name = folder.path.absolute().name
             self.library = (
                 None if index is None else Library(index, self.spec, self.decoders.thumbnail)
             )

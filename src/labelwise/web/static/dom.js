@@ -16,9 +16,9 @@ export function make(name, properties = {}, ...children) {
 
 // Never rounds to certainty, as in the report.
 export function chance(p) {
-  if (p >= 0.9995 && p < 1) return ">99.9 %";
-  if (p > 0 && p < 0.0005) return "<0.1 %";
-  return `${(100 * p).toFixed(1)} %`;
+  if (p >= 0.9995 && p < 1) return ">99.9\u00a0%";
+  if (p > 0 && p < 0.0005) return "<0.1\u00a0%";
+  return `${(100 * p).toFixed(1)}\u00a0%`;
 }
 
 export const count = (n) => n.toLocaleString("en", { maximumFractionDigits: 1 });

@@ -1,6 +1,7 @@
 // What became of held-out photos that got about the same probability.
 
 import { get } from "./api.js";
+import { chance } from "./dom.js";
 
 let labels;
 
@@ -12,6 +13,5 @@ export async function reliability(label, probability) {
   }
   const bin = found.bins.find((one, at) => probability <= one.high || at === found.bins.length - 1);
   if (!bin.photos) return bin.sentence;
-  const share = (value) => `${(100 * value).toFixed(0)} %`;
-  return `${bin.sentence} That is ${share(bin.carried / bin.photos)}; with so many photos the true share lies between ${share(bin.share_low)} and ${share(bin.share_high)}.`;
+  return `${bin.sentence} That is ${chance(bin.carried / bin.photos)}; with so many photos the true share lies between ${chance(bin.share_low)} and ${chance(bin.share_high)}.`;
 }

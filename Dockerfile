@@ -1,0 +1,21 @@
+# labelwise serve in a container: small, without root, CPU-only torch.
+#   docker build -t labelwise .
+#   docker compose up
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src src
+RUN python -m venv /opt/labelwise \
+ && /opt/labelwise/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
+    -c constraints.txt ".[serve]"
+
+FROM python:3.11-slim
+RUN useradd --system --uid 10001 --no-create-home labelwise
+COPY --from=build /opt/labelwise /opt/labelwise
+ENV PATH=/opt/labelwise/bin:$PATH PYTHONUNBUFFERED=1 LABELWISE_HOST=0.0.0.0 LABELWISE_PORT=8000
+USER labelwise
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
+  CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health/ready', timeout=4)"
+ENTRYPOINT ["labelwise", "serve"]
+CMD ["/model"]

@@ -1,0 +1,119 @@
+"""Requests made up from the server's own description: whatever they hold, no answer is a 5xx."""
+
+import json
+from urllib.parse import quote, urlencode
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from web_setup import encoded
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=20),
+    st.lists(st.integers(0, 300), max_size=5),
+    st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+)
+PICTURE = encoded()
+
+
+def resolved(schema, whole):
+    while "$ref" in schema:
+        schema = whole["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def values(schema, whole, known):
+    """Return a strategy for values that fit a schema, and for some that do not."""
+    schema = resolved(schema, whole)
+    if "enum" in schema or "const" in schema:
+        fits = st.sampled_from(schema.get("enum") or [schema["const"]])
+    elif "anyOf" in schema:
+        fits = st.one_of(*(values(one, whole, known) for one in schema["anyOf"]))
+    elif schema.get("type") == "object" and "properties" in schema:
+        fits = st.fixed_dictionaries(
+            {name: values(one, whole, known) for name, one in schema["properties"].items()}
+        )
+    elif schema.get("type") == "object":
+        inner = schema.get("additionalProperties", {})
+        fits = st.dictionaries(
+            st.sampled_from(known["labels"]) | st.text(max_size=6),
+            values(inner, whole, known) if isinstance(inner, dict) else JUNK,
+            max_size=4,
+        )
+    elif schema.get("type") == "array":
+        fits = st.lists(values(schema.get("items", {}), whole, known), max_size=4)
+    elif schema.get("type") == "string":
+        fits = st.sampled_from([*known["labels"], *known["ids"], *known["queries"]]) | st.text()
+    elif schema.get("type") == "integer":
+        fits = st.integers(-2, 400)
+    elif schema.get("type") == "number":
+        fits = st.floats(-0.5, 1.5)
+    elif schema.get("type") == "null":
+        fits = st.none()
+    else:
+        fits = JUNK
+    return st.one_of(fits, fits, fits, JUNK)
+
+
+def test_no_request_made_up_from_the_description_breaks_the_server(server):
+    whole = server.get("/openapi.json")
+    hits = server.get("/api/v1/search?q=dog&top=3")["hits"]
+    queries = [
+        "dog",
+        "dog, -beach",
+        "(cat | dog)",
+        "none",
+        "dog>0.5",
+        '"',
+        "-",
+        "&",
+        "((",
+        "a" * 99,
+    ]
+    known = {
+        "labels": ["dog", "cat", "beach", "row"],
+        "ids": [*(hit["id"] for hit in hits), "0" * 64, "tiny"],
+        "queries": queries,
+    }
+    operations = [
+        (method, path, operation)
+        for path, methods in whole["paths"].items()
+        for method, operation in methods.items()
+        if not (method == "put" and path.endswith("/labels"))  # this library is only read
+    ]
+    assert len(operations) >= 20
+    statuses = set()
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def check(data):
+        method, path, operation = data.draw(st.sampled_from(operations))
+        query = []
+        for parameter in operation.get("parameters", ()):
+            value = data.draw(values(parameter["schema"], whole, known), parameter["name"])
+            if parameter["in"] == "path":
+                path = path.replace(f"{{{parameter['name']}}}", quote(str(value), safe="") or "x")
+            elif parameter["required"] or data.draw(st.booleans()):
+                query.append((parameter["name"], str(value)))
+        headers, body = {}, None
+        for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+            if kind == "application/json":
+                drawn = data.draw(values(content["schema"], whole, known))
+                body = json.dumps(drawn).encode()
+            else:
+                kind = data.draw(st.sampled_from(["image/png", "multipart/form-data; boundary=B"]))
+                body = data.draw(st.sampled_from([PICTURE, PICTURE[:70], b"", b"--B--\r\n"]))
+            headers["Content-Type"] = data.draw(st.sampled_from([kind, kind, kind, "text/plain"]))
+        target = path + (f"?{urlencode(query, errors='replace')}" if query else "")
+        status, answered, content = server.send(method.upper(), target, body, headers)
+        statuses.add(status)
+        assert status < 500, (method, target, body, content)
+        if status >= 400:
+            assert answered["content-type"] == "application/problem+json", (method, target)
+            assert json.loads(content)["status"] == status
+
+    check()
+    assert {200, 404, 415, 422} <= statuses
