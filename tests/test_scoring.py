@@ -169,7 +169,7 @@ def test_features_go_straight_to_the_head():
     rows = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
     whole = Scored.join(list(score(predictor, FeatureRows(rows), batch_size=4)))
     torch.testing.assert_close(whole.logits, predictor.logits(torch.from_numpy(rows)))
-    assert torch.equal(predictor.predict(rows).logits, whole.logits)
+    torch.testing.assert_close(predictor.predict(rows).logits, whole.logits)
 
 
 def test_a_model_that_only_ranks_is_refused_before_anything_is_read():
@@ -192,7 +192,9 @@ def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
     next(parts)
     parts.close()
     assert source.count <= 4 * 4
-    assert not [t for t in threading.enumerate() if t.name.startswith("decode")]
+    for thread in [t for t in threading.enumerate() if t.name.startswith("decode")]:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def test_decoded_images_answer_as_before_and_are_read_once():

@@ -27,46 +27,41 @@ from labelwise.heads.base import Head
 from labelwise.heads.position import sine_position
 from labelwise.types import Outputs
 
-__all__ = ["AttentionLayer", "DecoderLayer", "GroupLinear", "QueryDecoder", "SelfAttention"]
+__all__ = ["AttentionLayer", "GroupLinear", "QueryDecoder", "SelfAttention"]
 
 SelfAttention = Literal["none", "later", "all"]
 
 
 class AttentionLayer(nn.Module):
-    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this."""
+    """Attention and feed-forward net, post-norm; encoder and decoder layers are both this.
 
-    def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
+    With ``self_attention`` the states can look at each other before they look at the memory.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        feedforward: int,
+        dropout: float,
+        *,
+        self_attention: bool = False,
+    ) -> None:
         super().__init__()
         self.attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
         self.expand = nn.Linear(width, feedforward)
         self.contract = nn.Linear(feedforward, width)
         self.norm_attention, self.norm_feedforward = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
+        self.self_attention: nn.MultiheadAttention | None = None
+        if self_attention:
+            self.self_attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+            self.norm_self = nn.LayerNorm(width)
 
     def forward(self, state: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return the next state (B, n, D) from queries (B, n, D), keys and values (B, m, D)."""
         seen, _ = self.attention(query, key, value, need_weights=False)
         return self.after(state, seen)
-
-    def after(self, state: Tensor, seen: Tensor) -> Tensor:
-        """Return the next state, given what the attention saw."""
-        state = self.norm_attention(state + self.dropout(seen))
-        hidden = self.dropout(torch.relu(self.expand(state)))
-        result: Tensor = self.norm_feedforward(state + self.dropout(self.contract(hidden)))
-        return result
-
-
-class DecoderLayer(AttentionLayer):
-    """A layer whose states may look at each other before they look at the memory."""
-
-    def __init__(
-        self, width: int, heads: int, feedforward: int, dropout: float, *, self_attention: bool
-    ) -> None:
-        super().__init__(width, heads, feedforward, dropout)
-        self.self_attention: nn.MultiheadAttention | None = None
-        if self_attention:
-            self.self_attention = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
-            self.norm_self = nn.LayerNorm(width)
 
     def look_around(self, state: Tensor, queries: Tensor) -> Tensor:
         """Return the state (B, n, D) after self-attention, or as it is."""
@@ -75,6 +70,13 @@ class DecoderLayer(AttentionLayer):
         query = state + queries
         seen, _ = self.self_attention(query, query, state, need_weights=False)
         result: Tensor = self.norm_self(state + self.dropout(seen))
+        return result
+
+    def after(self, state: Tensor, seen: Tensor) -> Tensor:
+        """Return the next state, given what the attention saw."""
+        state = self.norm_attention(state + self.dropout(seen))
+        hidden = self.dropout(torch.relu(self.expand(state)))
+        result: Tensor = self.norm_feedforward(state + self.dropout(self.contract(hidden)))
         return result
 
 
@@ -142,7 +144,8 @@ class QueryDecoder(Head):
         self.encoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(encoder_layers))
         first = {"none": decoder_layers, "later": 1, "all": 0}[self_attention]
         self.decoder = nn.ModuleList(
-            DecoderLayer(*layer, self_attention=number >= first) for number in range(decoder_layers)
+            AttentionLayer(*layer, self_attention=number >= first)
+            for number in range(decoder_layers)
         )
         self.norm = nn.LayerNorm(width)
         self.classifier = GroupLinear(width, num_labels, share=-(-num_labels // queries))
@@ -176,8 +179,8 @@ class QueryDecoder(Head):
         maps = weights.repeat_interleave(share, dim=1)[:, : self.classifier.num_labels]
         return maps.reshape(*maps.shape[:2], *features.shape[2:])
 
-    def _decoder(self) -> list[DecoderLayer]:
-        return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
+    def _decoder(self) -> list[AttentionLayer]:
+        return [layer for layer in self.decoder if isinstance(layer, AttentionLayer)]
 
     def _memory(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the queries look at, (B, H W, D), without and with its position code."""

@@ -144,13 +144,15 @@ def _contains(sorted_rows: Rows, rows: Rows) -> NDArray[np.bool_]:
 
 
 def _scanned(terms: Sequence[Term], count: int, excluded: Rows, cut: float) -> tuple[Rows, Scores]:
+    least = [cut]  # one for all threads, and never above what a row must reach
+
     def scan(blocks: Sequence[slice]) -> _Best:
-        best, least = _Best(count, excluded), cut
+        best = _Best(count, excluded)
         for block, scores in _block_scores(terms, blocks):
-            if scores.max() >= least:
-                near = np.flatnonzero(scores >= least)
+            if scores.max() >= least[0]:
+                near = np.flatnonzero(scores >= least[0])
                 best.offer(near + block.start, scores[near])
-                least = max(least, best.cut())
+                least[0] = max(least[0], best.cut())
         return best
 
     joined = _Best(count, excluded)

@@ -85,7 +85,8 @@ def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint16
     distance = np.empty(codes.shape[1], np.uint16)
     for start in range(0, len(distance), BLOCK):
         part = codes[:, start : start + BLOCK]
-        np.bitwise_count(part ^ own[:, None]).sum(
-            axis=0, dtype=np.uint16, out=distance[start : start + BLOCK]
-        )
+        total = distance[start : start + BLOCK]
+        total[:] = np.bitwise_count(part[0] ^ own[0])
+        for word in range(1, len(own)):
+            total += np.bitwise_count(part[word] ^ own[word])
     return distance

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labelwise.decide import average_k
 from labelwise.errors import SettingsError
-from labelwise.links import Link
+from labelwise.links import Link, Softmax
 from labelwise.metrics import (
     average_k_accuracy,
     average_precision,
@@ -85,7 +85,7 @@ def validation_figures(
 def _average_k(logits: Tensor, labels: Tensor, observed: Tensor | None, k: float) -> float | None:
     if k > logits.shape[1]:
         raise SettingsError(f"average-{k:g} needs as many labels, got {logits.shape[1]}")
-    scores = torch.softmax(logits.double(), dim=1)
+    scores = Softmax()(logits.double())
     with catch_warnings():
         simplefilter("ignore")  # ties are common in the first epochs
         rule = average_k(scores, k)
