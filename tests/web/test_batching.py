@@ -193,3 +193,14 @@ def run_slowly(run, monkeypatch):
     monkeypatch.setattr(Service, "forward", slow)
     with running(run, max_batch=4, max_queue=16, max_files=16, decoders=0) as server:
         yield server, sizes
+
+
+def test_answers_are_sent_at_once():
+    """Sockets of another kind wait 40 ms for an acknowledgement; asyncio goes by their protocol."""
+    import socket
+
+    from labelwise.web import ServeSettings
+    from labelwise.web.app import _listener
+
+    with _listener(ServeSettings(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP

@@ -111,6 +111,7 @@ def _add_model(api: APIRouter, service: Service) -> None:
             Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
         ] = "labelwise",
     ) -> Predicted | list[list[dict[str, float | str]]]:
+        service.require_room()
         uploads = await read_pictures(request, settings.max_files)
         tagged = await answered_or_left(request, service.tag(uploads))
         if len(tagged) == 1 and tagged[0].error is not None:

@@ -115,8 +115,7 @@ class Batcher:
 
     async def tag(self, uploads: Sequence[Upload]) -> list[Tagged]:
         """Return the answers for the pictures of one request in order, or raise BusyError."""
-        if self.under_way + len(uploads) > self.max_queue:
-            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
+        self.require_room(len(uploads))
         self._count(len(uploads))
         left = len(uploads)
         tasks = [asyncio.create_task(self._one(upload)) for upload in uploads]
@@ -126,6 +125,11 @@ class Batcher:
             for task in tasks:
                 task.cancel()
             self._count(-left)
+
+    def require_room(self, count: int = 1) -> None:
+        """Raise BusyError unless so many pictures can be taken on."""
+        if self.under_way + count > self.max_queue:
+            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
 
     async def _one(self, upload: Upload) -> Tagged:
         loop = asyncio.get_running_loop()

@@ -42,6 +42,7 @@ Task = Literal["pixels", "thumbnail"]
 HEADER = struct.Struct("!BIQ")  # task or status, a number, bytes that follow
 TASKS: tuple[Task, ...] = ("pixels", "thumbnail")
 GOOD, BAD = 0, 1
+NICE = 5
 
 
 class Decoders:
@@ -147,6 +148,7 @@ class Decoders:
                 self._done(task, 4, buffer.getvalue())
 
     def _serve_pictures(self, connection: socket.socket) -> None:
+        os.nice(NICE)  # under load the server itself still answers at once
         _limit_memory(self.memory)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         most = connection.fileno() + 1  # no file can be opened beside the connection

@@ -133,6 +133,11 @@ class Service:
             tagged += [said[row] for row in sorted(said)]
         return tagged
 
+    def require_room(self) -> None:
+        """Raise BusyError if no picture can be taken on, before its bytes are read."""
+        if self._batcher is not None:
+            self._batcher.require_room()
+
     async def tag(self, uploads: Sequence[Upload]) -> list[Tagged]:
         """Return the answers for the pictures of one request, or raise BusyError."""
         if self._batcher is None:
