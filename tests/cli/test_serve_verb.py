@@ -1,17 +1,21 @@
 """``labelwise serve`` as a process: says where it is, answers, stops, refuses what is unsafe."""
 
+import hashlib
 import http.client
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
-from search_setup import save_model
+from search_setup import picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
+from labelwise.progress import Silent
+from labelwise.search import Index, update_index
 
 
 def test_it_says_where_it_is_answers_and_stops(tmp_path):
@@ -32,6 +36,36 @@ def test_it_says_where_it_is_answers_and_stops(tmp_path):
             assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(tmp_path):
+    run, index = save_model(tmp_path / "run"), tmp_path / "index"
+    photo = picture(tmp_path / "photos" / "a.png", 0)
+    update_index(index, [photo.parent], model=run, watch=Silent())
+    name = hashlib.sha256(photo.read_bytes()).hexdigest()
+    command = [sys.executable, "-m", "labelwise", "serve", str(run), str(index), "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--decoders", "1"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            port = int(re.search(r":(\d+)/", process.stdout.readline())[1])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            body = '{"labels": {"dog": "absent"}}'
+            kind = {"Content-Type": "application/json"}
+            connection.request("PUT", f"/api/v1/photos/{name}/labels", body, kind)
+            assert connection.getresponse().status == 200
+            connection.close()
+        finally:
+            process.kill()
+    (said,) = Index(index).store.corrections()
+    assert (said.label, said.state, said.who) == ("dog", "absent", "page")
+    for _ in range(500):  # the decoders of that session end by themselves
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    pytest.fail("a decoder lives on")
 
 
 @pytest.mark.parametrize(
