@@ -265,14 +265,22 @@ class Predictor:
         """
         with torch.inference_mode():
             self.model.eval()
-            outputs: Outputs = self.model(self.transform.inputs(inputs.to(self.device)))
+            outputs: Outputs = self.model(self._inputs(inputs))
             return outputs.logits.float()
+
+    def _inputs(self, inputs: Tensor) -> Tensor:
+        if inputs.dtype == torch.uint8 and self.model.backbone.name == "identity":
+            raise LabelwiseError(
+                "this model was trained on stored features and cannot see pictures; train one that "
+                "can with `labelwise train DATA --features BACKBONE`"
+            )
+        return self.transform.inputs(inputs.to(self.device))
 
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) and the features of the backbone, the mean over places."""
         with torch.inference_mode():
             self.model.eval()
-            values = self.transform.inputs(inputs.to(self.device))
+            values = self._inputs(inputs)
             outputs, features = self.model.outputs_and_features(values)
             pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
             return outputs.logits.float(), pooled.float()

@@ -1,5 +1,8 @@
 """Cached features: the backbone's own numbers, computed once for each content."""
 
+import os
+import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -65,7 +68,7 @@ def test_progress_is_counted_in_images(backbone, tmp_path):
 
 def test_a_second_time_nothing_is_computed(backbone, tmp_path, monkeypatch):
     first = compute(table(), backbone, tmp_path)
-    monkeypatch.setattr(features, "_write", None)
+    monkeypatch.setattr(features, "_Computation", None)
     again = compute(table(), backbone, tmp_path)
     assert np.array_equal(first.images.features, again.images.features)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
@@ -88,7 +91,64 @@ def test_a_failed_computation_leaves_no_file(backbone, tmp_path, monkeypatch):
     monkeypatch.setattr(backbone, "forward", lambda images: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         compute(table(), backbone, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_a_killed_computation_goes_on_after_the_last_whole_part(backbone, tmp_path, monkeypatch):
+    # Oracle: the features of a computation that was not interrupted.
+    monkeypatch.setattr(features, "PART", 8)
+    data = table(rows=40)
+    whole = compute(data, backbone, tmp_path / "whole").images.features
+    cache = tmp_path / "killed"
+    child = os.fork()
+    if child == 0:
+        forward = backbone.forward
+
+        def slow(images):
+            time.sleep(0.05)
+            return forward(images)
+
+        backbone.forward = slow
+        compute(data, backbone, cache, batch_size=3)
+        os._exit(0)
+    while len(list(cache.glob("*.parts/0*.npy"))) < 2:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended before it was killed"
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not list(cache.glob("features-*.npy"))
+    done = 8 * len(list(cache.glob("*.parts/0*.npy")))
+    assert 16 <= done < 40
+
+    class Counting(Silent):
+        rows = 0
+
+        def start(self, task, total, done=0):
+            self.first = (total, done)
+
+        def advance(self, images):
+            self.rows += images
+
+    watch = Counting()
+    resumed = compute(data, backbone, cache, batch_size=3, watch=watch).images.features
+    assert watch.first == (40, done)
+    assert watch.rows == 40 - done
+    np.testing.assert_allclose(resumed, whole, atol=1e-6)
+    assert [path.suffix for path in cache.iterdir()] == [".npy"]
+
+
+def test_a_damaged_part_is_computed_again(backbone, tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "PART", 2)
+    data = table()
+    key = content_key(data.images, backbone, True)
+    parts = tmp_path / f"features-{key}.parts"
+    parts.mkdir()
+    (parts / "000000002.npy").write_bytes(b"broken")
+    np.save(parts / "000000000.npy", np.zeros((2, backbone.channels), np.float32))
+    found = compute(data, backbone, tmp_path).images.features
+    whole = compute(data, backbone, tmp_path / "other").images.features
+    assert not found[:2].any()  # the whole part was believed
+    np.testing.assert_allclose(found[2:], whole[2:], atol=1e-6)
 
 
 def test_features_of_features_are_refused(backbone, tmp_path):

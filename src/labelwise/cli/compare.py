@@ -62,7 +62,10 @@ def compare(
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
-    base = read_settings(settings, values | ({"backbone": "identity"} if features else {}))
+    network = {"features": features, "weights": weights} if features else {}
+    if features and dry_run:  # on rows of zeros in the place of features
+        network = {"backbone": "identity"}
+    base = read_settings(settings, values | network)
     names = tuple(name.strip() for name in methods.split(","))
     plan = ComparisonPlan(base, names, tuple(range(seeds)), tune, _parsed_sweep(sweep))
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None

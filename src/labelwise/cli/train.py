@@ -24,6 +24,13 @@ def train(
         bool | None, typer.Option("--skip-missing", help="Leave missing pictures out.")
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="Solve a head on the features of this backbone, computed once and not trained; "
+            "`identity` if the data holds features."
+        ),
+    ] = None,
     weights: Annotated[
         str | None, typer.Option(help="A file, an earlier run, or `pretrained`.")
     ] = None,

@@ -16,7 +16,7 @@ from labelwise.backbones import create_backbone
 from labelwise.data import FeatureRows, LabelTable, load, mlspl_split, with_validation
 from labelwise.data.observe import single_positive
 from labelwise.progress import Watch
-from labelwise.training.features import compute
+from labelwise.training.features import compute, frozen_backbone
 
 __all__ = ["Frozen", "blank_features", "open_table"]
 
@@ -54,7 +54,7 @@ def open_table(
         table = with_validation(table)
     if frozen is not None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        backbone = create_backbone(
+        backbone = frozen_backbone(
             frozen.name,
             weights=frozen.weights,
             image_size=frozen.image_size,

@@ -2,17 +2,22 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 from labelwise.types import Outputs
 
-__all__ = ["Head"]
+__all__ = ["Head", "scaled_into"]
 
 
 class Head(nn.Module, ABC):
-    """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs."""
+    """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs.
+
+    ``pools`` says that it is linear in the mean over places, and so needs nothing else of them.
+    """
 
     aux: tuple[str, ...] = ()
+    pools: bool = False
 
     @abstractmethod
     def forward(self, features: Tensor) -> Outputs:
@@ -20,3 +25,14 @@ class Head(nn.Module, ABC):
 
     def start_at(self, logits: Tensor) -> None:
         """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
+
+    def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        """Do for features what was done for ``(features - mean) / scale``; for heads that pool."""
+        raise TypeError(f"{type(self).__name__} is not linear in the features")
+
+
+@torch.no_grad()
+def scaled_into(layer: nn.Linear, mean: Tensor, scale: Tensor) -> None:
+    """Make a linear layer of ``(x - mean) / scale`` (D,) one of x."""
+    layer.weight.div_(scale.to(layer.weight))
+    layer.bias.sub_(layer.weight @ mean.to(layer.weight))

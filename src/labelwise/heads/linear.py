@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head
+from labelwise.heads.base import Head, scaled_into
 from labelwise.types import Outputs
 
 __all__ = ["LinearHead"]
@@ -11,6 +11,8 @@ __all__ = ["LinearHead"]
 
 class LinearHead(Head):
     """``logits = W mean_places(features) + b``."""
+
+    pools = True
 
     def __init__(self, channels: int, num_labels: int) -> None:
         super().__init__()
@@ -22,3 +24,6 @@ class LinearHead(Head):
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:
         self.classifier.bias.copy_(logits)
+
+    def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        scaled_into(self.classifier, mean, scale)

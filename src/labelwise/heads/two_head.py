@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head
+from labelwise.heads.base import Head, scaled_into
 from labelwise.types import Outputs
 
 __all__ = ["TwoHead"]
@@ -22,6 +22,7 @@ class TwoHead(Head):
     """Two linear heads; the second one's logits are the output ``proposal``."""
 
     aux = ("proposal",)
+    pools = True
 
     def __init__(
         self, channels: int, num_labels: int, *, answers: Literal["logits", "proposal"] = "logits"
@@ -43,3 +44,7 @@ class TwoHead(Head):
     @torch.no_grad()
     def start_at(self, logits: Tensor) -> None:
         self.classifier.bias.copy_(logits)
+
+    def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        for layer in (self.classifier, self.proposer):
+            scaled_into(layer, mean, scale)

@@ -17,6 +17,7 @@ from labelwise.arrays import Array, mask_tensor, to_tensor
 from labelwise.distributed import gather_rows, world_size
 from labelwise.errors import SettingsError
 from labelwise.links import Link, require_link
+from labelwise.objectives.convex import ConvexLoss
 from labelwise.types import Outputs, Targets
 
 __all__ = ["Objective", "Sum", "Term", "Weighted", "refuse_accumulation"]
@@ -103,6 +104,13 @@ class Objective(nn.Module, ABC):
         A hook for links that are better known at the end of training than during it.
         """
         return None if self.link is None else self.link.cpu()
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        """Return the loss of all rows as a convex function of their logits, up to a factor.
+
+        None where it is not convex, or not known to be: its head is then trained in steps.
+        """
+        return None
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probabilities of ``logits``, or say how to get them where there is no link."""

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from labelwise.types import Targets
+
 __all__ = ["CoinLoss", "ConvexLoss", "ShareLoss"]
 
 HALF = 0.5  # an entry, of what a label lacks
@@ -88,6 +90,14 @@ class CoinLoss(ConvexLoss):
     absent: Tensor
     joint = False
 
+    @staticmethod
+    def of(targets: Targets) -> "CoinLoss":
+        """Return the cross-entropy of the observed labels, which may be soft."""
+        labels, observed = targets.labels, targets.observed
+        if observed is None:
+            return CoinLoss(labels, 1 - labels)
+        return CoinLoss(torch.where(observed, labels, 0.0), torch.where(observed, 1 - labels, 0.0))
+
     @property
     def num_labels(self) -> int:
         return self.present.shape[1]
@@ -131,6 +141,22 @@ class ShareLoss(ConvexLoss):
     none: Tensor | None = None
     temperature: float = 1.0
     joint = True
+
+    @staticmethod
+    def of(targets: Targets, *, temperature: float = 1.0, none: bool = False) -> "ShareLoss":
+        """Return the loss in which the present labels of a row share its weight of one.
+
+        Rows without any weigh nothing, or, with ``none``, one for "none" if anything was observed.
+        """
+        labels, observed = targets.labels, targets.observed
+        if observed is not None:
+            labels = torch.where(observed, labels, 0.0)
+        total = labels.sum(dim=1, keepdim=True)
+        shares = labels / torch.where(total > 0, total, 1.0)
+        empty = total[:, 0] == 0
+        if observed is not None:
+            empty &= observed.any(dim=1)
+        return ShareLoss(shares, observed, empty.to(labels) if none else None, temperature)
 
     @property
     def num_labels(self) -> int:

@@ -18,6 +18,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Link, Sigmoid
 from labelwise.objectives.base import Objective
+from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
@@ -91,6 +92,12 @@ class BCE(Objective):
             return masked_mean(loss, observed)
         seen = loss if observed is None else torch.where(observed, loss, 0.0)
         return masked_mean(seen.sum(dim=1), reviewed_rows(observed))
+
+    def convex(self, targets: Targets) -> ConvexLoss:
+        loss = CoinLoss.of(targets)
+        if self.pos_weight is None:
+            return loss
+        return CoinLoss(loss.present * self.pos_weight.to(loss.present), loss.absent)
 
 
 def _weights(

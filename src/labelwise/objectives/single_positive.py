@@ -33,6 +33,7 @@ from torch.nn.functional import softplus
 
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
+from labelwise.objectives.convex import CoinLoss, ConvexLoss
 from labelwise.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
@@ -114,6 +115,11 @@ class AN(Objective):
         loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
         return loss.mean()
 
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        labels = _known(targets)
+        smooth = labels + self.smoothing * (1 - 2 * labels)
+        return CoinLoss(smooth, 1 - smooth) if self.eps_mode == "stable" else None
+
 
 class WAN(Objective):
     """Weak assume negative: the assumed negatives of an image weigh as much as one positive."""
@@ -127,6 +133,11 @@ class WAN(Objective):
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = wan_loss(outputs.logits, targets.labels, self.eps_mode)
         return loss.mean() if self.per == "entry" else loss.sum(dim=1).mean()
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        labels = _known(targets)
+        absent = (1 - labels) / max(labels.shape[1] - 1, 1)
+        return CoinLoss(labels, absent) if self.eps_mode == "stable" else None
 
 
 class PR(Objective):
@@ -157,6 +168,9 @@ class IU(Objective):
             loss = torch.where(targets.observed, loss, 0.0)
         return loss.mean()
 
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        return CoinLoss.of(targets) if self.eps_mode == "stable" else None
+
 
 class SmoothedBCE(Objective):
     """Cross-entropy with label smoothing over the observed entries (BCE-LS)."""
@@ -168,6 +182,18 @@ class SmoothedBCE(Objective):
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = smoothed_bce_loss(outputs.logits, targets.labels, self.smoothing, self.eps_mode)
         return masked_mean(loss, targets.observed)
+
+    def convex(self, targets: Targets) -> ConvexLoss | None:
+        smooth = targets.labels + self.smoothing * (1 - 2 * targets.labels)
+        loss = CoinLoss.of(Targets(smooth, targets.observed))
+        return loss if self.eps_mode == "stable" else None
+
+
+def _known(targets: Targets) -> Tensor:
+    """Return the labels with 0 at unknown entries."""
+    if targets.observed is None:
+        return targets.labels
+    return torch.where(targets.observed, targets.labels, 0.0)
 
 
 def _smoothing(value: float) -> float:

@@ -12,6 +12,7 @@ from torch.nn.functional import log_softmax
 
 from labelwise.links import Softmax
 from labelwise.objectives.base import Objective
+from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
@@ -44,3 +45,6 @@ class SoftmaxCrossEntropy(Objective):
         log_probs = observed_log_softmax(outputs.logits / self.temperature, targets.observed)
         loss = softmax_loss(log_probs, targets.labels)
         return masked_mean(loss, targets.labels.sum(dim=1) > 0)
+
+    def convex(self, targets: Targets) -> ConvexLoss:
+        return ShareLoss.of(targets, temperature=self.temperature)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from labelwise.links import Link
 from labelwise.objectives.base import Objective
+from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.objectives.softmax import softmax_loss
 from labelwise.ops import log_softmax_and_rest, masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
@@ -70,3 +71,6 @@ class SoftmaxOrNone(Objective):
         labelled = targets.labels.sum(dim=1) > 0
         loss = torch.where(labelled, softmax_loss(log_p, targets.labels), -log_none)
         return masked_mean(loss, reviewed_rows(targets.observed))
+
+    def convex(self, targets: Targets) -> ConvexLoss:
+        return ShareLoss.of(targets, none=True)

@@ -2,15 +2,16 @@
 
 The file's name is a hash of all the numbers depend on: the backbone's weights, its transform, the
 bytes of every image in order. Another table, weight or size never meets a stale file, and a table
-that was only relabelled meets its own again.
+that was only relabelled meets its own again. Features are written in parts, in a folder beside the
+file: a computation that was killed goes on after the last whole part.
 """
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Backbone
+from labelwise.backbones import Backbone, create_backbone
 from labelwise.data import FeatureRows, ImageSource, LabelTable
 from labelwise.errors import DataError
-from labelwise.files import replacing
+from labelwise.files import locked, replacing, write_error
 from labelwise.progress import Silent, Watch
 from labelwise.scoring import infer, raise_failure
 
-__all__ = ["compute", "content_key"]
+__all__ = ["compute", "content_key", "frozen_backbone"]
 
 FORMAT = 1  # counts changes of how features are computed
+PART = 512  # rows, written before the next ones are computed
+
+
+def frozen_backbone(
+    name: str,
+    *,
+    weights: str | None = None,
+    image_size: int | None = None,
+    squash: bool = False,
+    channels: int | None = None,
+) -> Backbone:
+    """Return the backbone of a name; without weights its random ones are the same each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return create_backbone(
+            name, weights=weights, image_size=image_size, squash=squash, channels=channels
+        )
 
 
 def compute(
@@ -51,9 +69,17 @@ def compute(
     key = content_key(table.images, backbone, pooled)
     path = Path(cache_dir) / f"features-{key}.npy"
     if not path.is_file():
-        with replacing(path) as temporary:
-            parts = _feature_batches(table.images, backbone, pooled, batch_size, device, workers)
-            _write(temporary, parts, len(table), backbone.name, watch or Silent())
+        parts = path.with_suffix(".parts")
+        try:
+            parts.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(parts, error) from None
+        with locked(parts):  # of two that want the same features one waits, and finds them
+            if not path.is_file():
+                run = _Computation(table.images, backbone, pooled, batch_size, device, workers)
+                run.write_parts(parts, watch or Silent())
+                run.join(parts, path)
+        shutil.rmtree(parts, ignore_errors=True)
     try:
         features = np.load(path, mmap_mode="c")  # writable pages, the file is never changed
     except ValueError as error:
@@ -79,48 +105,90 @@ def _content_hash(images: ImageSource, row: int) -> bytes:
     return hashlib.sha256(images.content(row)).digest()
 
 
-def _write(
-    path: Path,
-    parts: Iterator[NDArray[np.float32]],
-    count: int,
-    name: str,
-    watch: Watch,
-) -> None:
-    watch.start(f"features of {name}", count)
-    try:
-        first = next(parts)
-        file = np.lib.format.open_memmap(path, "w+", np.float32, (count, *first.shape[1:]))
-        start = 0
-        for part in chain([first], parts):
-            file[start : start + len(part)] = part
-            start += len(part)
-            watch.advance(len(part))
-        file.flush()
-    finally:
-        watch.finish()
+@dataclass(frozen=True)
+class _Computation:
+    """The features of images by a backbone, in parts of ``PART`` rows."""
 
+    images: ImageSource
+    backbone: Backbone
+    pooled: bool
+    batch_size: int
+    device: torch.device | str
+    workers: int
 
-def _feature_batches(
-    images: ImageSource,
-    backbone: Backbone,
-    pooled: bool,
-    batch_size: int,
-    device: torch.device | str,
-    workers: int,
-) -> Iterator[NDArray[np.float32]]:
-    transform, home = backbone.transform, next(backbone.parameters()).device
+    @property
+    def names(self) -> list[str]:
+        """The file names of the parts, in the order of the rows."""
+        return [f"{first:09d}.npy" for first in range(0, len(self.images), PART)]
 
-    def network(values: Tensor) -> tuple[Tensor, ...]:
-        features = backbone(transform.inputs(values)).float()
-        return (features.mean(dim=(2, 3)) if pooled else features,)
+    def write_parts(self, folder: Path, watch: Watch) -> None:
+        """Write the parts that are not there yet."""
+        todo = [
+            first for first in range(0, len(self.images), PART) if not self._is_done(folder, first)
+        ]
+        rows = [row for first in todo for row in self._rows(first)]
+        watch.start(
+            f"features of {self.backbone.name}", len(self.images), len(self.images) - len(rows)
+        )
+        try:
+            held: list[NDArray[np.float32]] = []
+            for batch in self._batches(rows):
+                held.append(batch)
+                watch.advance(len(batch))
+                while todo and sum(map(len, held)) >= len(self._rows(todo[0])):
+                    held = [self._save(folder, todo.pop(0), np.concatenate(held))]
+        finally:
+            watch.finish()
 
-    was_training = backbone.training
-    backbone.eval().to(device)
-    try:
-        for part in infer(
-            network, images, transform, batch_size=batch_size, workers=workers, device=device
-        ):
-            raise_failure(part)
-            yield part.values[0].numpy()
-    finally:
-        backbone.train(was_training).to(home)
+    def _rows(self, first: int) -> range:
+        return range(first, min(first + PART, len(self.images)))
+
+    def _is_done(self, folder: Path, first: int) -> bool:
+        try:
+            return len(np.load(folder / f"{first:09d}.npy", mmap_mode="r")) == len(
+                self._rows(first)
+            )
+        except (OSError, ValueError):
+            return False
+
+    def _save(self, folder: Path, first: int, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Write the part that begins at a row; return the values of the next one."""
+        count = len(self._rows(first))
+        with replacing(folder / f"{first:09d}.npy") as temporary, temporary.open("wb") as stream:
+            np.save(stream, values[:count])
+        return values[count:]
+
+    def join(self, folder: Path, path: Path) -> None:
+        """Write the file of all features from its parts."""
+        parts = [np.load(folder / name, mmap_mode="r") for name in self.names]
+        shape = (len(self.images), *parts[0].shape[1:])
+        with replacing(path) as temporary:
+            file = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+            for number, part in enumerate(parts):
+                file[number * PART : number * PART + len(part)] = part
+            file.flush()
+
+    def _batches(self, rows: list[int]) -> Iterator[NDArray[np.float32]]:
+        backbone, transform = self.backbone, self.backbone.transform
+        home = next(backbone.parameters()).device
+
+        def network(values: Tensor) -> tuple[Tensor, ...]:
+            features = backbone(transform.inputs(values)).float()
+            return (features.mean(dim=(2, 3)) if self.pooled else features,)
+
+        was_training = backbone.training
+        backbone.eval().to(self.device)
+        try:
+            for part in infer(
+                network,
+                self.images,
+                transform,
+                rows=rows,
+                batch_size=self.batch_size,
+                workers=self.workers,
+                device=self.device,
+            ):
+                raise_failure(part)
+                yield part.values[0].numpy()
+        finally:
+            backbone.train(was_training).to(home)

@@ -83,6 +83,8 @@ def _fit_and_measure(
     notes += [str(warning.message) for warning in caught]
     link, space = fitted.link or own, training.table.space
     promises = tuple(promise.spec() for promise in fitted.promises)
+    if training.frozen is not None and model.backbone.name == "identity":
+        model = training.frozen.deployed(model)
     parts = (model, training.head, space, link, fitted.rule, settings.method, promises)
     Predictor(*parts).save(folder)
     evaluation = evaluate(

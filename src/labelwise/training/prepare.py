@@ -18,6 +18,7 @@ Where a method keeps estimates of the training labels, these go on too, if the i
 import hashlib
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +58,7 @@ from labelwise.scoring import decoded
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
 from labelwise.training.execution import autocast_type
+from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.settings import AUTO, Settings
@@ -64,6 +66,7 @@ from labelwise.training.validation import higher_is_better
 from labelwise.types import DatasetFacts
 
 __all__ = [
+    "FrozenBackbone",
     "Training",
     "advice_for_photos",
     "build_model",
@@ -77,7 +80,28 @@ __all__ = [
 
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
+LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenBackbone:
+    """What stands before a head that is trained on features: the network, and their scaling.
+
+    Heads that pool see ``(features - mean) / scale``, with the mean and scale (D,) of the training
+    rows; others see feature maps as they are.
+    """
+
+    backbone: Backbone
+    mean: Tensor | None = None
+    scale: Tensor | None = None
+
+    def deployed(self, model: Model) -> Model:
+        """Return the model of photos that answers as ``model`` does for their features."""
+        head = deepcopy(model.head).cpu()
+        if self.mean is not None and self.scale is not None:
+            head.take_scaling(self.mean, self.scale)
+        return Model(self.backbone, head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +117,7 @@ class Training:
     model: Model
     head: HeadSpec
     objective: Objective
+    frozen: FrozenBackbone | None = None
 
     @property
     def run(self) -> RunFolder:
@@ -174,7 +199,10 @@ def prepare(
     if table is None:
         begun = not fresh and checkpoint.is_there(RunFolder(folder).checkpoint)
         table = _load(settings, watch, begun=begun)
-    splits = table.splits()
+    frozen, rows = None, table
+    if settings.features is not None:
+        frozen, rows = _features(settings, table, fabric, watch)
+    splits = rows.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
     if settings.promise is not None:
@@ -186,23 +214,101 @@ def prepare(
         settings = settings.model_copy(update={"method": name})
         watch.say(f"method {name}: {reason}")
     torch.manual_seed(settings.seed)
-    model, head = build_model(settings, table)
-    advice = advice_for_photos(model.backbone, splits["train"].images)
-    if advice:
-        watch.say(advice)
+    model, head = build_model(settings, rows)
+    if frozen is None:
+        advice = advice_for_photos(model.backbone, splits["train"].images)
+        if advice:
+            watch.say(advice)
+    elif model.head.pools:
+        frozen, splits = _standardised(frozen, splits)
     facts = splits["train"].facts()
     counts_labels = "k" in find_method(settings.method).from_facts and "k" not in settings.options
     if counts_labels and splits["train"].has_unknown():
         facts = replace(facts, mean_labels=_labels_per_image(settings.method, splits))
         watch.say(f"labels per image, from validation: {facts.mean_labels:.2f} (options.k)")
     objective = build_objective(settings, facts, model, fabric.device)
-    training = Training(settings, folder, fabric, watch, table, splits, model, head, objective)
+    parts = (table, splits, model, head, objective, frozen)
+    training = Training(settings, folder, fabric, watch, *parts)
     if settings.start is None:
         if settings.recipe.prior_bias:
             set_biases_to_priors(model, objective, facts)
     elif fresh or not checkpoint.is_there(training.run.checkpoint):
         watch.say(_go_on_from(Path(settings.start), training))
     return training
+
+
+def _features(
+    settings: Settings, table: LabelTable, fabric: Any, watch: Watch
+) -> tuple[FrozenBackbone, LabelTable]:
+    """Return the network that is not trained, and the table with its features as images."""
+    held = table.images.features if isinstance(table.images, FeatureRows) else None
+    if settings.backbone == "identity" and held is None:
+        raise SettingsError(
+            f"{table.name} holds images, and identity is for data that holds features; "
+            "name a network, such as --features resnet18"
+        )
+    backbone = frozen_backbone(
+        settings.backbone,
+        weights=settings.weights,
+        image_size=settings.image_size,
+        squash=settings.squash,
+        channels=None if held is None else held.shape[1],
+    )
+    if held is not None:
+        if backbone.channels != held.shape[1]:
+            raise SettingsError(
+                f"{table.name} holds {held.shape[1]} features per row, and {settings.features} "
+                f"gives {backbone.channels}; for features of your own take --features identity"
+            )
+        return FrozenBackbone(backbone), table
+    if settings.weights is None:
+        watch.say(f"{settings.features} has random weights; trained ones come with --weights")
+    advice = advice_for_photos(backbone, table.images)
+    if advice:
+        watch.say(advice.replace("--backbone", "--features"))
+    name = settings.head or (
+        "linear" if settings.method == AUTO else find_method(settings.method).head
+    )
+    pooled = HeadSpec(name, settings.head_options).make(backbone.channels, len(table.space)).pools
+    rows = compute(
+        table,
+        backbone,
+        settings.hardware.features_cache,
+        pooled=pooled,
+        device=fabric.device,
+        workers=settings.hardware.workers,
+        watch=watch,
+    )
+    return FrozenBackbone(backbone.cpu()), rows
+
+
+def _standardised(
+    frozen: FrozenBackbone, splits: Mapping[str, LabelTable]
+) -> tuple[FrozenBackbone, dict[str, LabelTable]]:
+    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling."""
+    features = {
+        name: table.images.features
+        for name, table in splits.items()
+        if isinstance(table.images, FeatureRows)
+    }
+    train = features["train"]
+    places = (0, 2, 3) if train.ndim == 4 else (0,)
+    shape = (-1, 1, 1) if train.ndim == 4 else (-1,)
+    mean = train.mean(axis=places, dtype=np.float64)
+    spread = train.std(axis=places, dtype=np.float64)
+    scale = np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
+    scaled = {
+        name: replace(
+            splits[name],
+            images=FeatureRows(
+                ((rows - mean.reshape(shape)) / scale.reshape(shape)).astype(np.float32),
+                splits[name].ids,
+            ),
+        )
+        for name, rows in features.items()
+    }
+    kept = replace(frozen, mean=torch.from_numpy(mean), scale=torch.from_numpy(scale))
+    return kept, scaled
 
 
 def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
@@ -292,7 +398,8 @@ def choose_method(table: LabelTable) -> tuple[str, str]:
 def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
     """Return the model with new weights (the backbone's may be given), and its head's spec."""
     features = table.images.features if isinstance(table.images, FeatureRows) else None
-    if features is not None and settings.backbone != "identity":
+    name = settings.backbone if settings.features is None else "identity"
+    if features is not None and name != "identity":
         raise SettingsError(
             f"{table.name} holds features, so backbone must be 'identity', "
             f"got {settings.backbone!r}"
@@ -302,7 +409,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
             f"{table.name} holds features, so crops must be 1, got {settings.crops}"
         )
     backbone = create_backbone(
-        settings.backbone,
+        name,
         weights=settings.weights if settings.start is None else None,
         image_size=settings.image_size,
         squash=settings.squash,

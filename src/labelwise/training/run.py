@@ -18,6 +18,7 @@ from labelwise.training.folder import opened
 from labelwise.training.loop import fit
 from labelwise.training.prepare import Training, check_names, prepare
 from labelwise.training.settings import Settings
+from labelwise.training.solved_head import solve_head
 
 __all__ = ["Run", "train"]
 
@@ -66,7 +67,7 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
                 evaluation = finish_again(training) if changed else training.run.evaluation
         else:
             with fastest_convolutions():
-                model = fit(training)
+                model = solve_head(training) or fit(training)
                 evaluation = finish(training, model)
             finished = False
     if evaluation is None:

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.files import replacing
@@ -34,6 +41,11 @@ __all__ = [
 ]
 
 AUTO = "auto"
+FEATURES_BATCH = 256
+FEATURES_RECIPE: dict[str, Any] = {  # for rows of standardised features
+    "epochs": 30,
+    "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
+}
 Precision = Literal["32", "bf16"]
 SHORT_NAMES = {  # of the settings that are given most often
     "data": "data",
@@ -41,6 +53,7 @@ SHORT_NAMES = {  # of the settings that are given most often
     "skip_missing": "skip_missing",
     "method": "method",
     "backbone": "backbone",
+    "features": "features",
     "weights": "weights",
     "start": "start",
     "head": "head",
@@ -189,6 +202,7 @@ class Hardware(BaseModel):
 
     ``devices`` counts processes, ``workers`` decoding threads (0: one a core). ``compile`` is left
     to the run unless it is given: on one GPU, if the run is long enough for it to pay.
+    ``features_cache`` is the folder in which features are kept for the next run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -197,6 +211,7 @@ class Hardware(BaseModel):
     devices: int = Field(default=1, ge=1)
     workers: int = Field(default=0, ge=0)
     compile: bool | None = None
+    features_cache: str = "runs/features"
 
 
 class Settings(BaseModel):
@@ -207,8 +222,9 @@ class Settings(BaseModel):
     training images become validation where the data has none (0: none).
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``start`` is the folder of a finished run with the same labels, whose backbone and head
-    this one begins with; ``weights`` are the backbone's alone. ``squash`` scales whole pictures to
-    the input, so that no edge is cut off.
+    this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
+    is not trained: its features are computed once, and the head is solved or trained on them.
+    ``squash`` scales whole pictures to the input, so that no edge is cut off.
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
     not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror image, at
     twice the cost; ``crops=5`` with the mean over five windows of it, enlarged by 8/7.
@@ -229,6 +245,7 @@ class Settings(BaseModel):
     method: str = AUTO
     options: dict[str, Any] = {}
     backbone: str = "small-cnn"
+    features: str | None = None
     weights: str | None = None
     start: str | None = None
     image_size: int | None = Field(default=None, ge=8, le=16384)
@@ -252,6 +269,43 @@ class Settings(BaseModel):
     recipe: Recipe = Recipe()
     hardware: Hardware = Hardware()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _on_features(cls, values: Any) -> Any:
+        """Take the backbone from ``features``, and the recipe that suits rows of features."""
+        if not isinstance(values, dict) or values.get("features") is None:
+            return values
+        name = values["features"]
+        if values.get("backbone", name) != name:
+            raise SettingsError(
+                f"features are those of {name!r}, so leave backbone out, got {values['backbone']!r}"
+            )
+        recipe = values.get("recipe", {})
+        if isinstance(recipe, dict):
+            recipe = with_defaults(recipe, FEATURES_RECIPE)
+        return {"batch_size": FEATURES_BATCH, **values, "backbone": name, "recipe": recipe}
+
+    @model_validator(mode="after")
+    def _fits_features(self) -> "Settings":
+        if self.features is None:
+            return self
+        others = {
+            "augment": self.augment != "none",
+            "mirror": self.mirror,
+            "crops": self.crops != 1,
+            "freeze": self.freeze != 0,
+            "freeze_batch_norm": self.freeze_batch_norm,
+            "start": self.start is not None,
+            "hardware.devices": self.hardware.devices > 1,
+        }
+        for key, given in others.items():
+            if given:
+                raise SettingsError(
+                    f"{key} does not apply to features, which are computed once; leave it out, or "
+                    f"train the network with backbone={self.features}"
+                )
+        return self
+
     def save(self, path: Path) -> None:
         """Write the settings as YAML."""
         with replacing(path) as temporary:
@@ -259,6 +313,15 @@ class Settings(BaseModel):
                 yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
                 encoding="utf-8",
             )
+
+
+def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values, and defaults where there are none, in mappings in mappings too."""
+    merged = {**defaults, **values}
+    for key, inner in defaults.items():
+        if isinstance(inner, Mapping) and isinstance(merged[key], Mapping):
+            merged[key] = with_defaults(merged[key], inner)
+    return merged
 
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:

@@ -1,0 +1,92 @@
+"""The head of a run on features: solved where its loss is convex; else the loop trains it."""
+
+import torch
+from torch import Tensor
+
+from labelwise.data import FeatureRows
+from labelwise.errors import SettingsError
+from labelwise.heads import LinearHead
+from labelwise.objectives.convex import ConvexLoss
+from labelwise.predictor import Model
+from labelwise.training import checkpoint
+from labelwise.training.prepare import Training
+from labelwise.training.solve import solve
+from labelwise.training.validation import validation_figures
+from labelwise.types import Targets
+
+__all__ = ["solve_head"]
+
+
+def solve_head(training: Training) -> Model | None:
+    """Return the model with its head at the optimum; None if it must be trained in steps."""
+    head = training.model.head
+    if training.frozen is None or not isinstance(head, LinearHead):
+        return None
+    if _features(training, "train").ndim != 2:
+        return None
+    loss = _loss(training, "train")
+    if loss is None:
+        return None
+    val_loss = _loss(training, "val") if "val" in training.splits else None
+    if val_loss is None:
+        raise SettingsError(
+            "the L2 weight of a solved head is chosen on validation, and there is none; give a "
+            "val split, or a val_share above 0"
+        )
+    watch, journal, labels = training.watch, training.run.journal, loss.num_labels
+    journal.cut(0)
+    rows = len(training.splits["train"])
+    watch.say(f"solving the head: {rows:,} rows of features, {labels:,} labels")
+    step = 0
+
+    def tried(l2: float, value: float) -> None:
+        nonlocal step
+        step += 1
+        watch.say(f"L2 weight {l2:,.4g}: validation loss {value / labels:.4f} per label")
+        journal.write({"step": step, "l2": l2, "val_loss": value / labels})
+
+    val = _features(training, "val")
+    solution = solve(_features(training, "train"), loss, val, val_loss, tried=tried)
+    with torch.no_grad():
+        head.classifier.weight.copy_(solution.weight.T)
+        head.classifier.bias.copy_(solution.bias)
+    figures = validation_figures(
+        solution.logits(val).cpu(), *training.targets("val"), training.objective.link
+    )
+    journal.write(
+        {
+            "step": step + 1,
+            "l2": solution.l2.log().mean().exp().item(),
+            **{f"val_{name}": value for name, value in figures.items()},
+        }
+    )
+    watch.say(_words(solution.l2, figures["map"]))
+    model = training.model.to(training.fabric.device)
+    # What the folder belongs to, for a command that comes back to it.
+    checkpoint.save(
+        training.run.checkpoint,
+        {f"model.{name}": tensor for name, tensor in model.state_dict().items()},
+        training.contents,
+    )
+    return model
+
+
+def _words(l2: Tensor, score: float | None) -> str:
+    common = l2.mode().values.item()
+    others = int((l2 != common).sum())
+    more = f" ({others} labels have their own)" if others else ""
+    shown = "undefined" if score is None else f"{score:.4f}"
+    return f"solved with the L2 weight {common:,.4g}{more}: val map {shown}"
+
+
+def _features(training: Training, split: str) -> Tensor:
+    images, device = training.splits[split].images, training.fabric.device
+    if not isinstance(images, FeatureRows):
+        raise TypeError(f"the rows of {split} must be features, got {type(images).__name__}")
+    features = torch.from_numpy(images.features)
+    return features.to(device) if device.type == "cuda" else features  # others have no float64
+
+
+def _loss(training: Training, split: str) -> ConvexLoss | None:
+    labels, observed = training.targets(split)
+    return training.objective.convex(Targets(labels.double(), observed))

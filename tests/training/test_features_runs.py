@@ -1,0 +1,219 @@
+"""Runs on frozen features. Oracles: the loop's optimum, the saved predictions, autograd."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tiny_run import Hearing, tiny_settings, tiny_table
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.methods import METHODS, make_objective
+from labelwise.predictor import Predictor
+from labelwise.runs import RunFolder
+from labelwise.training.run import train
+from labelwise.training.settings import read_settings
+from labelwise.types import DatasetFacts, Targets
+
+SOLVED = {"bce", "an", "an-ls", "wan", "iu", "iun", "bce-ls", "softmax", "softmax-or-none"}
+FACTS = DatasetFacts(num_images=12, num_labels=4, mean_labels=1.5, priors=(0.3,) * 4)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of pictures whose brightness of red and green are their labels, and its table."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    lines = ["path,labels,split"]
+    for row in range(72):
+        red, green = rng.random(2) < 0.5
+        pixels = rng.integers(0, 100, (16, 16, 3)) + 150 * np.array([red, green, 0])
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{row}.png")
+        names = "|".join(name for name, there in (("red", red), ("green", green)) if there)
+        lines.append(f"{row}.png,{names},{('train', 'train', 'val', 'test')[row % 4]}")
+    (folder / "photos.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def typed(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "run")
+    assert "solving the head: 36 rows of features, 2 labels" in out
+    typed("predict", "run", photos / "3.png", photos / "7.png", "-o", "answers.jsonl")
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
+    run = RunFolder(tmp_path / "run")
+    stored = run.predictions("test")
+    model = Predictor.load(tmp_path / "run")
+    assert model.model.backbone.name == "small-cnn"
+    test = load(str(photos / "photos.csv")).splits()["test"]
+    # What is deployed says of the photos what was measured on their features.
+    torch.testing.assert_close(
+        model.predict(test.images).logits, torch.as_tensor(stored.logits), atol=1e-3, rtol=1e-3
+    )
+    assert run.evaluation.ranking.map_class > 0.9
+    assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1
+    typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "asl", "--method", "asl")
+    assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1  # the same, computed once
+    stepped = Predictor.load(tmp_path / "asl").predict(test.images).logits
+    measured = torch.as_tensor(RunFolder(tmp_path / "asl").predictions("test").logits)
+    torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
+
+
+def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed(
+        *("compare", photos / "photos.csv", "--features", "small-cnn", "--methods", "bce,asl"),
+        *("--seeds", "1", "--set", "recipe.epochs=20", "-o", "both"),
+    )
+    for method in ("bce", "asl"):
+        (folder,) = (path.parent for path in (tmp_path / "both" / method).rglob("model.json"))
+        test = load(str(photos / "photos.csv")).splits()["test"]
+        found = Predictor.load(folder).predict(test.images).logits
+        stored = torch.as_tensor(RunFolder(folder).predictions("test").logits)
+        torch.testing.assert_close(found, stored, atol=1e-3, rtol=1e-3)
+
+
+def test_a_model_of_stored_features_says_that_it_cannot_see(photos, tmp_path):
+    train(tiny_settings(), tmp_path / "run", table=tiny_table())
+    with pytest.raises(LabelwiseError, match="trained on stored features and cannot see pictures"):
+        Predictor.load(tmp_path / "run").predict(photos / "3.png")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_convex_forms_are_the_methods_losses(name):
+    objective = make_objective(name, FACTS)
+    rng = torch.Generator().manual_seed(0)
+    labels = (torch.rand(12, 4, generator=rng) < 0.4).double()
+    labels[0], labels[1] = 0, 1
+    for observed in (None, torch.rand(12, 4, generator=rng) < 0.7):
+        targets = Targets(labels, observed, torch.arange(12))
+        convex = objective.convex(targets)
+        assert (convex is not None) == (name in SOLVED)
+        if convex is None:
+            return
+        logits = torch.randn(12, 4, dtype=torch.float64, generator=rng, requires_grad=True)
+        (expected,) = torch.autograd.grad(objective(logits, labels, observed), logits)
+        found = convex.gradient(logits.detach())
+        # up to the factor by which a mean differs from a sum
+        factor = (found * expected).sum() / expected.square().sum()
+        assert factor > 1
+        torch.testing.assert_close(found, factor * expected)
+
+
+def test_pos_weight_is_part_of_the_convex_form():
+    objective = make_objective("bce", FACTS, pos_weight=[1.0, 2.0, 3.0, 4.0])
+    labels = torch.eye(4, dtype=torch.float64)
+    logits = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(objective(logits, labels), logits)
+    found = objective.convex(Targets(labels)).gradient(logits.detach())
+    torch.testing.assert_close(found, 16 * expected)
+
+
+def test_the_solved_head_is_where_the_loop_would_end(tmp_path):
+    # The loop on the same rows, with the chosen weight as decay of plain gradient descent.
+    table = tiny_table(240)
+    watch = Hearing()
+    settings = read_settings(
+        None,
+        {
+            "data": "tiny",
+            "features": "identity",
+            "method": "bce",
+            "calibrate": "none",
+            "hardware.accelerator": "cpu",
+        },
+    )
+    train(settings, tmp_path / "solved", table=table, watch=watch)
+    assert any(said.startswith("solved with the L2 weight") for said in watch.said)
+    assert not any("have their own" in said for said in watch.said)
+    lines = (tmp_path / "solved/metrics.jsonl").read_text().splitlines()
+    chosen = json.loads(lines[-1])["l2"]
+    model = Predictor.load(tmp_path / "solved").model.head.classifier
+    train_split = table.splits()["train"]
+    x = torch.from_numpy(train_split.images.features).double()
+    y = torch.from_numpy(train_split.targets()[0]).double()
+    scale = x.std(dim=0, correction=0)
+    weight = model.weight.detach().double().clone().mul_(0).requires_grad_()
+    bias = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight, bias], lr=0.5)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        logits = ((x - x.mean(0)) / scale) @ weight.T + bias
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="sum")
+        ((loss + chosen / 2 * weight.square().sum()) / len(x) * 4).backward()
+        optimizer.step()
+    torch.testing.assert_close(
+        model.weight.detach().double() * scale, weight.detach(), atol=2e-3, rtol=2e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"augment": "flip"}, "augment does not apply to features"),
+        ({"mirror": True}, "mirror does not apply to features"),
+        ({"hardware.devices": 2}, "hardware.devices does not apply to features"),
+        ({"backbone": "resnet18"}, "so leave backbone out, got 'resnet18'"),
+    ],
+)
+def test_settings_that_do_not_apply_are_refused(flags, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        read_settings(None, {"data": "x", "features": "small-cnn", **flags})
+
+
+def test_the_recipe_for_features_gives_way_to_what_is_said():
+    settings = read_settings(None, {"data": "x", "features": "small-cnn", "recipe.epochs": 3})
+    plain = read_settings(None, {"data": "x"})
+    assert settings.recipe.epochs == 3
+    assert settings.recipe.optimizer.lr != plain.recipe.optimizer.lr
+    assert settings.batch_size != plain.batch_size
+    again = read_settings(None, settings.model_dump(mode="json"))
+    assert again == settings
+
+
+def test_images_for_identity_and_missing_validation_are_refused(photos, tmp_path):
+    base = {"data": str(photos / "photos.csv"), "hardware.features_cache": str(tmp_path / "cache")}
+    with pytest.raises(SettingsError, match="identity is for data that holds features"):
+        train(read_settings(None, base | {"features": "identity"}), tmp_path / "a")
+    table = tiny_table()
+    rows = table.subset(np.flatnonzero(np.array(list(table.split)) != "val"))
+    settings = read_settings(None, {"data": "tiny", "features": "identity", "method": "bce"})
+    with pytest.raises(SettingsError, match="chosen on validation, and there is none"):
+        train(settings, tmp_path / "b", table=rows)
+    with pytest.raises(SettingsError, match="holds 6 features per row, and small-cnn gives"):
+        train(
+            read_settings(None, {"data": "tiny", "features": "small-cnn"}),
+            tmp_path / "c",
+            table=table,
+        )
+
+
+def test_a_head_that_looks_at_places_gets_maps(photos, tmp_path):
+    flags = {
+        "data": str(photos / "photos.csv"),
+        "features": "small-cnn",
+        "method": "bce",
+        "head": "query2label",
+        "head_options": {"width": 16, "attention_heads": 2},
+        "recipe.epochs": 1,
+        "calibrate": "none",
+        "hardware.features_cache": str(tmp_path / "cache"),
+        "hardware.accelerator": "cpu",
+    }
+    train(read_settings(None, flags), tmp_path / "run")
+    (file,) = (tmp_path / "cache").glob("*.npy")
+    assert np.load(file, mmap_mode="r").ndim == 4
+    test = load(flags["data"]).splits()["test"]
+    found = Predictor.load(tmp_path / "run").predict(test.images).logits
+    stored = torch.as_tensor(RunFolder(tmp_path / "run").predictions("test").logits)
+    torch.testing.assert_close(found, stored, atol=1e-3, rtol=1e-3)
