@@ -288,7 +288,7 @@ def _written_lists(text: Any, header: str, at: At) -> Any:
 
 
 def written_list(text: str) -> list[str] | None:
-    """Return the names of a list written by Python or JSON, None if it is something else.
+    r"""Return the names of a list written by Python or JSON, None if it is something else.
 
     >>> written_list("['Comedy', \"Ocean's\"]")
     ['Comedy', "Ocean's"]

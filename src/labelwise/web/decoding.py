@@ -9,11 +9,13 @@ does not answer in time; the picture it worked on is then refused and the next o
 decoder. How bytes become a picture is decided in :mod:`labelwise.data`, here as everywhere.
 """
 
+import faulthandler
 import os
 import signal
 import socket
 import struct
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -124,6 +126,7 @@ class Decoders:
         return ours
 
     def _serve_forks(self, requests: socket.socket) -> None:
+        faulthandler.disable()  # its file is about to be closed, and the number to be used again
         _keep_only(requests.fileno())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -213,7 +216,10 @@ def _run_alone(work: Callable[[], None]) -> None:
     """Run what a forked process is for, and end it without anything of the server's exit."""
     try:
         work()
+    except EOFError:  # the server is gone, or has let this one go
+        os._exit(0)
     except BaseException:
+        os.write(2, traceback.format_exc().encode())
         os._exit(1)
     os._exit(0)
 
