@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["reproduce"]
 
+COMPUTED = "001-table1"
+
 
 def reproduce(
     table: Annotated[
@@ -39,6 +41,9 @@ def reproduce(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
     ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="What to retrieve in 001-fig4, as 'dog, -beach'.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the runs.")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU (4 with MPS), else 1.")
@@ -47,7 +52,7 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Only say what would run and how long.")
     ] = False,
 ) -> None:
-    """Run a table of the papers; print its figures beside ours, with every deviation.
+    """Run a table of the papers, or draw a figure; printed numbers beside ours, with deviations.
 
     A table on several data sets or backbones has cells, named after points (`--list TABLE` shows
     them); its name alone means the first.
@@ -69,8 +74,22 @@ def reproduce(
         return
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
+    folder = out or Path("runs") / table
+    if table == COMPUTED:
+        _compute(folder)
+        return
+    from labelwise.report.paper_figures import FIGURES, draw_figure
+
+    figure = FIGURES.get(table)
+    if query is not None and (figure is None or not figure.takes_query):
+        raise SettingsError("--query is for 001-fig4, the figure of retrieved photos")
+    if figure is not None and not figure.table:
+        _say_files(draw_figure(table, folder))
+        return
+    if figure is not None:
+        rows = rows or ",".join(figure.rows)
     request = Request(
-        table,
+        table if figure is None else figure.table,
         root,
         data,
         quick,
@@ -79,7 +98,6 @@ def reproduce(
         Frozen(features, weights) if features else None,
         parse_assignments(set_ or ()),
     )
-    folder = out or Path("runs") / table
     workers = jobs or default_workers()
     if dry_run:
         _announce(request, folder, workers)
@@ -90,6 +108,37 @@ def reproduce(
     show_table(*done.cells(), title=done.title, names=2)
     for note in request.deviations():
         say(f"- {note}")
+    say(f"written: {folder / 'table.md'}")
+    if figure is not None:
+        _say_files(_draw(table, request, folder, query))
+
+
+def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
+    """Draw a figure from the runs of its table, first seed."""
+    from labelwise.experiments.measures import Outcome
+    from labelwise.experiments.reproduce import jobs_of, photos_of
+    from labelwise.report.paper_figures import Shown, draw_figure
+
+    jobs = jobs_of(request, folder)
+    rows = request.rows or request.chosen_rows()
+    runs = {row: Outcome(jobs[row, request.seeds[0]].folder) for row in rows}
+    return draw_figure(name, folder, Shown(runs, photos_of(request), query))
+
+
+def _say_files(files: list[Path]) -> None:
+    say(f"drawn: {', '.join(map(str, files))}")
+
+
+def _compute(folder: Path) -> None:
+    """Show and write Table 1 of SPA, which no run is needed for."""
+    from labelwise.experiments.recovery import recovery_rows
+    from labelwise.files import replacing
+
+    header, rows = recovery_rows()
+    show_table(header, rows, title="SPA and LPR, Table 1: does the minimiser give eta back?")
+    lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
+    with replacing(folder / "table.md") as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     say(f"written: {folder / 'table.md'}")
 
 
@@ -146,4 +195,9 @@ def _show_list(root: Path) -> None:
         if 0 < len(ready) < len(cells):
             words = ", ".join(cell.cell for cell in ready)
         rows.append([table, cells[0].published.title, count, words])
+    rows.append([COMPUTED, "SPA and LPR, Table 1: which losses recover eta", "", "yes, computed"])
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
+    from labelwise.report.paper_figures import FIGURES
+
+    drawn = [[name, one.title, one.table or "formulas alone"] for name, one in FIGURES.items()]
+    show_table(["figure", "what", "drawn from"], drawn)

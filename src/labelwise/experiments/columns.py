@@ -33,6 +33,7 @@ __all__ = [
     "average_sets",
     "in_and_out",
     "in_and_out_expecting",
+    "link_of",
     "ranked",
     "ranked_and_calibrated",
     "retrieval_by_length",
@@ -53,14 +54,14 @@ def top_error(run: Outcome) -> dict[str, float]:
 
 def in_and_out(run: Outcome) -> dict[str, float]:
     """Table II of quasibinary, and the proper scores that a shrinking of all p would worsen."""
-    return _in_and_out(_link(run), run.test)
+    return _in_and_out(link_of(run), run.test)
 
 
 def in_and_out_expecting(share: float) -> Callable[[Outcome], dict[str, float]]:
     """Return the same for probabilities that expect this share of images to have no label."""
 
     def figures(run: Outcome) -> dict[str, float]:
-        link = expect_zero_share(_link(run), run.held_out.labels, share)
+        link = expect_zero_share(link_of(run), run.held_out.labels, share)
         return _in_and_out(link, run.test)
 
     return figures
@@ -86,7 +87,7 @@ def _in_and_out(link: Link, test: Predictions) -> dict[str, float]:
 
 def top_four(run: Outcome) -> dict[str, float]:
     """Table III of quasibinary: macro F1 and ECE of the four most confident labels, 10 bins."""
-    return _top_four(_link(run), run.test)
+    return _top_four(link_of(run), run.test)
 
 
 def top_four_after_temperature(run: Outcome) -> dict[str, float]:
@@ -103,7 +104,7 @@ def top_four_as_softmax(run: Outcome) -> dict[str, float]:
 @torch.no_grad()
 def top_four_normalised(run: Outcome) -> dict[str, float]:
     """The same of the probabilities divided by their sum over the labels of an image."""
-    probs = _link(run)(run.test.logits.double())
+    probs = link_of(run)(run.test.logits.double())
     return _top_four_of(probs / probs.sum(dim=1, keepdim=True), run.test)
 
 
@@ -130,7 +131,7 @@ def ranked(run: Outcome) -> dict[str, float]:
 
 def ranked_and_calibrated(run: Outcome) -> dict[str, float]:
     """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width."""
-    link, test = _link(run), run.test
+    link, test = link_of(run), run.test
     probs = link(test.logits.double())
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.
@@ -149,7 +150,7 @@ def ranked_and_calibrated(run: Outcome) -> dict[str, float]:
 def retrieval_by_length(run: Outcome) -> dict[str, float]:
     """Figure 3 of SPA: mAP over queries of n wanted and unwanted labels."""
     test = run.test
-    log_p, log_q = _link(run).log_probs(test.logits.double())
+    log_p, log_q = link_of(run).log_probs(test.logits.double())
     points = retrieval_map(log_p, log_q, test.labels, test.observed, longest=5)
     return {f"n={point.length}": 100 * point.value for point in points}
 
@@ -164,7 +165,7 @@ def average_sets(k: int) -> Callable[[Outcome], dict[str, float]]:
 
     def figures(run: Outcome) -> dict[str, float]:
         found: dict[str, float] = {}
-        for words, link in (("", Softmax()), (", own scores", _link(run))):
+        for words, link in (("", Softmax()), (", own scores", link_of(run))):
             if words and isinstance(link, Softmax):
                 continue
             accuracy = _accuracy_of_sets(run, link, k)
@@ -194,7 +195,7 @@ def _accuracy_of_sets(run: Outcome, link: Link, k: int) -> AverageKAccuracy:
     return average_k_accuracy(rule(link(run.test.logits.double())), run.test.labels)
 
 
-def _link(run: Outcome) -> Link:
+def link_of(run: Outcome) -> Link:
     """Return the run's own link; for a method that only ranks, a temperature as in the paper."""
     if run.test.link is not None:
         return run.test.link

@@ -12,7 +12,7 @@ from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
-from labelwise.data import LabelTable
+from labelwise.data import ImageSource, LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.comparison import INFINITE, show_figure
 from labelwise.experiments.deviations import Deviation, deviations_of
@@ -41,6 +41,7 @@ __all__ = [
     "has_data",
     "jobs_of",
     "open_data",
+    "photos_of",
     "reproduce",
     "where_to_put",
 ]
@@ -251,6 +252,12 @@ def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
         one_positive=experiment.one_positive,
         watch=watch,
     )
+
+
+def photos_of(request: Request) -> ImageSource:
+    """Return the pictures of a request's data, by their ids, whatever features were trained on."""
+    settings = request.settings(request.chosen_rows()[0], request.seeds[0])
+    return load(settings.data, **settings.data_options).images
 
 
 def reproduce(

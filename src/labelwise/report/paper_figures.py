@@ -1,0 +1,301 @@
+"""The papers' figures, drawn as SVG and PNG: curves of formulas, and runs of a table overlaid.
+
+A figure without a table is drawn from formulas alone. One with a table is drawn from the runs of
+its rows, first seed: `reproduce` carries them out, or takes those that are there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelwise.data import FeatureRows, ImageSource
+from labelwise.decide import average_k
+from labelwise.errors import DataError, SettingsError
+from labelwise.experiments.columns import link_of, retrieval_by_length
+from labelwise.experiments.measures import Outcome
+from labelwise.links import Sigmoid, Softmax
+from labelwise.metrics import reliability, shot_groups, top_k_sets
+from labelwise.objectives import (
+    CROSS_ENTROPY,
+    EASY_NEGATIVES,
+    Focusing,
+    PhiLink,
+    SPALink,
+    asymmetric_loss,
+    bce_loss,
+    spa_loss,
+)
+from labelwise.objectives.two_way import two_way_unit
+from labelwise.report.plots import Drawing, plain_axes, save_drawings
+from labelwise.retrieval import Query, bind
+from labelwise.types import LabelSpace
+
+__all__ = ["FIGURES", "PaperFigure", "Shown", "draw_figure"]
+
+Figure = Any
+COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
+INK, RIGHT, WRONG = "#59616a", "#2c7a3f", "#b0b5ba"
+EXAMPLES, RETRIEVED = 4, 6
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a figure is drawn from: runs by row, the photos by id (or none), and a query."""
+
+    runs: Mapping[str, Outcome]
+    images: ImageSource | None = None
+    query: str | None = None
+
+    def picture(self, name: str) -> Any:
+        """Return the photo of an id."""
+        if self.images is None or isinstance(self.images, FeatureRows):
+            raise DataError("this figure shows photos, and the data holds features only")
+        return self.images.read(list(self.images.ids).index(name), 256)
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure: its title, the table and rows it is drawn from (none: formulas), its drawing."""
+
+    title: str
+    draw: Callable[[Figure, Shown], None]
+    size: tuple[float, float]
+    table: str = ""
+    rows: tuple[str, ...] = ()
+    takes_query: bool = False
+
+
+def draw_figure(
+    name: str, folder: Path, shown: Shown | None = None, formats: Sequence[str] = ("svg", "png")
+) -> list[Path]:
+    """Draw a figure to files in ``folder`` and return them."""
+    figure = FIGURES[name]
+    what = shown or Shown({})
+    if what.query is not None and not figure.takes_query:
+        raise SettingsError(f"{name} has no query; --query is for figures of retrieved photos")
+    drawing = Drawing(figure.size, partial(_titled, figure, what))
+    return save_drawings({name: drawing}, folder, formats)
+
+
+def _titled(paper: PaperFigure, shown: Shown, figure: Figure) -> None:
+    figure.suptitle(paper.title, fontsize=10, color=INK)
+    paper.draw(figure, shown)
+
+
+def _losses_and_links(figure: Figure, shown: Shown) -> None:
+    """Present and absent halves of three losses, and the probability each logit stands for."""
+    v = torch.linspace(-5, 5, 401, dtype=torch.float64)
+    ones, zeros, focusing = torch.ones_like(v), torch.zeros_like(v), Focusing()
+    halves = {
+        "BCE": (bce_loss(v, ones), bce_loss(v, zeros)),
+        "ASL": (asymmetric_loss(v, ones, focusing), asymmetric_loss(v, zeros, focusing)),
+        "SPA": tuple(
+            spa_loss(v, labels, CROSS_ENTROPY, EASY_NEGATIVES) for labels in (ones, zeros)
+        ),
+    }
+    links = {"BCE": Sigmoid(), "ASL": PhiLink(), "SPA": SPALink()}
+    left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
+    for (name, (present, absent)), colour in zip(halves.items(), COLOURS, strict=False):
+        left.plot(v, present, color=colour, label=f"{name}, present")
+        left.plot(v, absent, color=colour, linestyle="--", label=f"{name}, absent")
+        right.plot(v, links[name](v).detach(), color=colour, label=name)
+    right.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
+    left.set(xlabel="logit v", ylabel="loss", ylim=(0, 5))
+    right.set(xlabel="logit v", ylabel="probability (inverse link)", ylim=(0, 1))
+    left.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8)
+
+
+def _margins_and_temperatures(figure: Figure, shown: Shown) -> None:
+    """The two-way loss of three present labels against one absent, one present label moving."""
+    gap = torch.linspace(-6, 6, 401, dtype=torch.float64)
+    logits = torch.stack([gap, *(torch.full_like(gap, 2.0),) * 2, torch.zeros_like(gap)], dim=1)
+    present = torch.tensor([True, True, True, False]).expand_as(logits)
+    panels = (
+        ("temperature T of present labels", "temperature_pos", (1.0, 2.0, 4.0, 8.0)),
+        ("margin ε, T = 1", "margin", (0.0, 1.0, 2.0, 4.0)),
+    )
+    for place, (title, option, values) in enumerate(panels, 1):
+        axes = plain_axes(figure, 1, 2, place)
+        for value, colour in zip(values, COLOURS, strict=False):
+            options = {"temperature_pos": 1.0, option: value}
+            loss = two_way_unit(logits, present, ~present, dim=1, **options)
+            axes.plot(gap, loss, color=colour, label=f"{value:g}")
+        axes.set(xlabel="logit of one present label", ylabel="loss", ylim=(0, 14))
+        axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8)
+
+
+def _reliability(figure: Figure, shown: Shown) -> None:
+    """Observed share against confidence of the four surest labels, every row in one plot."""
+    axes = plain_axes(figure)
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
+    for (row, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
+        test = run.test
+        with torch.no_grad():
+            probs = link_of(run)(test.logits.double())
+        bins = reliability(probs, test.labels, test.observed, where=top_k_sets(probs, 4), bins=BINS)
+        filled = bins.counts > 0
+        name = f"{row} (ECE {100 * float(bins.ece()):.1f} %)"
+        axes.plot(
+            bins.confidence[filled], bins.accuracy[filled], "o-", color=colour, label=name, ms=4
+        )
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share present")
+    axes.set_aspect("equal")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def _retrieval(figure: Figure, shown: Shown) -> None:
+    """Retrieval mAP against the number of wanted and unwanted labels, one line per method."""
+    axes = plain_axes(figure)
+    for (row, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
+        points = retrieval_by_length(run)
+        lengths = [int(name.removeprefix("n=")) for name in points]
+        axes.plot(lengths, list(points.values()), "o-", color=colour, label=row)
+    axes.set(xlabel="conditions in the query, n", ylabel="mAP, %")
+    axes.set_xticks(range(1, 6))
+    axes.legend(frameon=False)
+
+
+def _set_sizes(figure: Figure, shown: Shown) -> None:
+    """How many labels the sets of average size 5 hold: by method, and of average-K by shot."""
+    sizes = {}
+    for row, run in shown.runs.items():
+        with torch.no_grad():
+            scores = [Softmax()(part.logits.double()) for part in (run.held_out, run.test)]
+        sizes[row] = np.asarray(average_k(scores[0], 5)(scores[1])).sum(1)
+    longest = max(2, int(max(np.quantile(size, 0.99) for size in sizes.values())))
+    left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
+    for (row, size), colour in zip(sizes.items(), COLOURS, strict=False):
+        _steps(left, size, longest, colour, f"{row} (mean {size.mean():.2f})")
+    row = "average-k" if "average-k" in sizes else next(iter(sizes))
+    run = shown.runs[row]
+    groups = shot_groups(run.train.labels.sum(dim=0))[run.test.labels.argmax(dim=1).numpy()]
+    for shot, colour in zip(("few", "medium", "many"), COLOURS[2:], strict=False):
+        members = sizes[row][groups == shot]
+        if len(members):
+            _steps(right, members, longest, colour, f"{shot} ({len(members):,} images)")
+    left.set(xlabel="labels in a set", ylabel="share of test images", title="by method")
+    right.set(xlabel="labels in a set", title=f"{row}, by shots of the class")
+    for axes in (left, right):
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _steps(axes: Any, sizes: Any, longest: int, colour: str, name: str) -> None:
+    shares = np.bincount(np.minimum(sizes, longest), minlength=longest + 1) / len(sizes)
+    axes.stairs(shares, np.arange(longest + 2) - 0.5, color=colour, label=name, linewidth=1.5)
+
+
+def _top_four(figure: Figure, shown: Shown) -> None:
+    """Photos with the four surest labels of each method; those that are present in bold."""
+    first = next(iter(shown.runs.values())).test
+    many = (first.labels.sum(dim=1) >= 2).nonzero().flatten().tolist() or list(
+        range(len(first.ids))
+    )
+    photos = [many[at] for at in np.linspace(0, len(many) - 1, EXAMPLES).round().astype(int)]
+    for column, row in enumerate(photos):
+        axes = figure.add_subplot(2, EXAMPLES, column + 1)
+        axes.imshow(shown.picture(first.ids[row]))
+        axes.set_axis_off()
+        below = figure.add_subplot(2, EXAMPLES, EXAMPLES + column + 1)
+        below.set_axis_off()
+        line = 1.0
+        for (name, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
+            below.text(0, line, name, fontsize=8, color=colour, va="top")
+            with torch.no_grad():
+                probs = link_of(run)(run.test.logits[row : row + 1].double())[0]
+            for k in probs.argsort(descending=True)[:4].tolist():
+                line -= 0.062
+                there = bool(run.test.labels[row, k])
+                words = f"{run.test.names[k]}: {probs[k]:.1%}"
+                weight = "bold" if there else "normal"
+                below.text(0.05, line, words, fontsize=7.5, va="top", fontweight=weight)
+            line -= 0.085
+
+
+def _retrieved(figure: Figure, shown: Shown) -> None:
+    """The photos each method ranks first for one query; a green frame: it answers the query."""
+    runs = shown.runs
+    first = next(iter(runs.values())).test
+    space = LabelSpace(tuple(first.names))
+    text = shown.query or _common_query(first.labels.numpy(), space)
+    bound = bind(Query.parse(text, space), space)
+    columns = list(bound.columns)
+    figure.suptitle(f"{FIGURES['001-fig4'].title}: “{text}”", fontsize=10, color=INK)
+    for at, (row, run) in enumerate(runs.items()):
+        test = run.test
+        with torch.no_grad():
+            log_p, log_q = link_of(run).log_probs(test.logits.double())
+        scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
+        seen = None if test.observed is None else test.observed[:, columns]
+        right, _ = bound.right(test.labels[:, columns], seen)
+        for place, photo in enumerate(np.argsort(-scores, kind="stable")[:RETRIEVED].tolist()):
+            axes = figure.add_subplot(len(runs), RETRIEVED, at * RETRIEVED + place + 1)
+            axes.imshow(shown.picture(test.ids[photo]))
+            axes.set(xticks=[], yticks=[])
+            for spine in axes.spines.values():
+                spine.set(color=RIGHT if right[photo] else WRONG, linewidth=3)
+            if place == 0:
+                axes.set_ylabel(row)
+
+
+def _common_query(labels: Any, space: LabelSpace) -> str:
+    """Return "a, -b" of the most frequent label that is as often without the next as may be."""
+    order = np.argsort(-labels.sum(axis=0), kind="stable")
+    return f"{space.names[order[0]]}, -{space.names[order[1]]}"
+
+
+_THREE = ("bce", "asl", "spa")
+FIGURES: dict[str, PaperFigure] = {
+    "000-fig3": PaperFigure(
+        "Reliability of the four surest labels (quasibinary, Fig. 3)",
+        _reliability,
+        (4.8, 4.8),
+        "000-table3",
+        ("binary", "softmax", "quasibinary"),
+    ),
+    "000-fig4": PaperFigure(
+        "The four surest labels of each method; present ones in bold (quasibinary, Fig. 4)",
+        _top_four,
+        (10, 6),
+        "000-table3",
+        ("binary", "softmax", "quasibinary"),
+    ),
+    "001-fig1": PaperFigure(
+        "Reliability of multi-label losses (SPA, Fig. 1)",
+        _reliability,
+        (4.8, 4.8),
+        "001-table3",
+        ("focal", "asl", "spa"),
+    ),
+    "001-fig2": PaperFigure(
+        "Losses and inverse links (SPA, Fig. 2)", _losses_and_links, (8.4, 3.8)
+    ),
+    "001-fig3-curves": PaperFigure(
+        "Retrieval mAP against query length (SPA, Fig. 3)",
+        _retrieval,
+        (4.8, 3.8),
+        "001-fig3",
+        _THREE,
+    ),
+    "001-fig4": PaperFigure(
+        "Retrieved photos (SPA, Figs. 1 and 4)", _retrieved, (9, 5), "001-fig3", _THREE, True
+    ),
+    "002-margins": PaperFigure(
+        "Two-way loss: temperatures and margins (supplement, A.1)",
+        _margins_and_temperatures,
+        (8.4, 3.8),
+    ),
+    "003-fig4": PaperFigure(
+        "Sizes of sets that hold 5 labels on average (average-K, Fig. 4)",
+        _set_sizes,
+        (8.4, 3.8),
+        "003-table2",
+        ("softmax", "average-k"),
+    ),
+}
