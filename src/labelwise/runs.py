@@ -4,6 +4,7 @@
     metrics.jsonl                  the journal: one JSON object per line, as training goes on
     checkpoint/                    what a killed run goes on from
     predictions/SPLIT.parquet      the logits of every split, with its labels
+    tensorboard/, wandb/           the journal for these tools, if they were asked for
     evaluation.json, report.html   the figures, and the page that shows them
     model.json, model.safetensors  the model to deploy
 
@@ -31,7 +32,7 @@ from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE, ModelSpec, Predictor
 
 __all__ = ["Journal", "RunFolder"]
 
-FOLDERS = ("checkpoint", "predictions")
+FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html")
 
 
@@ -58,6 +59,16 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """The folder of the checkpoints."""
         return self.path / "checkpoint"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def wandb(self) -> Path:
+        """The folder of Weights & Biases."""
+        return self.path / "wandb"
 
     @property
     def evaluation_path(self) -> Path:

@@ -54,6 +54,9 @@ def train(
     accelerator: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     devices: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
     workers: Annotated[int | None, typer.Option(help="Threads that decode images.")] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also log to tensorboard or wandb; may be repeated.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same numbers.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as recipe.ema=0.999.")
@@ -68,6 +71,7 @@ def train(
     from labelwise.api import default_folder
     from labelwise.training.settings import SHORT_NAMES, parse_assignments, read_settings
 
+    given["log"] = log or None
     flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
     train_and_report(resolved, out or default_folder(resolved), fresh=fresh)

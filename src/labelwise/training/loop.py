@@ -28,6 +28,7 @@ from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Batch
+from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
 from labelwise.training.validation import higher_is_better, validation_figures
@@ -111,7 +112,8 @@ class _Loop:
 
     def run(self) -> Model:
         """Train to the end; return the model to deploy."""
-        with stop_requests() as self.stop:
+        run, settings, first = self.training.run, self.training.settings, self.training.is_first
+        with stop_requests() as self.stop, opened_loggers(run, settings, first) as self.log:
             try:
                 while not self.state.position.done:
                     self._epoch()
@@ -299,6 +301,7 @@ class _Loop:
     def _write(self, record: Mapping[str, Any]) -> None:
         if self.fabric.is_global_zero:
             self.journal.write(record)
+            self.log(record)
 
 
 class LossBuffer:

@@ -61,6 +61,7 @@ from labelwise.training.execution import autocast_type
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
+from labelwise.training.loggers import check_loggers
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
 from labelwise.types import DatasetFacts
@@ -345,6 +346,7 @@ def check_names(settings: Settings) -> None:
     if settings.promise is not None:
         find_promise(settings.promise)
     make_augment(settings.augment)
+    check_loggers(settings.hardware.loggers)
     higher_is_better(settings.recipe.metric)
 
 

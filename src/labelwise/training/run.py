@@ -15,6 +15,7 @@ from labelwise.training.execution import (
 )
 from labelwise.training.finish import finish, finish_again
 from labelwise.training.folder import opened
+from labelwise.training.loggers import log_history
 from labelwise.training.loop import fit
 from labelwise.training.prepare import Training, check_names, prepare
 from labelwise.training.settings import Settings
@@ -64,10 +65,15 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
         if training.run.is_finished:
             finished, evaluation = True, None
             if first:
+                log_history(training.run, training.settings)
                 evaluation = finish_again(training) if changed else training.run.evaluation
         else:
             with fastest_convolutions():
-                model = solve_head(training) or fit(training)
+                model = solve_head(training)
+                if model is None:
+                    model = fit(training)
+                elif first:
+                    log_history(training.run, training.settings)
                 evaluation = finish(training, model)
             finished = False
     if evaluation is None:

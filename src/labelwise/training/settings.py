@@ -74,6 +74,7 @@ SHORT_NAMES = {  # of the settings that are given most often
     "accelerator": "hardware.accelerator",
     "devices": "hardware.devices",
     "workers": "hardware.workers",
+    "log": "hardware.loggers",
 }
 
 
@@ -197,12 +198,19 @@ class Recipe:
             raise SettingsError(f"patience must be at least 1, got {self.patience}")
 
 
+def _as_list(value: Any) -> Any:
+    """Return one name as a list of it, and each name once."""
+    values = [value] if isinstance(value, str) else value
+    return list(dict.fromkeys(values)) if isinstance(values, list | tuple) else values
+
+
 class Hardware(BaseModel):
     """Where and how a run is carried out.
 
     ``devices`` counts processes, ``workers`` decoding threads (0: one a core). ``compile`` is left
     to the run unless it is given: on one GPU, if the run is long enough for it to pay.
-    ``features_cache`` is the folder in which features are kept for the next run.
+    ``features_cache`` is the folder in which features are kept for the next run. ``loggers`` are
+    told the records of the journal (:mod:`labelwise.training.loggers`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -212,6 +220,7 @@ class Hardware(BaseModel):
     workers: int = Field(default=0, ge=0)
     compile: bool | None = None
     features_cache: str = "runs/features"
+    loggers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], BeforeValidator(_as_list)] = ()
 
 
 class Settings(BaseModel):

@@ -1,0 +1,162 @@
+"""Loggers: other places that the records of a run's journal go to.
+
+    tensorboard    RUN/tensorboard, for ``tensorboard --logdir RUN``
+    wandb          Weights & Biases; WANDB_PROJECT, WANDB_MODE=offline and the like are its own
+
+The journal is the truth and a logger its copy. A run that goes on cuts its journal back to the
+checkpoint, so TensorBoard's files are then written anew from the journal. Weights & Biases takes
+nothing back: its step is the number of the record, and records it has are not sent again; they
+would be the same but for the speed. A logger that joins late is told the whole history.
+"""
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from math import isfinite
+from typing import Any
+
+from labelwise.errors import SettingsError, TrainingError
+from labelwise.files import replacing, write_error
+from labelwise.plain import one_line
+from labelwise.runs import RunFolder
+from labelwise.training.settings import Settings
+
+__all__ = ["LOGGERS", "Logger", "check_loggers", "log_history", "opened_loggers"]
+
+Record = Mapping[str, Any]
+
+
+class Logger(ABC):
+    """A place that is told every record of the journal, in order."""
+
+    @abstractmethod
+    def write(self, record: Record) -> None:
+        """Pass on one record."""
+
+    @abstractmethod
+    def close(self, *, whole: bool) -> None:
+        """End; ``whole`` says whether the training went to its end."""
+
+
+class TensorBoard(Logger):
+    """Event files that TensorBoard shows: one scalar per name, at the step of its record."""
+
+    def __init__(self, run: RunFolder, settings: Settings, history: Sequence[Record]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        try:
+            for file in run.tensorboard.glob("events.out.tfevents.*"):
+                file.unlink()
+            # A TensorBoard that is open has read the old files: purge_step lets it forget them.
+            self._writer = SummaryWriter(str(run.tensorboard), purge_step=0, flush_secs=10)
+        except OSError as error:
+            raise write_error(run.tensorboard, error) from error
+        for record in history:
+            self.write(record)
+
+    def write(self, record: Record) -> None:
+        for name, value in scalars(record).items():
+            self._writer.add_scalar(name, value, record["step"])
+
+    def close(self, *, whole: bool) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases(Logger):
+    """A run of Weights & Biases, whose step is the number of the record in the journal."""
+
+    def __init__(self, run: RunFolder, settings: Settings, history: Sequence[Record]) -> None:
+        import wandb
+
+        offline = os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+        run.wandb.mkdir(exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "labelwise"),
+                id=_lasting_id(run),
+                name=run.name,
+                dir=run.path,
+                config=settings.model_dump(mode="json"),
+                resume=None if offline else "allow",
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except Exception as error:  # of its own kinds, and of the network's
+            raise TrainingError(
+                f"Weights & Biases could not be started ({one_line(str(error))}); "
+                "log in with `wandb login`, set WANDB_MODE=offline, or leave `--log wandb` out"
+            ) from None
+        self._number, self._known = 0, int(self._run.step)
+        for record in history:
+            self.write(record)
+
+    def write(self, record: Record) -> None:
+        if self._number >= self._known:
+            self._run.log({**scalars(record), "step": record["step"]}, step=self._number)
+        self._number += 1
+
+    def close(self, *, whole: bool) -> None:
+        self._run.finish(exit_code=0 if whole else 1)
+
+
+LOGGERS: dict[str, Callable[[RunFolder, Settings, Sequence[Record]], Logger]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+}
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """Return the numbers of a record by name, without its step and what is undefined."""
+    numbers = {name: float(value) for name, value in record.items() if value is not None}
+    return {name: value for name, value in numbers.items() if name != "step" and isfinite(value)}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise if the package of a logger is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise SettingsError(f"--log {name} needs {name}: pip install 'labelwise[log]'")
+
+
+@contextmanager
+def opened_loggers(
+    run: RunFolder, settings: Settings, is_first: bool
+) -> Iterator[Callable[[Record], None]]:
+    """Yield what tells the loggers of the settings a record; they know those in the journal.
+
+    Of several processes only the first one has loggers.
+    """
+    loggers: list[Logger] = []
+    whole = False
+
+    def write(record: Record) -> None:
+        for logger in loggers:
+            logger.write(record)
+
+    try:
+        if settings.hardware.loggers and is_first:
+            history = run.journal.read()
+            for name in settings.hardware.loggers:
+                loggers.append(LOGGERS[name](run, settings, history))
+        yield write
+        whole = True
+    finally:
+        for logger in loggers:
+            logger.close(whole=whole)
+
+
+def log_history(run: RunFolder, settings: Settings) -> None:
+    """Tell the loggers of the settings the journal of a training that is over."""
+    with opened_loggers(run, settings, is_first=True):
+        pass
+
+
+def _lasting_id(run: RunFolder) -> str:
+    """Return the name by which Weights & Biases knows the run, also when it is gone on with."""
+    file = run.wandb / "id.txt"
+    if not file.exists():
+        with replacing(file) as temporary:
+            temporary.write_text(secrets.token_hex(4))
+    return file.read_text().strip()
