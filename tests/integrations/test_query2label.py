@@ -177,3 +177,11 @@ def test_an_overlay_is_light_where_the_query_looks():
     seen = np.asarray(overlay(Image.new("RGB", (40, 40), (200, 200, 200)), attention), float)
     assert seen[2, 2].sum() > 3 * seen[37, 37].sum()
     assert seen[37, 37] == pytest.approx(50, abs=2)  # a quarter of the light
+
+
+def test_a_feature_map_of_one_place_is_refused(tmp_path):
+    path = tmp_path / "q2l.safetensors"
+    save_file(checkpoint(), path)
+    predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=32)
+    with pytest.raises(SettingsError, match="makes one place of a picture of 32 pixels"):
+        list(look(predictor, PictureImages([np.zeros((40, 40, 3), np.uint8)])))

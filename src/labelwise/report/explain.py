@@ -72,6 +72,12 @@ def look(
         if not part.values:
             continue
         logits, maps, pixels = part.values
+        if maps.shape[2] * maps.shape[3] == 1:
+            raise SettingsError(
+                f"the backbone {predictor.model.backbone.name!r} makes one place of a picture of "
+                f"{predictor.transform.size} pixels, so there is nothing to look at; train with a "
+                "larger --image-size"
+            )
         answers = scored(predictor, logits, part.rows, [images.ids[r] for r in part.rows.tolist()])
         for at, row in enumerate(answers.rows.tolist()):
             place = part.rows.tolist().index(row)
