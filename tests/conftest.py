@@ -10,3 +10,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def pytest_collection_modifyitems(items):
+    """Run the tests of the server first: it forks its decoders, as a process that has just begun.
+
+    After the other tests this process has threads of compilers, pools and process groups, which
+    a server never has, and a process forked from it may die of them.
+    """
+    items.sort(key=lambda item: "web" not in item.path.parts)
