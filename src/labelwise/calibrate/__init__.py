@@ -9,6 +9,7 @@ from labelwise.calibrate.auto import (
     fit_calibrator,
 )
 from labelwise.calibrate.beta import Beta, beta
+from labelwise.calibrate.few import Averaged, FewLabels, few, few_labels
 from labelwise.calibrate.histogram import Histogram, histogram
 from labelwise.calibrate.isotonic import Isotonic, isotonic
 from labelwise.calibrate.platt import Platt, platt
@@ -17,9 +18,11 @@ from labelwise.calibrate.zero_share import ZeroShare, expect_zero_share
 
 __all__ = [
     "CALIBRATORS",
+    "Averaged",
     "Beta",
     "Candidate",
     "Choice",
+    "FewLabels",
     "Histogram",
     "Isotonic",
     "Platt",
@@ -28,6 +31,8 @@ __all__ = [
     "auto",
     "beta",
     "expect_zero_share",
+    "few",
+    "few_labels",
     "find_calibrator",
     "fit_calibrator",
     "histogram",

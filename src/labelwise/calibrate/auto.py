@@ -1,7 +1,7 @@
 """Calibrators by name, and the choice among them by cross-validated log loss.
 
-Names: ``temperature``, ``platt``, ``platt-shared``, ...; ``auto`` chooses, ``none`` leaves the
-link as it is. Settings and the command line are read here alone.
+Names: ``temperature``, ``platt``, ``platt-shared``, ``few``, ...; ``auto`` chooses, ``none`` leaves
+the link as it is. Settings and the command line are read here alone.
 
 Images are dealt into folds; images of one group, such as frames of one film, stay together. Every
 candidate is fitted without each fold and judged on it. The one with the least log loss is fitted
@@ -20,6 +20,7 @@ from torch import Tensor
 from labelwise.arrays import Array, mask_tensor, to_tensor
 from labelwise.calibrate.beta import beta
 from labelwise.calibrate.entries import folds_of, read_entries
+from labelwise.calibrate.few import few
 from labelwise.calibrate.histogram import histogram
 from labelwise.calibrate.isotonic import isotonic
 from labelwise.calibrate.platt import platt
@@ -35,6 +36,7 @@ Part = tuple[Tensor, Tensor, Tensor | None]
 
 AS_IT_IS = "as it is"
 AUTO, NONE = "auto", "none"
+FEW = "few"  # for tens of photos; not among the candidates of auto, which takes hundreds
 FOLDS = 5
 
 CALIBRATORS: Mapping[str, Calibrator] = {
@@ -91,10 +93,10 @@ def find_calibrator(name: str) -> Calibrator | None:
     """
     if name in (AUTO, NONE):
         return None
-    if name not in CALIBRATORS:
-        names = [AUTO, NONE, *CALIBRATORS]
-        raise SettingsError(f"unknown calibrator {name!r}{nearest(name, names)}")
-    return CALIBRATORS[name]
+    named = {**CALIBRATORS, FEW: few}
+    if name not in named:
+        raise SettingsError(f"unknown calibrator {name!r}{nearest(name, [AUTO, NONE, *named])}")
+    return named[name]
 
 
 def fit_calibrator(

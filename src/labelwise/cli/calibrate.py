@@ -9,12 +9,18 @@ from labelwise.cli.evaluate import Scores
 
 if TYPE_CHECKING:
     from labelwise.calibrate import Candidate
+    from labelwise.scores import ScoreTable
 
 __all__ = ["calibrate"]
 
+SHARES_SHOWN = 20
+
 
 def calibrate(
-    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl; or embeddings, .npz."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     scores: Annotated[Scores | None, typer.Option(help="What the file's scores are.")] = None,
     link: Annotated[
@@ -23,7 +29,14 @@ def calibrate(
     labels: Annotated[
         str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
     ] = None,
-    method: Annotated[str, typer.Option(help="auto, temperature, platt, beta, ...")] = "auto",
+    texts: Annotated[
+        Path | None,
+        typer.Option(help="Embeddings of the labels' texts, .npz: scores are cosines with them."),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(help="auto, temperature, platt, beta, ...; few for tens of labelled photos."),
+    ] = "auto",
     test: Annotated[Path | None, typer.Option(help="Other scores, to report on.")] = None,
     fit_on: Annotated[str | None, typer.Option(help="Split to fit on.")] = None,
     report_on: Annotated[str | None, typer.Option(help="Split to report on.")] = None,
@@ -33,13 +46,22 @@ def calibrate(
 ) -> None:
     """Fit a calibrator, and judge it on rows it did not see.
 
+    Where --labels knows only some of the rows, auto is `few`: labels share what they can, the
+    other rows are the pool, and every row gets probabilities with intervals.
+
     Writes link.json, predictions.parquet, probabilities.parquet, the report and its charts.
     """
     from labelwise.cli.evaluate import show, write_folder
     from labelwise.cli.text import say, show_table
+    from labelwise.errors import SettingsError
     from labelwise.scores import FitPlan, comparison, judge, read_scores, save_calibration
 
-    table = read_scores(source, scores, link=link, labels=labels)
+    table = read_scores(source, scores, link=link, labels=labels, texts=texts)
+    if method == "few" or (method == "auto" and table.unlabelled is not None):
+        if test is not None or fit_on is not None or report_on is not None:
+            raise SettingsError("--test, --fit-on and --report-on need another --method than few")
+        calibrate_few(table, out, folds=folds, seed=seed, title=source.name, json=json)
+        return
     other = None if test is None else read_scores(test, scores, link=link)
     plan = FitPlan(calibrator=method, folds=folds, seed=seed)
     judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on)
@@ -56,6 +78,52 @@ def calibrate(
             show_table(columns, [_candidate(row) for row in judged.made.compared])
             say()
         say(f"link fitted on {judged.fitted_on}: {judged.made.link_words or 'kept as it is'}")
+    show(judged.evaluation, json=json, out=out)
+
+
+def calibrate_few(
+    table: "ScoreTable", out: Path, *, folds: int, seed: int, title: str, json: bool
+) -> None:
+    """Calibrate all rows by the few that have labels, and judge that over folds of these."""
+    from dataclasses import replace
+
+    import torch
+
+    from labelwise.calibrate import few_labels
+    from labelwise.cli.evaluate import show, write_folder
+    from labelwise.cli.text import say, show_table
+    from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
+
+    own = table.predictions
+    pool = own.logits
+    if table.unlabelled is not None:
+        pool = torch.cat([own.logits, table.unlabelled])
+    fitted = few_labels(own.logits, own.labels, own.link, own.observed, pool=pool)
+    plan = FitPlan(calibrator="few", folds=min(folds, len(own)), seed=seed)
+    judged = judge(replace(table, split=None), plan)
+    judged = replace(judged, made=replace(judged.made, link=fitted.link))
+    save_calibration(out, judged, own)
+    ids = (*own.ids, *table.unlabelled_ids)
+    save_intervals(out / "intervals.parquet", ids, own.names, pool, fitted)
+    write_folder(judged.evaluation, out, title=f"{title}, calibrated")
+    if not json:
+        rows = [
+            (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
+            for name, (share, low, high) in zip(own.names, fitted.shares.tolist(), strict=True)
+        ]
+        show_table(("label", "share of all rows", "90 % interval"), rows[:SHARES_SHOWN])
+        say()
+        more = fitted.photos_to_halve
+        say(
+            f"{len(own):,} labelled rows of {len(ids):,}: a probability is expected to be off by "
+            f"{fitted.error:.4f}; "
+            + (
+                f"about {more:,} labelled rows in all would halve that"
+                if more is not None
+                else "more labels would not halve that"
+            )
+        )
+        say(f"wrote probabilities of all rows with 90 % intervals: {out / 'intervals.parquet'}")
     show(judged.evaluation, json=json, out=out)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibrate import Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare
+from labelwise.calibrate import Averaged, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare
 from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
@@ -22,7 +22,7 @@ LINKS: dict[str, type[Link]] = {
     link.kind: link
     for link in (
         *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
-        *(Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
+        *(Averaged, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
     )
 }
 

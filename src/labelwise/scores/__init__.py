@@ -8,6 +8,7 @@ from labelwise.scores.fitted import (
     read_fitted,
     save_applied,
     save_calibration,
+    save_intervals,
     save_json,
     save_probabilities,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "read_unlabelled",
     "save_applied",
     "save_calibration",
+    "save_intervals",
     "save_json",
     "save_probabilities",
     "score_data",

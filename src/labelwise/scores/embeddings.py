@@ -19,10 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.scores.tables import npz_arrays, npz_texts
+from labelwise.scores.tables import RawScores, npz_arrays, npz_texts
 from labelwise.types import nearest
 
-__all__ = ["Embeddings", "cosine_scores", "holds_vectors", "read_embeddings", "read_texts"]
+__all__ = [
+    "Embeddings",
+    "cosine_scores",
+    "holds_vectors",
+    "read_cosines",
+    "read_embeddings",
+    "read_texts",
+]
 
 PHOTO_ARRAYS = ("features", "embeddings", "ids", "id", "labels", "observed", "names", "split")
 TEXT_ARRAYS = ("embeddings", "names", "prompts")
@@ -94,6 +101,20 @@ def cosine_scores(photos: Embeddings, texts: NDArray[np.float32]) -> NDArray[np.
         )
     cosines: NDArray[np.float32] = _unit(photos.source, photos.vectors) @ texts.T
     return cosines
+
+
+def read_cosines(path: Path, texts: Path) -> RawScores:
+    """Return the cosines of a file of photos and a file of texts, with the labels of the first."""
+    photos, (names, vectors) = read_embeddings(path), read_texts(texts)
+    labels = photos.labels
+    if labels is not None and photos.names is not None:
+        missing = sorted(set(names) ^ set(photos.names))
+        if missing:
+            raise DataError(f"{path} and {texts} must have the same labels, not so {missing[0]!r}")
+        labels = labels[:, [photos.names.index(name) for name in names]]
+    split = None if photos.split is None else tuple(photos.split.tolist())
+    scores = cosine_scores(photos, vectors).astype(np.float64)
+    return RawScores(str(path), names, photos.ids, scores, labels, split).check_names()
 
 
 def _unit(source: Path | str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:

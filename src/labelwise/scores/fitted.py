@@ -20,6 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from labelwise.calibrate import FewLabels
 from labelwise.decide import Rule, Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation
@@ -43,6 +44,7 @@ __all__ = [
     "read_fitted",
     "save_applied",
     "save_calibration",
+    "save_intervals",
     "save_json",
     "save_probabilities",
 ]
@@ -71,6 +73,21 @@ def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None
     for number, name in enumerate(predictions.names):
         hidden = None if known is None else ~known[:, number]
         columns[f"label:{name}"] = pa.array(labels[:, number], pa.int8(), mask=hidden)
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+
+
+@torch.no_grad()
+def save_intervals(
+    path: Path, ids: Sequence[str], names: Sequence[str], logits: Tensor, fitted: FewLabels
+) -> None:
+    """Write ``id``, ``score:NAME`` (probabilities), ``low:NAME`` and ``high:NAME`` as Parquet."""
+    probs = fitted.link(logits.double()).numpy()
+    low, high = fitted.interval(logits)
+    columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string())}
+    for mark, values in (("score", probs), ("low", low), ("high", high)):
+        for number, name in enumerate(names):
+            columns[f"{mark}:{name}"] = pa.array(values[:, number])
     with replacing(path) as temporary:
         pq.write_table(pa.table(columns), temporary)
 

@@ -20,6 +20,7 @@ from labelwise.data import FileImages, LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.predictions import Predictions
+from labelwise.scores.embeddings import read_cosines
 from labelwise.scores.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.types import nearest
 
@@ -55,8 +56,8 @@ class UnlabelledScores:
 class ScoreTable:
     """Scores with labels, as predictions, and the split of every row if the file has one.
 
-    ``unlabelled`` holds the logits (M, K) of rows that no label is known of; ``notes`` say what
-    was left out.
+    ``unlabelled`` holds the logits (M, K) of rows that no label is known of, ``unlabelled_ids``
+    their ids; ``notes`` say what was left out.
     """
 
     source: str
@@ -65,6 +66,7 @@ class ScoreTable:
     unlabelled: Tensor | None = None
     notes: tuple[str, ...] = ()
     kind: Kind = "logits"
+    unlabelled_ids: tuple[str, ...] = ()
 
     def part(self, name: str) -> Predictions:
         """Return the rows of one split."""
@@ -91,12 +93,20 @@ def take(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
 
 
 def read_scores(
-    path: Path, kind: Kind | None, *, link: str | None = None, labels: str | Path | None = None
+    path: Path,
+    kind: Kind | None,
+    *,
+    link: str | None = None,
+    labels: str | Path | None = None,
+    texts: Path | None = None,
 ) -> ScoreTable:
     """Return the scores of a file, with its own labels or those of a second source.
 
-    ``kind`` must be given except for files written by labelwise, which say it themselves.
+    ``kind`` must be given except for files written by labelwise, which say it themselves. With
+    ``texts`` the file holds embeddings of photos, and the scores are cosines without a link.
     """
+    if texts is not None and (kind is not None or link is not None):
+        raise SettingsError("--texts makes the scores, cosines without a link; leave out --scores")
     if _is_predictions(path):
         if kind == "probs" or link is not None or labels is not None:
             raise SettingsError(
@@ -105,8 +115,12 @@ def read_scores(
             )
         predictions = Predictions.load(path)
         return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
-    raw = read_raw(path)
-    scores = _unlabelled(raw, kind, link)
+    if texts is None:
+        raw = read_raw(path)
+        scores = _unlabelled(raw, kind, link)
+    else:
+        raw = read_cosines(path, texts)
+        scores = _unlabelled(raw, "logits", "none")
     if labels is None:
         if raw.labels is None:
             raise DataError(
@@ -140,7 +154,8 @@ def read_scores(
     )
     split = None if raw.split is None else np.array(raw.split)[matched]
     rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
-    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind)
+    others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
+    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others)
 
 
 def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
