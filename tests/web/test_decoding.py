@@ -92,3 +92,14 @@ def test_processes_end_with_the_server():
             return
         time.sleep(0.02)
     pytest.fail("a decoder lives on")
+
+
+def test_decoders_start_where_arrow_has_read_a_file(tmp_path):
+    """Arrow keeps a pipe that it closes again after a fork; a closed one would end the process."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    assert pa.csv.read_csv(tmp_path / "a.csv").num_rows == 1
+    made = Decoders(TRANSFORM, 2, seconds=1.0, memory=256 << 20)
+    made.close()

@@ -138,8 +138,7 @@ METHODS: dict[str, Method] = {
         _ASL,
         make=_asymmetric_phi,
         probabilities="proper",
-        sentence="Asymmetric loss, read through its recovery map; below the margin p is 0, and "
-        "with gamma_pos = 0 and a margin it stays below 1 (0.964 at the published 4 and 0.05).",
+        sentence="Asymmetric loss through its recovery map: p from 0 to 0.964 as published.",
         source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
     ),
     "asl+lpr": _with_pairs(_ASL, "Asymmetric loss with the label-pair regulariser.", _LPR),
