@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labelwise.links import Link
+from labelwise.links import Link, Sigmoid
 from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.types import DatasetFacts, Outputs, Targets
@@ -80,7 +80,7 @@ def recovery_of(method: str) -> Recovery:
     return Recovery(
         method,
         float((recovered - etas).abs().max()),
-        float((torch.sigmoid(values) - etas).abs().max()),
+        float((Sigmoid()(values) - etas).abs().max()),
         float(etas[-1]) if len(etas) else 0.0,
         bool(finite.all() and (values.diff() > 0).all() and not flat),
     )

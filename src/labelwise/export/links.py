@@ -174,6 +174,17 @@ def _platt(g: Graph, link: Any, logits: Value) -> Value:
     return str(g.op("Add", scaled, _numbers(link.offset)))
 
 
+def _averaged(g: Graph, link: Any, logits: Value) -> Pair:
+    u = _limited(g, link, logits)
+    shares = (link.weight / link.weight.sum()).log()
+    sums: list[Value] = []
+    for slope, offset, share in zip(link.slope, link.offset, shares.tolist(), strict=True):
+        z = g.op("Add", g.op("Mul", u, _numbers(slope)), _numbers(offset))
+        pair = [g.op("Add", log_p, share) for log_p in _of_log_odds(g, z)]
+        sums = [g.logaddexp(a, b) for a, b in zip(sums, pair, strict=True)] if sums else pair
+    return sums[0], sums[1]
+
+
 def _beta(g: Graph, link: Any, logits: Value) -> Value:
     rise, fall = _of_log_odds(g, _limited(g, link, logits))
     up = g.op("Mul", rise, _numbers(link.a))
@@ -273,6 +284,7 @@ LINK_OPS: dict[str, LinkOps] = {
     "quasibinary": LinkOps(_quasibinary, _quasibinary_odds),
     "temperature": _by_odds(lambda g, link, v: g.op("Div", _limited(g, link, v), link.temperature)),
     "platt": _by_odds(_platt),
+    "averaged": LinkOps(_averaged),
     "beta": _by_odds(_beta),
     "histogram": LinkOps(_histogram),
     "isotonic": LinkOps(_isotonic),
