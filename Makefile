@@ -1,7 +1,7 @@
 # The two commands: `make demo` and `make test`. Both install what they need into .venv first.
 #
 #   PYTHON=python3.12            the interpreter that .venv is made from
-#   JOBS=2                       processes that `make test` uses
+#   JOBS=1                       processes that `make test` uses (two, where there are two cores)
 #   TORCH_INDEX=URL              another index to take torch from, such as the CPU-only wheels of
 #                                https://download.pytorch.org/whl/cpu (pip's own configuration works too)
 SHELL := /bin/bash
@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
-JOBS ?= 1
+JOBS ?= $(shell [ $$(nproc) -gt 1 ] && echo 2 || echo 1)
 PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE

@@ -19,6 +19,8 @@ import warnings
 from pathlib import Path
 from random import Random
 
+sys.path.append(str(Path(__file__).parents[1]))  # the helpers that all tests share
+
 from fuzz_targets import TARGETS, Target
 
 from labelwise.errors import LabelwiseError
