@@ -55,7 +55,7 @@ check: install ## format, lint, types, layers
 
 bench: install ## print every benchmark's ratios
 	$(PIP) -e ".[bench]"
-	@for name in arrays data export objectives posterior scoring serve training; do \
+	@for name in arrays data export heads objectives posterior scoring serve training; do \
 	  echo "== $$name"; OMP_NUM_THREADS=1 "$(BIN)/python" "benchmarks/$$name.py" || status=1; \
 	done; exit $${status:-0}
 

@@ -37,7 +37,7 @@ def test_sigmoid_fits_are_scikit_learns(masked):
     observed = torch.rand(150, 4, generator=torch.Generator().manual_seed(0)) < 0.8
     weights = (0.01, 1.0, 30.0)
     known = observed if masked else None
-    for fit in linear_path(features, labels, known, l2_weights=weights, max_iter=500):
+    for fit in linear_path(features, labels, known, l2_weights=weights):
         for label in range(4):
             rows = observed[:, label] if masked else torch.ones(150, dtype=torch.bool)
             peer = LogisticRegression(C=1 / fit.l2, tol=1e-10, max_iter=5000)
@@ -52,7 +52,7 @@ def test_softmax_fits_are_scikit_learns():
     labels = torch.nn.functional.one_hot(classes, 4)
     empty = torch.cat([labels, torch.zeros(5, 4, dtype=labels.dtype)])
     with_empty = torch.cat([features, 9 * torch.ones(5, 6, dtype=features.dtype)])
-    path = linear_path(with_empty, empty, softmax=True, l2_weights=(0.1, 10.0), max_iter=500)
+    path = linear_path(with_empty, empty, softmax=True, l2_weights=(0.1, 10.0))
     for fit in path:
         peer = LogisticRegression(C=1 / fit.l2, tol=1e-10, max_iter=5000).fit(features, classes)
         ours = fit.logits(features).softmax(1)
@@ -64,8 +64,8 @@ def test_the_path_is_the_papers_forty_five_weights_and_warm_starts_change_nothin
     assert L2_WEIGHTS[0] == pytest.approx(1e-6)
     assert L2_WEIGHTS[-1] == pytest.approx(1e5)
     features, labels = draw(120, 3)
-    path = linear_path(features, labels, l2_weights=(100.0, 1.0, 0.1), max_iter=500)
-    alone = linear_path(features, labels, l2_weights=(0.1,), max_iter=500)
+    path = linear_path(features, labels, l2_weights=(100.0, 1.0, 0.1))
+    alone = linear_path(features, labels, l2_weights=(0.1,))
     torch.testing.assert_close(path[-1].weight, alone[0].weight, atol=1e-4, rtol=0)
     assert [fit.l2 for fit in path] == [100.0, 1.0, 0.1]
 

@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 
 from labelwise.types import Targets
 
-__all__ = ["CoinLoss", "ConvexLoss", "ShareLoss"]
+__all__ = ["CoinLoss", "ConvexLoss", "Curvature", "ShareLoss"]
 
 HALF = 0.5  # an entry, of what a label lacks
 

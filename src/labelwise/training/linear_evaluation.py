@@ -1,15 +1,15 @@
-"""Linear evaluation: a linear classifier on frozen features by L-BFGS, for 45 L2 weights.
+"""Linear evaluation: a linear classifier on frozen features, for 45 L2 weights.
 
     minimise over W, b:   sum over rows and labels of the loss   +   l2 / 2 ||W||^2
 
 with l2 log-spaced in [1e-6, 1e5] (the bias is free), the sigmoid loss of each label or, for one
 label a row, the softmax loss. The path goes from the strongest weight to the weakest, each fit
-starting where the last ended. The weight is chosen on validation and judged on test.
+starting where the last ended, to the optimum (:mod:`labelwise.training.solve`). The weight is
+chosen on validation and judged on test.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from labelwise.data import FeatureRows, LabelTable
 from labelwise.errors import DataError
 from labelwise.heads import LinearHead
 from labelwise.metrics import average_precision
-from labelwise.objectives import bce_loss
+from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
+from labelwise.training.solve import Design, minimise
+from labelwise.types import Targets
 
 __all__ = ["L2_WEIGHTS", "LinearEvaluation", "LinearFit", "linear_evaluation", "linear_path"]
 
+TOLERANCE = 1e-10  # of the loss may be left to gain
 L2_WEIGHTS = tuple(float(weight) for weight in np.logspace(-6, 5, 45))
 
 
@@ -64,32 +67,21 @@ def linear_path(
     *,
     softmax: bool = False,
     l2_weights: Sequence[float] = L2_WEIGHTS,
-    max_iter: int = 200,
 ) -> list[LinearFit]:
-    """Return one fit an L2 weight, from the strongest to the weakest; computed in float64.
+    """Return one fit per L2 weight, from the strongest to the weakest; computed in float64.
 
-    For softmax the labels of a row share its weight equally, and rows without any stay out.
+    For softmax the labels of a row share its weight equally, and rows without any stay out. Of
+    entries that are not observed none is used.
     """
-    x, y = features.double(), labels.double()
-    mask = torch.ones_like(y) if observed is None else observed.double()
-    if softmax:
-        y = y * mask
-        y = y / y.sum(1, keepdim=True).clamp(min=1)
-    weight = x.new_zeros(x.shape[1], y.shape[1], requires_grad=True)
-    bias = x.new_zeros(y.shape[1], requires_grad=True)
-
-    def loss(l2: float) -> Tensor:
-        logits = x @ weight + bias
-        if softmax:
-            data = (y * (logits.logsumexp(1, keepdim=True) - logits)).sum()
-        else:
-            data = (mask * bce_loss(logits, y)).sum()
-        return (data + 0.5 * l2 * weight.square().sum()) / len(x)
-
+    design = Design.of(features, standardise=False)
+    targets = Targets(labels.double(), None if observed is None else observed.bool())
+    made: ConvexLoss = ShareLoss.of(targets) if softmax else CoinLoss.of(targets)
+    loss = made.to(design.rows).bounded()
+    w = design.rows.new_zeros(design.rows.shape[1], loss.num_labels)
     fits = []
     for l2 in sorted(l2_weights, reverse=True):
-        _minimise(partial(loss, l2), [weight, bias], max_iter)
-        fits.append(LinearFit(l2, weight.detach().clone(), bias.detach().clone()))
+        w = minimise(design, loss, torch.full((1, loss.num_labels), l2), w, tolerance=TOLERANCE)
+        fits.append(LinearFit(l2, *design.linear(w)))
     return fits
 
 
@@ -112,24 +104,6 @@ def linear_evaluation(
     best = max(fits, key=lambda fit: validation[fit.l2])
     metric = "top-1 accuracy" if softmax else "mAP over labels"
     return LinearEvaluation(best, metric, validation, score(best, *_arrays(test, device)))
-
-
-def _minimise(loss: Callable[[], Tensor], parameters: list[Tensor], max_iter: int) -> None:
-    optimizer = torch.optim.LBFGS(
-        parameters,
-        max_iter=max_iter,
-        tolerance_grad=1e-8,
-        tolerance_change=1e-12,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
 
 
 def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor | None]:

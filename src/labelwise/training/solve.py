@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from labelwise.objectives.convex import ConvexLoss
+from labelwise.objectives.convex import ConvexLoss, Curvature
 
 __all__ = ["Design", "Solution", "minimise", "solve"]
 
@@ -28,6 +28,7 @@ ROUGH, FINE, EXACT = 1e-3, 1e-6, 1e-8  # of the loss may be left to gain: tried,
 NEWTON_STEPS, GRADIENT_STEPS, HALVINGS = 100, 50, 40
 LOOSEST = 0.3  # of a gradient may be left by the conjugate gradients of one Newton step
 ENOUGH = 1e-4  # of the gain that the slope promises, for a step to be taken
+NO_LESS = 0.9999  # of the loss of ten times the weight: weaker ones are not tried
 CLEARLY = 2.0  # standard errors by which a label's own weight must beat the common one
 
 P = TypeVar("P", float, Tensor)
@@ -157,10 +158,10 @@ class _Path:
         return 10**power * len(self.design.rows)
 
     def search(self) -> None:
-        """Try weights until the best one has worse ones at half a power of ten on both sides."""
+        """Try weights until they help no more, then at half a power of ten around the best."""
         for power in range(STRONGEST, WEAKEST - 1, -1):
             self._try(float(power))
-            if self.losses[power] > min(self.losses.values()):
+            if power < STRONGEST and self.losses[power] > NO_LESS * self.losses[power + 1]:
                 break
         for distance in (-0.5, 0.5):
             self._try(self._best() + distance)
@@ -228,26 +229,28 @@ def minimise(
     """
     found, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
+    value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
     for _ in range(NEWTON_STEPS):
-        value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
         gradient = design.rows.T @ loss.gradient(logits) + penalty * w
-        typical = loss.curvature(logits).mean * design.squares + penalty
+        curvature = loss.curvature(logits)
+        typical = curvature.mean * design.squares + penalty
         preconditioner = typical.clamp(min=torch.finfo(typical.dtype).tiny)
         gain = loss.over_problems(gradient.square() / preconditioner) / 2
         todo = gain > tolerance * value
         if not todo.any():
             break
-        if not loss.joint:
+        if not loss.joint and not todo.all():
             chosen = todo[0].nonzero()[:, 0]
             columns, loss, value = columns[chosen], loss.columns(chosen), value[:, chosen]
             w, penalty, logits, gradient, preconditioner, gain = (
                 every[:, chosen] for every in (w, penalty, logits, gradient, preconditioner, gain)
             )
-        hessian = _Hessian(design.rows, loss, logits, penalty, preconditioner)
+            curvature = loss.curvature(logits)
+        hessian = _Hessian(design.rows, loss, curvature, penalty, preconditioner)
         forcing = (gain / value).sqrt().clamp(max=LOOSEST)
         step, change = hessian.solve(-gradient, forcing)
         slope = loss.over_problems(gradient * step)
-        size = _step_size(loss, w, step, logits, change, penalty, value, slope)
+        size, value = _step_size(loss, w, step, logits, change, penalty, value, slope)
         w, logits = w + size * step, logits + size * change
         found[:, columns] = w
     return found
@@ -259,7 +262,7 @@ class _Hessian:
 
     rows: Tensor
     loss: ConvexLoss
-    logits: Tensor
+    curvature: Curvature
     penalty: Tensor
     preconditioner: Tensor
 
@@ -269,8 +272,9 @@ class _Hessian:
         Each problem ends when what is left of it is ``forcing`` of ``wanted``, in the norm of the
         preconditioner.
         """
-        total, times = self.loss.over_problems, self.loss.curvature(self.logits).times
-        step, change = torch.zeros_like(wanted), torch.zeros_like(self.logits)
+        total, times = self.loss.over_problems, self.curvature.times
+        step = torch.zeros_like(wanted)
+        change = wanted.new_zeros(len(self.rows), wanted.shape[1])
         left = wanted
         ahead = left / self.preconditioner
         direction, size = ahead, total(left * ahead)
@@ -300,9 +304,12 @@ def _step_size(
     penalty: Tensor,
     value: Tensor,
     slope: Tensor,
-) -> Tensor:
-    """Return how far each problem goes along its step: halved until the loss falls enough."""
-    size = torch.ones_like(value)
+) -> tuple[Tensor, Tensor]:
+    """Return how far each problem goes along its step, and the value there.
+
+    A step is halved until the value falls enough.
+    """
+    size, reached = torch.ones_like(value), value
     slack = 10 * torch.finfo(value.dtype).eps * value
     for _ in range(HALVINGS):
         moved = w + size * step
@@ -312,4 +319,4 @@ def _step_size(
         if not short.any():
             break
         size = torch.where(short, size / 2, size)
-    return size
+    return size, reached
