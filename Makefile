@@ -22,7 +22,7 @@ help: ## show this list
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
-	$(PIP) -e ".[dev,docs,onnx,serve]"
+	$(PIP) -e ".[dev,docs,onnx,ray,serve]"
 	@touch "$(STAMP)"
 
 install: $(STAMP) ## create .venv and install labelwise into it

@@ -228,6 +228,8 @@ class StoredImages(ImageSource):
 
     def content(self, row: int) -> bytes:
         one = self.rows[row]
+        if self.outage is not None:  # the next would only wait as long again
+            raise self.outage
         try:
             return self._blob(one) if one.group is not None else self._bytes(one)
         except StorageError as error:

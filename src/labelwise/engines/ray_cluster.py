@@ -19,7 +19,7 @@ from typing import Any
 
 from labelwise.engines.engine import ATTEMPTS, LostShardError, Task, Work
 from labelwise.engines.manifest import ShardRecord
-from labelwise.errors import SettingsError
+from labelwise.errors import LabelwiseError, SettingsError
 
 __all__ = ["RayEngine", "require_ray"]
 
@@ -53,30 +53,51 @@ class RayEngine:
             given = ray.put(task)
             lost: list[int] = []
             deaths: Counter[int] = Counter()
-            idle = [actor.remote(given) for _ in range(self.workers)]
-            busy: dict[Any, tuple[Any, int]] = {}
-            remaining = iter(shards)
-            while True:
-                while idle and (shard := next(chain(_taken(lost), remaining), None)) is not None:
-                    worker = idle.pop()
-                    busy[worker.run.remote(shard)] = worker, shard
-                if not busy:
-                    return
-                (ready,), _ = ray.wait(list(busy), num_returns=1)
-                worker, shard = busy.pop(ready)
-                try:
-                    record: ShardRecord = ray.get(ready)
-                except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-                    deaths[shard] += 1
-                    if deaths[shard] == ATTEMPTS:
-                        raise LostShardError(shard) from None
-                    lost.append(shard)
-                    idle.append(actor.remote(given))
-                except ray.exceptions.RayTaskError as error:
-                    raise error.cause from None
-                else:
-                    idle.append(worker)
-                    yield record
+            idle: list[Any] = []
+            # What is waited for: a worker that starts (its shard is None), or a shard.
+            awaited: dict[Any, tuple[Any, int | None]] = {}
+            remaining, unstarted = iter(shards), 0
+
+            def start_worker() -> None:
+                worker = actor.remote(given)
+                awaited[worker.ready.remote()] = worker, None
+
+            for _ in range(self.workers):
+                start_worker()
+            try:
+                while True:
+                    while idle:
+                        shard = next(chain(_taken(lost), remaining), None)
+                        if shard is None:
+                            break
+                        worker = idle.pop()
+                        awaited[worker.run.remote(shard)] = worker, shard
+                    if idle and all(shard is None for _, shard in awaited.values()):
+                        return  # whoever still starts, or waits for a core, has nothing to do
+                    (ready,), _ = ray.wait(list(awaited), num_returns=1)
+                    worker, shard = awaited.pop(ready)
+                    try:
+                        record: ShardRecord | None = ray.get(ready)
+                    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+                        if shard is None:
+                            unstarted += 1
+                            if unstarted == ATTEMPTS * self.workers:
+                                raise LabelwiseError(_why_unstarted(error)) from None
+                        else:
+                            deaths[shard] += 1
+                            if deaths[shard] == ATTEMPTS:
+                                raise LostShardError(shard) from None
+                            lost.append(shard)
+                        start_worker()
+                    except ray.exceptions.RayTaskError as error:
+                        raise error.cause from None
+                    else:
+                        idle.append(worker)
+                        if record is not None:
+                            yield record
+            finally:  # else they would keep their cores until the driver ends
+                for worker in (*idle, *(one for one, _ in awaited.values())):
+                    ray.kill(worker)
 
 
 class _Worker:
@@ -84,6 +105,9 @@ class _Worker:
 
     def __init__(self, task: Task) -> None:
         self._work: Work = task.start()
+
+    def ready(self) -> None:
+        """Answer once there is a place to run and the model is loaded."""
 
     def run(self, shard: int) -> ShardRecord:
         return self._work(shard)
@@ -105,6 +129,7 @@ def joined(workers: int) -> Iterator[None]:
     }
     if not os.environ.get("RAY_ADDRESS"):
         options |= {
+            "address": "local",  # else Ray joins whatever was started last on this machine
             "num_cpus": workers,
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE,
@@ -119,3 +144,8 @@ def joined(workers: int) -> Iterator[None]:
 def _taken(shards: list[int]) -> Iterator[int]:
     while shards:
         yield shards.pop()
+
+
+def _why_unstarted(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"no worker could be started on the cluster ({lines[-1][:200] if lines else 'unknown'})"
