@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -81,7 +82,9 @@ def test_files_of_each_kind_hold_the_same_answers(model, pictures, tmp_path, mon
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     with (tmp_path / "a.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    table = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    parquet = pq.read_table(tmp_path / "a.parquet")
+    assert parquet.schema.field("probs").type == pa.list_(pa.float32())  # any reader takes it
+    table = parquet.to_pylist()
     for line, row, record in zip(lines, rows, table, strict=True):
         assert line["path"] == row["path"] == record["path"]
         assert line.get("error", "") == row["error"] == (record["error"] or "")

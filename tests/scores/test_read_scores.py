@@ -236,3 +236,21 @@ def test_a_label_file_that_does_not_match_is_refused(tmp_path, labels, words):
     scores = write(tmp_path / "s.csv", "id,score:dog,score:cat\na,1,2\n")
     with pytest.raises(LabelwiseError, match=words):
         read_scores(scores, "logits", labels=write(tmp_path / "l.csv", labels))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("logits", [False, True])
+def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed, logits):
+    """Earlier versions wrote lists of a fixed size; a shard also has the logits."""
+    kind = pa.list_(pa.float32(), 2) if fixed else pa.list_(pa.float32())
+    probs = pa.array([[0.25, 0.5], None, [0.75, 1.0]], kind)
+    columns = {"path": ["a", "b", "c"], "probs": probs, "error": [None, "broken", None]}
+    if logits:
+        columns["logits"] = probs
+    table = pa.table(columns).replace_schema_metadata({"labelwise": '{"names": ["dog", "cat"]}'})
+    pq.write_table(table, tmp_path / "answers.parquet")
+    write(tmp_path / "labels.csv", "id,label:dog,label:cat\na,1,0\nc,0,1\n")
+    read = read_scores(tmp_path / "answers.parquet", None, labels=tmp_path / "labels.csv")
+    assert list(read.predictions.ids) == ["a", "c"]
+    assert read.predictions.logits.sigmoid().tolist() == [[0.25, 0.5], [0.75, 1.0]]
+    assert read.notes[0].startswith("1 images")

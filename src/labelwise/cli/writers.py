@@ -85,7 +85,7 @@ class ParquetWriter(Writer):
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         super().__init__(names)
-        probs = pa.list_(pa.float32(), len(names))
+        probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable
         kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
         fields = list(zip(("path", "labels", "probs", "error"), kinds, strict=True))
         facts = {"labelwise": json.dumps({"names": list(names)})}

@@ -164,7 +164,7 @@ class ScoringTask:
         link = require_probabilities(scorer)
         names = list(scorer.space.names)
         facts = {"names": names, "link": link_to_spec(link), "model": self.model.hash}
-        schema = answer_schema(len(names), json.dumps(facts))
+        schema = answer_schema(json.dumps(facts))
 
         def work(shard: int) -> ShardRecord:
             rows = plan_rows(storage, shard)
@@ -187,9 +187,12 @@ class ScoringTask:
         return work
 
 
-def answer_schema(labels: int, facts: str) -> Any:
-    """Return the columns of a shard: those of ``predict -o FILE.parquet``, and the logits."""
-    numbers = pa.list_(pa.float32(), labels)
+def answer_schema(facts: str) -> Any:
+    """Return the columns of a shard: those of ``predict -o FILE.parquet``, and the logits.
+
+    Lists are not of a fixed size: pyarrow before 22 cannot read those where a row has none.
+    """
+    numbers = pa.list_(pa.float32())
     return pa.schema(
         [
             ("path", pa.string()),
@@ -211,7 +214,8 @@ def answer_table(part: Scored, schema: Any) -> Any:
 
     def numbers(values: torch.Tensor) -> Any:
         flat = pa.array(values.float().contiguous().view(-1).numpy())
-        lists = pa.FixedSizeListArray.from_arrays(flat, width)
+        ends = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
+        lists = pa.ListArray.from_arrays(ends, flat)
         return pa.concat_arrays([lists, pa.nulls(failed, lists.type)])
 
     columns = [

@@ -181,7 +181,7 @@ def _is_predictions(path: Path) -> bool:
         schema = pq.read_schema(path)
     except Exception:
         schema = parquet_table(path).schema  # which says what is wrong
-    return b"labelwise" in (schema.metadata or {}) and "logits" in schema.names
+    return b"labelwise" in (schema.metadata or {}) and {"id", "logits"} <= set(schema.names)
 
 
 def _unlabelled(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
