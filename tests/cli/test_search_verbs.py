@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
+from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.retrieval import Query, bind, calibrate_query
@@ -172,6 +175,37 @@ def test_label_review_and_undo(library, tmp_path):
         labelwise("label", folder, photo, "doog")
     with pytest.raises(LabelwiseError, match="is not in"):
         labelwise("label", folder, tmp_path / "other.png", "dog")
+
+
+def test_corrections_become_a_table_to_train_on(library, tmp_path):
+    """Oracle: the table that was written, read back by the loader of label tables."""
+    folder = tmp_path / "photos.index"
+    shutil.copytree(library / "photos.index", folder)
+    with pytest.raises(LabelwiseError, match="no correction to export"):
+        labelwise("label", folder, "--export", tmp_path / "none.csv")
+    labelwise("label", folder, library / "photos" / "05.png", "--", "dog", "-beach", "?cat")
+    labelwise("label", folder, library / "photos" / "07.png", "--", "-dog", "row")
+    labelwise("label", folder, library / "photos" / "07.png", "--undo", "--", "row")
+    labelwise("label", folder, library / "photos" / "09.png", "--", "dog")
+    held_out = Index(folder).held_out  # 09.png is one of the model's test photos
+    replace(held_out, ids=["photos/09.png", *held_out.ids[1:]]).save(folder / "held-out.parquet")
+    out = tmp_path / "corrections.csv"
+    output, _ = labelwise("label", folder, "--export", out)
+    assert "3 labels of 2 photos" in output
+    assert "left out, because the model is tested on them: 1" in output
+    table = load(out)
+    labels, observed = table.targets()
+    names = [Path(name).name for name in table.ids]
+    said = {
+        (names[row], table.space.names[k]): bool(labels[row, k]) for row, k in np.argwhere(observed)
+    }
+    assert said == {("05.png", "dog"): True, ("05.png", "beach"): False, ("07.png", "dog"): False}
+    assert set(table.split) == {"train"}
+    assert table.images.read(0).size == (32, 24)
+    with pytest.raises(LabelwiseError, match="leave out photo"):
+        labelwise("label", folder, library / "photos" / "05.png", "dog", "--export", out)
+    with pytest.raises(LabelwiseError, match="name a photo"):
+        labelwise("label", folder)
 
 
 def test_tags_are_written_and_undone(library, tmp_path):

@@ -12,15 +12,21 @@ __all__ = ["label", "review"]
 
 def label(
     folder: IndexFolder,
-    photo: Annotated[Path, typer.Argument(help="A photo of the index.")],
+    photo: Annotated[Path | None, typer.Argument(help="A photo of the index.")] = None,
     labels: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(help="dog: it is there. -beach: it is not. '?cat': cannot be told."),
-    ],
+    ] = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Withdraw the corrections of these labels.")
     ] = False,
     who: Annotated[str | None, typer.Option(help="Who says so. Default: the user.")] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all corrections as a label table to train on: .csv .tsv .jsonl .parquet"
+        ),
+    ] = None,
 ) -> None:
     """Record which labels a photo carries and which it does not.
 
@@ -28,9 +34,17 @@ def label(
     that was said before is lost. Write -- before the photo if a label starts with a dash.
     """
     from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
     from labelwise.search import Index
     from labelwise.search.store import Fact
 
+    if export is not None:
+        if photo is not None or undo or who is not None:
+            raise SettingsError("--export writes all corrections; leave out photo, --undo, --who")
+        _export(folder, export)
+        return
+    if photo is None or not labels:
+        raise SettingsError("name a photo of the index and its labels, or --export FILE")
     index = Index(folder)
     row = index.require(photo)
     states: dict[str, Fact] = {}
@@ -44,6 +58,19 @@ def label(
     for name, state in states.items():
         chance = index.probability(row, name)
         say(f"{name}: {'withdrawn' if undo else state}; probability now {chance:.2f}")
+
+
+def _export(folder: Path, out: Path) -> None:
+    from labelwise.cli.text import say
+    from labelwise.data.export import export
+    from labelwise.search import Index, corrected_labels
+
+    table, tested = corrected_labels(Index(folder))
+    export(table, out)
+    known = len(table) * len(table.space) - int(table.unknown.counts().sum())
+    say(f"wrote {out}: {known:,} labels of {len(table):,} photos, all of the split train")
+    if tested:
+        say(f"left out, because the model is tested on them: {tested:,}")
 
 
 def review(

@@ -2,6 +2,6 @@
 
 from labelwise.search.index import Index
 from labelwise.search.indexing import Changes, update_index
-from labelwise.search.review import Question, questions
+from labelwise.search.review import Question, corrected_labels, questions
 
-__all__ = ["Changes", "Index", "Question", "questions", "update_index"]
+__all__ = ["Changes", "Index", "Question", "corrected_labels", "questions", "update_index"]

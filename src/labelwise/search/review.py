@@ -1,4 +1,6 @@
-"""What is worth a person's minute: questions about one label of one photo, the best first.
+"""What to ask people about photos, and what they answered as a table to train on.
+
+Questions are about one label of one photo, the most worthwhile first:
 
     uncertain  p (1 - p)                         the answer is hardest to guess
     missing    p of labels that were not given   a label may be missing
@@ -10,16 +12,22 @@ taken from the labels in turn, and no photo is asked about twice in one round. W
 already, or said to be unknowable, is not asked again.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.data import LabelTable
+from labelwise.data.images import FileImages
+from labelwise.errors import DataError
+from labelwise.runs import RunFolder
 from labelwise.search.index import Index
 
-__all__ = ["REASONS", "Question", "Reason", "questions"]
+__all__ = ["REASONS", "Question", "Reason", "corrected_labels", "questions"]
 
 Reason = Literal["uncertain", "missing", "wrong", "value"]
 REASONS: tuple[Reason, ...] = ("uncertain", "missing", "wrong", "value")
@@ -85,3 +93,56 @@ def _worth(probs: NDArray[np.float32], given: NDArray[np.bool_], by: Reason) -> 
         "value": missing + wrong,
     }
     return worths[by].astype(np.float32)
+
+
+def corrected_labels(index: Index) -> tuple[LabelTable, int]:
+    """Return what people said of photos, to train on, and how many photos are left out of it.
+
+    Labels nobody spoke of are unknown. Every row is of the split ``train``: people correct what
+    they happened to see, which is no sample to measure a model on. For the same reason photos
+    that the model is tested on are left out; they are known by the end of their paths.
+    """
+    said = index.store.corrections()
+    paths = index.store.paths_of({one.row for one in said})
+    tested = _tested_photos(index)
+    kept = sorted(row for row, found in paths.items() if found and not _any_of(found, tested))
+    if not kept:
+        raise DataError(
+            f"{index.folder} has no correction to export, of a photo that is there and that the "
+            "model is not tested on; say something with `labelwise label`"
+        )
+    place = {row: number for number, row in enumerate(kept)}
+    labels = np.zeros((len(kept), len(index.space)), np.bool_)
+    known = np.zeros_like(labels)
+    for one in said:
+        if one.row in place and one.state in ("present", "absent"):
+            entry = place[one.row], index.space.column(one.label)
+            labels[entry], known[entry] = one.state == "present", True
+    files = [paths[row][0] for row in kept]
+    root = os.path.commonpath([os.path.dirname(path) for path in files])
+    table = LabelTable.from_arrays(
+        index.space,
+        FileImages(root, [os.path.relpath(path, root) for path in files]),
+        labels,
+        known,
+        split=["train"] * len(kept),
+        name=f"corrections of {index.folder}",
+    )
+    return table, sum(bool(found) for found in paths.values()) - len(kept)
+
+
+def _tested_photos(index: Index) -> set[str]:
+    """Return the ids of the photos that the model's figures and promises come from."""
+    ids: set[str] = set()
+    if index.held_out is not None and index.facts.held_out != "val":
+        ids |= set(map(str, index.held_out.ids))
+    run = RunFolder(Path(index.facts.model))
+    if "test" in run.splits:
+        ids |= set(map(str, run.predictions("test").ids))
+    return ids
+
+
+def _any_of(paths: Sequence[str], ids: set[str]) -> bool:
+    """Return whether a path is one of the ids, or ends in one."""
+    ends = (path.split(os.sep)[start:] for path in paths for start in range(path.count(os.sep) + 1))
+    return any(os.sep.join(end) in ids for end in ends)
