@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.evaluate import Scores
+from labelwise.cli.options import ScoreKind
 
 __all__ = ["apply"]
 
@@ -18,7 +18,8 @@ def apply(
     source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz or .jsonl.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file.")],
     scores: Annotated[
-        Scores | None, typer.Option(help="What the scores are; as when it was fitted, if left out.")
+        ScoreKind | None,
+        typer.Option(help="What the scores are; as when it was fitted, if left out."),
     ] = None,
 ) -> None:
     """Turn scores without labels into calibrated probabilities and label sets.

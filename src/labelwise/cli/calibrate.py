@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labelwise.cli.evaluate import Scores
+from labelwise.cli.options import (
+    FitOnOption,
+    LabelsOption,
+    LinkOption,
+    ReportOnOption,
+    ScoresOption,
+    TestOption,
+)
 
 if TYPE_CHECKING:
     from labelwise.calibrate import Candidate
@@ -22,13 +29,9 @@ def calibrate(
         typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz, .jsonl; or embeddings, .npz."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
-    scores: Annotated[Scores | None, typer.Option(help="What the file's scores are.")] = None,
-    link: Annotated[
-        str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
-    ] = None,
+    scores: ScoresOption = None,
+    link: LinkOption = None,
+    labels: LabelsOption = None,
     texts: Annotated[
         Path | None,
         typer.Option(help="Embeddings of the labels' texts, .npz: scores are cosines with them."),
@@ -37,9 +40,9 @@ def calibrate(
         str,
         typer.Option(help="auto, temperature, platt, beta, ...; few for tens of labelled photos."),
     ] = "auto",
-    test: Annotated[Path | None, typer.Option(help="Other scores, to report on.")] = None,
-    fit_on: Annotated[str | None, typer.Option(help="Split to fit on.")] = None,
-    report_on: Annotated[str | None, typer.Option(help="Split to report on.")] = None,
+    test: TestOption = None,
+    fit_on: FitOnOption = None,
+    report_on: ReportOnOption = None,
     folds: Annotated[int, typer.Option(min=2, help="Of one undivided file.")] = 5,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,

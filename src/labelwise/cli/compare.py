@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from labelwise.cli.options import (
+    DryRunOption,
+    FeaturesOption,
+    JobsOption,
+    SettingsOption,
+    WeightsOption,
+)
 from labelwise.cli.text import in_all, resumable, say, show_table
 
 if TYPE_CHECKING:
@@ -29,24 +36,14 @@ def compare(
         typer.Option(help="An option of a method and its values, as lpr_weight=0,0.1,0.3,1,3."),
     ] = None,
     settings: Annotated[Path | None, typer.Option(help="A YAML file with the recipe.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
-    ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Train heads on the frozen features of this backbone.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="Its weights: a file, a run, or pretrained.")
-    ] = None,
+    set_: SettingsOption = None,
+    features: FeaturesOption = None,
+    weights: WeightsOption = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of all runs.")] = Path(
         "runs/compare"
     ),
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU (4 with MPS), else 1.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would run and how long.")
-    ] = False,
+    jobs: JobsOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Compare methods fairly: same data, same recipe, same number of tries, several seeds.
 

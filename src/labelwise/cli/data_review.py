@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from labelwise.cli.evaluate import Scores
+from labelwise.cli.options import LabelsOption, LinkOption, ScoreKind, ScoresOption
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,13 +52,9 @@ def suspects(
     split: Annotated[
         str | None, typer.Option(help="Rows to look at.", show_default="val of a run, else all")
     ] = None,
-    scores: Annotated[Scores | None, typer.Option(help="What the file's scores are.")] = None,
-    link: Annotated[
-        str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
-    ] = None,
+    scores: ScoresOption = None,
+    link: LinkOption = None,
+    labels: LabelsOption = None,
     folds: Annotated[int, typer.Option(min=2, help="Fits, each on the other rows.")] = 5,
     seed: Annotated[int, typer.Option(help="Deals rows into folds and draws the checks.")] = 0,
 ) -> None:
@@ -146,7 +142,7 @@ def repair_table(
 def _read(
     source: Path,
     split: str | None,
-    scores: Scores | None,
+    scores: ScoreKind | None,
     link: str | None,
     labels: str | None,
     folds: int,

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labelwise.cli.evaluate import Scores
+from labelwise.cli.options import (
+    FitOnOption,
+    LabelsOption,
+    LinkOption,
+    ReportOnOption,
+    ScoresOption,
+    TestOption,
+)
 
 if TYPE_CHECKING:
     from labelwise.decide import LabelFigures
@@ -39,17 +46,13 @@ def decide(
         float | None,
         typer.Option(help="Of the rows, kept from the calibrator for the promise; 0.5."),
     ] = None,
-    scores: Annotated[Scores | None, typer.Option(help="What the file's scores are.")] = None,
-    link: Annotated[
-        str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
-    ] = None,
+    scores: ScoresOption = None,
+    link: LinkOption = None,
+    labels: LabelsOption = None,
     calibrate: Annotated[str, typer.Option(help="First fit this calibrator.")] = "none",
-    test: Annotated[Path | None, typer.Option(help="Other scores, to report on.")] = None,
-    fit_on: Annotated[str | None, typer.Option(help="Split to fit on.")] = None,
-    report_on: Annotated[str | None, typer.Option(help="Split to report on.")] = None,
+    test: TestOption = None,
+    fit_on: FitOnOption = None,
+    report_on: ReportOnOption = None,
     folds: Annotated[int, typer.Option(min=2, help="Of one undivided file.")] = 5,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     out: Annotated[

@@ -1,20 +1,19 @@
 """``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from labelwise.cli.options import LabelsOption, LinkOption, ScoresOption
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
     from labelwise.scores import RunScores
 
-__all__ = ["Scores", "evaluate", "show", "write_folder"]
+__all__ = ["evaluate", "show", "write_folder"]
 
 WORST = 5
-
-
-Scores = Literal["logits", "probs"]
 
 
 def evaluate(
@@ -28,13 +27,9 @@ def evaluate(
         str | None,
         typer.Option(help="Of a run or .onnx: labelled photos it has not seen."),
     ] = None,
-    scores: Annotated[Scores | None, typer.Option(help="What a file's scores are.")] = None,
-    link: Annotated[
-        str | None, typer.Option(help="Of logits: sigmoid (default), softmax, or none.")
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="The labels: a second file, or any data labelwise reads.")
-    ] = None,
+    scores: ScoresOption = None,
+    link: LinkOption = None,
+    labels: LabelsOption = None,
     split: Annotated[str | None, typer.Option(help="Which rows; `all` for every one.")] = None,
     rule: Annotated[
         str | None,

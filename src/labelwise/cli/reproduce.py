@@ -5,6 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.cli.options import (
+    DryRunOption,
+    FeaturesOption,
+    JobsOption,
+    SettingsOption,
+    WeightsOption,
+)
 from labelwise.cli.text import duration, in_all, resumable, say, show_table
 from labelwise.errors import SettingsError
 
@@ -32,25 +39,15 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="A recipe of minutes, not days.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
     rows: Annotated[str | None, typer.Option(help="Only these rows, commas between.")] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Train heads on the frozen features of this backbone.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="Its weights: a file, a run, or pretrained.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
-    ] = None,
+    features: FeaturesOption = None,
+    weights: WeightsOption = None,
+    set_: SettingsOption = None,
     query: Annotated[
         str | None, typer.Option(help="What to retrieve in 001-fig4, as 'dog, -beach'.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the runs.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU (4 with MPS), else 1.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would run and how long.")
-    ] = False,
+    jobs: JobsOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Run a table of the papers, or draw a figure; printed numbers beside ours, with deviations.
 
