@@ -67,8 +67,8 @@ def plain_fastapi(folder: str) -> None:
     app = FastAPI()
 
     def answer(body: bytes) -> dict[str, float]:
-        said = predictor.predict([body], workers=1)
-        return dict(zip(predictor.space.names, said.probs[0].tolist(), strict=True))
+        answer = predictor.predict([body], workers=1)
+        return dict(zip(predictor.space.names, answer.probs[0].tolist(), strict=True))
 
     @app.post("/predict")
     async def predict(request: Request) -> dict[str, float]:

@@ -36,13 +36,13 @@ def test_pictures_get_the_answers_of_the_model(server, predictor):
     truth = expected(predictor, *contents)
     for row, result in enumerate(results):
         assert result["name"] == f"{row}.png"
-        said = {one["label"]: one for one in result["labels"]}
+        shown = {one["label"]: one for one in result["labels"]}
         for column, name in enumerate(truth.space.names):
-            assert said[name]["probability"] == pytest.approx(
+            assert shown[name]["probability"] == pytest.approx(
                 float(truth.probs[row, column]), abs=1e-6
             )
-            assert said[name]["decided"] == bool(truth.sets[row, column])
-            assert said[name]["threshold"] == 0.5
+            assert shown[name]["decided"] == bool(truth.sets[row, column])
+            assert shown[name]["threshold"] == 0.5
         assert result["decided"] == list(truth.labels[row])
         assert result["none"] == (not truth.labels[row])
         chances = [one["probability"] for one in result["labels"]]
@@ -151,8 +151,8 @@ def test_a_photo_and_its_likes(server, library):
     photo = server.get(f"/api/v1/photos/{hits[0]['id']}")
     row = index.store.rows_by_hash([bytes.fromhex(hits[0]["id"])])[bytes.fromhex(hits[0]["id"])]
     probs = np.exp(index.log_probs(np.array([row])))[0]
-    said = {one["label"]: one["probability"] for one in photo["labels"]}
-    assert said == pytest.approx(dict(zip(index.space.names, probs.tolist(), strict=True)))
+    shown = {one["label"]: one["probability"] for one in photo["labels"]}
+    assert shown == pytest.approx(dict(zip(index.space.names, probs.tolist(), strict=True)))
     assert (photo["width"], photo["height"], photo["copies"]) == (32, 24, 0)
     near = server.get(f"/api/v1/photos/{hits[0]['id']}/similar?count=3")
     assert len(near) == 3
@@ -172,15 +172,17 @@ def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_li
         )
         assert status == 200
         view = json.loads(body)
-        said = {one["label"]: one for one in view["labels"]}
-        assert (said["dog"]["probability"], said["dog"]["decided"]) == (0, False)
-        assert (said["dog"]["said"], said["cat"]["said"]) == ("absent", "unknown")
+        shown = {one["label"]: one for one in view["labels"]}
+        assert (shown["dog"]["probability"], shown["dog"]["decided"]) == (0, False)
+        assert (shown["dog"]["corrected"], shown["cat"]["corrected"]) == ("absent", "unknown")
         assert view["before"] == {"dog": "withdrawn", "cat": "withdrawn"}
         after = server.get("/api/v1/search?q=dog")["hits"]
         assert hits[0]["id"] not in {hit["id"] for hit in after if hit["probability"] > 0}
         assert after[0]["probability"] != hits[1]["probability"]  # the label was fitted anew
     with running(run, own_library, decoders=0) as server:
-        assert {one["label"]: one["said"] for one in server.get(photo)["labels"]}["dog"] == "absent"
+        assert {one["label"]: one["corrected"] for one in server.get(photo)["labels"]}[
+            "dog"
+        ] == "absent"
         assert server.put(f"{photo}/labels", {"labels": view["before"]})[0] == 200
         again = server.get("/api/v1/search?q=dog")["hits"]
         assert [hit["probability"] for hit in again] == pytest.approx(
@@ -207,7 +209,7 @@ def test_two_clients_correct_side_by_side(run, own_library):
         assert done == [200] * 24
         for photo in ids:
             labels = server.get(f"/api/v1/photos/{photo}")["labels"]
-            assert sum(one["said"] == "present" for one in labels) == 2
+            assert sum(one["corrected"] == "present" for one in labels) == 2
 
 
 def test_the_review_queue_is_that_of_the_index(server, library):

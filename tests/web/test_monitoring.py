@@ -101,8 +101,8 @@ def test_only_drawn_photos_count_as_audited(run, own_library):
         assert audited()[one["label"]]["audited"] == 0  # a correction is no audit
         again = server.get("/api/v1/review?by=audit&count=8")["questions"]
         assert one["id"] in {q["id"] for q in again if q["label"] == one["label"]}
-        said = {"labels": {one["label"]: "absent"}, "source": "audit"}
-        assert server.put(path, said)[0] == 200
+        given = {"labels": {one["label"]: "absent"}, "source": "audit"}
+        assert server.put(path, given)[0] == 200
         alarm = audited()[one["label"]]
         assert (alarm["audited"], alarm["present"]) == (1, 0)
         assert alarm["expected"] == pytest.approx(one["probability"])
@@ -119,8 +119,8 @@ def test_an_alarm_is_raised_where_everything_is_wrong(run, own_library):
             for one in server.get("/api/v1/review?by=audit&count=8")["questions"]:
                 state = "absent" if one["probability"] >= 0.5 else "present"
                 path = f"/api/v1/photos/{one['id']}/labels"
-                said = {"labels": {one["label"]: state}, "source": "audit"}
-                assert server.put(path, said)[0] == 200
+                given = {"labels": {one["label"]: state}, "source": "audit"}
+                assert server.put(path, given)[0] == 200
         index = Index(own_library)
         told = [one for one in index.store.corrections("dog") if one.source == "audit"]
         index.store.close()

@@ -61,7 +61,7 @@ def files(*contents):
     ]
 
 
-def said(server):
+def corrections(server):
     """Return what people said, as the index keeps it."""
     store = Index(server.library).store
     found = {(one.row, one.label): one.state for one in store.corrections()}
@@ -162,17 +162,17 @@ def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
     line.focus()
     page.keyboard.press("n")
     expect(line).to_have_attribute("aria-label", "dog, 0.0\u00a0%, you said it is not there")
-    assert list(said(own).values()) == ["absent"]
+    assert list(corrections(own).values()) == ["absent"]
     page.keyboard.press("d")
     expect(line.locator("button.unknown")).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("u")
     expect(line.locator("button.absent")).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("u")
     expect(line).to_have_attribute("aria-label", before)
-    assert said(own) == {}
+    assert corrections(own) == {}
     line.locator("button.present").click()
     expect(line.locator(".share")).to_have_text("100.0 %")
-    assert list(said(own).values()) == ["present"]
+    assert list(corrections(own).values()) == ["present"]
 
 
 def test_two_browsers_see_each_others_corrections(own, visit):
@@ -186,7 +186,7 @@ def test_two_browsers_see_each_others_corrections(own, visit):
     expect(two.locator("li[data-label=cat] .share")).to_have_text("100.0 %")
     two.locator("li[data-label=dog] button.absent").click()
     expect(two.locator("li[data-label=dog] .share")).to_have_text("0.0 %")
-    assert sorted(said(own).values()) == ["absent", "present"]
+    assert sorted(corrections(own).values()) == ["absent", "present"]
 
 
 def test_review_goes_by_keyboard_alone(own, visit):
@@ -204,11 +204,11 @@ def test_review_goes_by_keyboard_alone(own, visit):
         seen.append((ask.text_content(), page.locator("#question figcaption").text_content()))
         page.keyboard.press(key)
         expect(page.locator(".question .small")).to_contain_text(f"{len(seen)} answered")
-    assert sorted(said(own).values()) == ["absent", "present", "unknown"]
+    assert sorted(corrections(own).values()) == ["absent", "present", "unknown"]
     assert len(set(seen)) == 3
     page.keyboard.press("u")
     expect(ask).to_have_text(seen[-1][0])
-    assert sorted(said(own).values()) == ["absent", "present"]
+    assert sorted(corrections(own).values()) == ["absent", "present"]
     assert "The model says" not in page.locator("#question").text_content()
     page.locator("#review-guess").check()
     expect(page.locator("#question")).to_contain_text("The model says")

@@ -196,11 +196,11 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
         return await library.run(lambda: library.similar(photo, count))
 
     @api.put("/photos/{photo}/labels", summary="Say which labels a photo carries")
-    async def correct(request: Request, photo: PhotoId, said: CorrectionsIn) -> PhotoView:
+    async def correct(request: Request, photo: PhotoId, given: CorrectionsIn) -> PhotoView:
         require_json(request)
-        view = await asyncio.shield(library.run(lambda: library.correct(photo, said)))
-        for state in said.labels.values():
-            service.monitor.corrections.labels(state, said.source).inc()
+        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
+        for state in given.labels.values():
+            service.monitor.corrections.labels(state, given.source).inc()
         return view
 
     @api.get("/review", summary="Questions worth a person's minute")

@@ -29,11 +29,11 @@ from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
 from labelwise.web.batching import BusyError
 from labelwise.web.models import (
+    CorrectedState,
     CorrectionsIn,
     PhotoLabel,
     PhotoView,
     QuestionView,
-    Said,
     SearchAnswer,
     SearchHit,
     SimilarView,
@@ -113,13 +113,13 @@ class Library:
         at = np.array([row])
         probs = np.exp(self.index.log_probs(at))[0]
         chosen = self.index.sets(at)[0]
-        said = {one.label: one.state for one in self.index.store.corrections(row=row)}
+        corrected = {one.label: one.state for one in self.index.store.corrections(row=row)}
         labels = [
             PhotoLabel(
                 label=self.index.space.names[k],
                 probability=_share(probs[k]),
                 decided=bool(chosen[k]),
-                said=_told(said.get(self.index.space.names[k])),
+                corrected=_standing(corrected.get(self.index.space.names[k])),
             )
             for k in np.argsort(-probs, kind="stable").tolist()
         ]
@@ -234,28 +234,28 @@ class Library:
 
     # Corrections
 
-    def correct(self, photo: str, said: CorrectionsIn) -> PhotoView:
+    def correct(self, photo: str, given: CorrectionsIn) -> PhotoView:
         """Note what a person says; return the photo as it is now, and what undoes it."""
         row = self.row(photo)
         before = {one.label: one for one in self.index.store.corrections(row=row)}
         sources: dict[str, dict[str, State]] = {}
-        for label, state in said.labels.items():
+        for label, state in given.labels.items():
             column = self.index.space.column(label)
             known = before.get(label)
             audited = known is not None and known.source == "audit"
-            if said.source == "audit" and not audited and row not in self._drawn(column):
+            if given.source == "audit" and not audited and row not in self._drawn(column):
                 raise DataError(
                     f"this photo was not drawn to be audited for {label!r}; "
                     "correct it as any other photo"
                 )
             # Whoever changes an audited answer improves it; the photo stays in the sample.
-            source = "audit" if audited or said.source == "audit" else "correction"
+            source = "audit" if audited or given.source == "audit" else "correction"
             sources.setdefault(source, {})[label] = state
         for source, states in sources.items():
-            self.index.correct(row, {**states}, who=said.who or "page", source=source)
+            self.index.correct(row, {**states}, who=given.who or "page", source=source)
         view = self.photo(photo)
         states = {
-            label: before[label].state if label in before else "withdrawn" for label in said.labels
+            label: before[label].state if label in before else "withdrawn" for label in given.labels
         }
         return view.model_copy(update={"before": states})
 
@@ -302,8 +302,8 @@ class Library:
     # Is the model still right?
 
     def _audited(self, column: int) -> list[Correction]:
-        said = self.index.store.corrections(self.index.space.names[column])
-        return [one for one in said if one.source == "audit"]
+        corrections = self.index.store.corrections(self.index.space.names[column])
+        return [one for one in corrections if one.source == "audit"]
 
     def _drawn(self, column: int) -> list[int]:
         """Return the next photos to be audited for a label, in the order drawn for it."""
@@ -352,11 +352,11 @@ class Library:
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:
         """Return whether photos whose every label a person has told keep promises."""
-        said = [one for one in self.index.store.corrections() if one.state != "unknown"]
-        places = {row: at for at, row in enumerate(sorted({one.row for one in said}))}
+        corrections = [one for one in self.index.store.corrections() if one.state != "unknown"]
+        places = {row: at for at, row in enumerate(sorted({one.row for one in corrections}))}
         labels = np.zeros((len(places), len(self.index.space)), np.float32)
         told = np.zeros(labels.shape, np.bool_)
-        for one in said:
+        for one in corrections:
             at = places[one.row], self.index.space.column(one.label)
             labels[at], told[at] = one.state == "present", True
         whole = told.all(axis=1)
@@ -377,5 +377,5 @@ def _share(value: float) -> float:
     return min(1.0, max(0.0, float(value)))
 
 
-def _told(state: Fact | None) -> Said | None:
+def _standing(state: Fact | None) -> CorrectedState | None:
     return None if state == "withdrawn" else state

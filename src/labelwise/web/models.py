@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "AlarmView",
     "BinView",
+    "CorrectedState",
     "CorrectionsIn",
     "Health",
     "LabelAnswer",
@@ -20,7 +21,6 @@ __all__ = [
     "PromiseView",
     "QuestionView",
     "Review",
-    "Said",
     "SearchAnswer",
     "SearchHit",
     "SessionIn",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 State = Literal["present", "absent", "unknown", "withdrawn"]
-Said = Literal["present", "absent", "unknown"]
+CorrectedState = Literal["present", "absent", "unknown"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PhotoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -205,7 +205,7 @@ class PhotoLabel(BaseModel):
     label: str
     probability: Probability
     decided: bool
-    said: Said | None
+    corrected: CorrectedState | None
 
 
 class PhotoView(BaseModel):

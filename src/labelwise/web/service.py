@@ -115,7 +115,7 @@ class Service:
         """Return what the model says of pixels (n, size, size, 3)."""
         tagged: list[Tagged] = []
         for part in score(self.predictor, ArrayImages(pixels), batch_size=len(pixels)):
-            said = {
+            answers = {
                 row: Tagged(names[row], logits, probs, chosen)
                 for row, logits, probs, chosen in zip(
                     part.rows.tolist(),
@@ -127,10 +127,10 @@ class Service:
             }
             for failure in part.failures:
                 reason = failure.reason.partition(": ")[2]
-                said[failure.row] = Tagged(
+                answers[failure.row] = Tagged(
                     names[failure.row], error=f"{names[failure.row]}: {reason}"
                 )
-            tagged += [said[row] for row in sorted(said)]
+            tagged += [answers[row] for row in sorted(answers)]
         return tagged
 
     def require_room(self) -> None:

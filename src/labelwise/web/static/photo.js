@@ -61,7 +61,7 @@ function show(photo) {
   find("photo-facts").textContent = facts.join(" · ");
   const focused = document.activeElement?.closest("#photo-labels > li")?.dataset.label;
   const most = every ? photo.labels.length : Math.max(FEW, given.length + 3);
-  const shown = photo.labels.filter((one, at) => at < most || one.said);
+  const shown = photo.labels.filter((one, at) => at < most || one.corrected);
   find("photo-labels").replaceChildren(...shown.map(line));
   find("photo-all").hidden = shown.length === photo.labels.length;
   find("photo-all").textContent = `Show all ${photo.labels.length} labels`;
@@ -73,12 +73,12 @@ const row = (label) => [...find("photo-labels").children].find((item) => item.da
 
 function line(one, at) {
   const buttons = STATES.map(([state, word, key]) => make("button", {
-    class: state, "aria-pressed": String(one.said === state), tabindex: -1,
+    class: state, "aria-pressed": String(one.corrected === state), tabindex: -1,
     "aria-label": `${one.label} ${WORDS[state]}`, title: `${WORDS[state]} (${key.toUpperCase()})`,
-    onclick: () => correct(one.label, one.said === state ? "withdrawn" : state),
+    onclick: () => correct(one.label, one.corrected === state ? "withdrawn" : state),
   }, word));
-  const said = one.said ? `, you said it ${WORDS[one.said]}` : one.decided ? ", given" : ", not given";
-  const item = make("li", { tabindex: at ? -1 : 0, "aria-label": `${one.label}, ${chance(one.probability)}${said}` },
+  const standing = one.corrected ? `, you said it ${WORDS[one.corrected]}` : one.decided ? ", given" : ", not given";
+  const item = make("li", { tabindex: at ? -1 : 0, "aria-label": `${one.label}, ${chance(one.probability)}${standing}` },
     make("span", { class: one.decided ? "of yes" : "of" }, one.label),
     make("span", { class: "share" }, chance(one.probability)),
     make("span", { class: "three", role: "group", "aria-label": one.label }, ...buttons));

@@ -110,7 +110,7 @@ class Card {
   show(predicted) {
     const result = predicted.results[0];
     const name = make("p", { class: "who" }, result.name);
-    const said = result.none
+    const answer = result.none
       ? make("p", { class: "none" }, `None of the ${result.labels.length} labels.`)
       : make("ul", { class: "chips", "aria-label": "Labels" },
         ...result.labels.filter((one) => one.decided).map((one) =>
@@ -118,7 +118,7 @@ class Card {
     const details = make("details", {}, make("summary", {}, "All labels, and how far to trust them"),
       make("p", { class: "muted small" }, `Here ${predicted.rule}.`),
       bars(result.labels));
-    this.answer.replaceChildren(name, said);
+    this.answer.replaceChildren(name, answer);
     this.element.append(details);
     say(result.none ? `${result.name}: none of the labels` : `${result.name}: ${result.decided.join(", ")}`);
   }
