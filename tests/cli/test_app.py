@@ -62,6 +62,13 @@ def test_every_verb_is_there(monkeypatch, capsys):
     assert {line.split()[0] for line in listed.splitlines() if line.strip()} == VERBS
 
 
+@pytest.mark.parametrize("group", [[], ["data"]])
+def test_the_list_of_verbs_shows_whole_sentences(monkeypatch, capsys, group):
+    assert call(monkeypatch, *group, "--help") == 0
+    listed = capsys.readouterr().out.partition("Commands:")[2].strip().splitlines()
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_an_error_is_one_sentence_and_status_1(monkeypatch, capsys):
     assert call(monkeypatch, "methods", "bse") == 1
     shown = capsys.readouterr()

@@ -22,7 +22,9 @@ def apply(
         typer.Option(help="What the scores are; as when it was fitted, if left out."),
     ] = None,
 ) -> None:
-    """Turn scores without labels into calibrated probabilities and label sets.
+    """Calibrate and decide scores with what was fitted before.
+
+    No labels are needed.
 
     The columns of the scores are matched by the label names that stand in the fitted files.
     """

@@ -45,7 +45,7 @@ def compare(
     jobs: JobsOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Compare methods fairly: same data, same recipe, same number of tries, several seeds.
+    """Compare methods: same data, recipe, number of tries, seeds.
 
     The same command on the same folder goes on where it was stopped.
     """

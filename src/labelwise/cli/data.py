@@ -63,7 +63,10 @@ def describe_table(
     every: Annotated[bool, typer.Option("--all", help="Show every label.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show label frequencies, labels per image, pairs, zero-label and unknown shares."""
+    """Show how often labels occur, alone and in pairs.
+
+    Also labels per image, images without any, and the share of unknown entries.
+    """
     import json
 
     from labelwise.cli.text import say
@@ -122,8 +125,9 @@ def split_table(
     duplicates: Duplicates = "stop",
     extension: Extension = None,
 ) -> None:
-    """Write the table with a stratified split; groups and equal images stay together.
+    """Write the table with a stratified split.
 
+    Groups and equal images stay together.
     A table that has a split keeps it: --val takes validation out of train, --shares draws anew.
     """
     from labelwise.cli.text import say

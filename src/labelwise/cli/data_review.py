@@ -118,7 +118,10 @@ def repair_table(
         bool, typer.Option("--test-too", help="Allow changes in the test split.")
     ] = False,
 ) -> None:
-    """Write the table with the answers of a review in it, and append what changed to a log."""
+    """Write the table with the answers of a review in it.
+
+    What changed is appended to a log.
+    """
     from collections import Counter
 
     from labelwise.cli.text import say

@@ -60,7 +60,9 @@ def decide(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the rule as JSON.")] = False,
 ) -> None:
-    """Fit a rule that turns probabilities into label sets, and judge it on rows it did not see.
+    """Fit a rule that turns probabilities into label sets.
+
+    It is judged on rows it did not see.
 
     With --promise the rule is tested, so that it keeps a precision, recall or F on new photos.
     """

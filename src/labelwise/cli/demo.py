@@ -18,7 +18,10 @@ def demo(
         typer.Option(help="Also write a folder of new scenes as pictures, to index and serve."),
     ] = None,
 ) -> None:
-    """Train on handwritten digits in scenes, calibrate, measure, report."""
+    """Train, calibrate, measure and report on embedded pictures.
+
+    They are scenes of handwritten digits, some with none of the ten.
+    """
     from labelwise.cli.text import say
     from labelwise.cli.train import train_and_report
     from labelwise.training.settings import OptimizerSettings, Recipe, Settings

@@ -50,7 +50,7 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="For --data: cpu (default), cuda, ...")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
 ) -> None:
-    """Measure ranking, calibration, sets and zero-label behaviour of scores as they are.
+    """Measure ranking, calibration, sets and empty images.
 
     Of a run folder: its saved predictions of a split, or with --data photos it has not seen.
     """

@@ -33,7 +33,7 @@ def export(
         Path | None, typer.Option(help="Of web: the npm package onnxruntime-web, as .tgz.")
     ] = None,
 ) -> None:
-    """Write a model from pixels to decided labels, if it gives the same answers.
+    """Write a model as one file, from pixels to decided labels.
 
     The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
     the model's own link, decided labels and the probability that there is none. It is compared

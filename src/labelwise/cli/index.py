@@ -41,7 +41,7 @@ def index(
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Index the photos of folders with a model, or bring an index up to date.
+    """Index folders of photos, or bring an index up to date.
 
     Files that did not change cost nothing, moved ones are known again by their content, edited
     ones are scored again, and what was interrupted goes on. A disk that is not there deletes

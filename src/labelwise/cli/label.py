@@ -85,7 +85,9 @@ def review(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """List the questions about single labels of photos that are most worth a person's minute.
+    """List the questions most worth a person's minute.
+
+    Each asks of one photo whether it carries one label.
 
     uncertain: hardest to guess. missing: likely, but not given. wrong: given, but unlikely.
     value: most likely to change a photo's labels.

@@ -49,7 +49,9 @@ def reproduce(
     jobs: JobsOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Run a table of the papers, or draw a figure; printed numbers beside ours, with deviations.
+    """Run a table of the papers, or draw one of their figures.
+
+    Printed numbers stand beside ours, with every deviation from the published protocol.
 
     A table on several data sets or backbones has cells, named after points (`--list TABLE` shows
     them); its name alone means the first.

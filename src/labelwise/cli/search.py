@@ -49,7 +49,7 @@ def search(
         bool, typer.Option("--unreadable", help="List the files that could not be read.")
     ] = False,
 ) -> None:
-    """Find photos by labels, with the probability that each one answers.
+    """Find photos by labels, with the probability of each.
 
     'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.

@@ -87,7 +87,7 @@ def serve(
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
 ) -> None:
-    """Serve a page that tags, searches and explains, and an API for programs.
+    """Serve a page that tags and searches photos, and an API.
 
     Without an index it tags only. It needs no network, and answers only this machine unless told
     otherwise. Every option can be given as LABELWISE_NAME in the environment.

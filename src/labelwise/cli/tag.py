@@ -27,7 +27,7 @@ def tag(
         bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
     ] = False,
 ) -> None:
-    """Write the labels of photos as keywords beside them, for other photo programs.
+    """Write labels as keywords that other photo programs read.
 
     Keywords are added to dc:subject, lr:hierarchicalSubject and digiKam:TagsList; what is there
     stays, byte for byte, and what is ours is marked, so that --undo takes out exactly that.
