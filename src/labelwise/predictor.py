@@ -2,7 +2,8 @@
 
 A model folder holds ``model.safetensors`` (the weights) and ``model.json``, a :class:`ModelSpec`:
 everything else, the versions it was written with, and the hash of the weights it belongs to. Link
-and rule can be read from it without the weights.
+and rule can be read from it without the weights. Tensors have the names of :class:`Model`, or
+those of timm, so that timm can load the file too.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from labelwise.data.images import Picture
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.files import load_tensors, replacing, save_tensors
-from labelwise.heads import Head
+from labelwise.heads import Head, LinearHead
 from labelwise.links import Link
 from labelwise.methods import HEADS, link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.plain import one_line
@@ -38,6 +39,8 @@ __all__ = ["MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "Model", "ModelSpec", "Pred
 MODEL_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
 FORMAT = 1
+
+WeightNames = Literal["labelwise", "timm"]
 
 
 class Model(nn.Module):
@@ -78,6 +81,20 @@ class Model(nn.Module):
         logits = sum((outputs.logits for outputs, _ in seen[1:]), seen[0][0].logits)
         features = sum((features for _, features in seen[1:]), seen[0][1])
         return Outputs(logits / len(seen), seen[0][0].aux), features / len(seen)
+
+    def timm_names(self) -> dict[str, str]:
+        """Return timm's name for each tensor, if timm has such a model; raise if it has none."""
+        if self.backbone.classifier is None:
+            raise SettingsError(f"the network {self.backbone.name!r} is not one of timm's")
+        if not isinstance(self.head, LinearHead):
+            raise SettingsError(f"timm has linear heads only, got {type(self.head).__name__}")
+        own = "backbone.network.", "head.classifier."
+        return {
+            name: name.removeprefix(own[0])
+            if name.startswith(own[0])
+            else f"{self.backbone.classifier}.{name.removeprefix(own[1])}"
+            for name in self.state_dict()
+        }
 
     def _seen(self, images: Tensor) -> tuple[Outputs, Tensor]:
         features: Tensor = self.backbone(images)
@@ -147,6 +164,7 @@ class ModelSpec(BaseModel):
     rule: dict[str, Any]
     promises: tuple[dict[str, Any], ...] = ()
     weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    weight_names: WeightNames = "labelwise"
 
     @model_validator(mode="after")
     def _fits(self) -> "ModelSpec":
@@ -188,7 +206,10 @@ class ModelSpec(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write the JSON file; an interrupted write leaves the old file whole."""
-        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        # Versions that do not know this entry refuse it, so that it stands only where it matters.
+        usual = {"weight_names"} if self.weight_names == "labelwise" else None
+        facts = self.model_dump(mode="json", exclude=usual)
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
         with replacing(Path(path)) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
 
@@ -305,15 +326,18 @@ class Predictor:
         nothing = torch.empty(0, len(self.space))
         return Scored.join(parts or [scored(self, nothing)])
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, weight_names: WeightNames = "labelwise") -> None:
         """Write ``model.safetensors`` and ``model.json`` to ``folder``."""
-        folder = Path(folder)
+        folder, state = Path(folder), self.model.state_dict()
+        if weight_names == "timm":
+            names = self.model.timm_names()
+            state = {names[name]: tensor for name, tensor in state.items()}
         with replacing(folder / WEIGHTS_FILE) as temporary:
-            save_tensors(temporary, self.model.state_dict())
+            save_tensors(temporary, state)
             digest = _digest(temporary)
-        self.spec(digest).save(folder / MODEL_FILE)
+        self.spec(digest, weight_names).save(folder / MODEL_FILE)
 
-    def spec(self, weights_sha256: str) -> ModelSpec:
+    def spec(self, weights_sha256: str, weight_names: WeightNames = "labelwise") -> ModelSpec:
         """Return the description of this predictor with weights of that hash."""
         backbone = self.model.backbone
         return ModelSpec(
@@ -328,6 +352,7 @@ class Predictor:
             rule=rule_to_spec(self.rule),
             promises=tuple(dict(promise) for promise in self.promises),
             weights_sha256=weights_sha256,
+            weight_names=weight_names,
         )
 
     @staticmethod
@@ -347,7 +372,11 @@ class Predictor:
                     "delete it and run the training command again, or copy both files together"
                 )
             predictor = spec.build()
-            predictor.model.load_state_dict(_numbers(load_tensors(weights)))
+            state = _numbers(load_tensors(weights))
+            if spec.weight_names == "timm":
+                own = {name: own for own, name in predictor.model.timm_names().items()}
+                state = {own.get(name, name): tensor for name, tensor in state.items()}
+            predictor.model.load_state_dict(state)
         except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{folder} holds no usable model: {_one_line(error)}") from error
         return predictor.to(device)

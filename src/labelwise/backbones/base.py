@@ -15,8 +15,11 @@ class Backbone(nn.Module, ABC):
     """A map from images (B, 3, H, W) to features (B, channels, h, w), never pooled.
 
     ``name`` builds it again and ``transform`` says how its input is made. A batch norm whose
-    weight is frozen keeps its stored statistics in training mode too.
+    weight is frozen keeps its stored statistics in training mode too. ``classifier`` is what timm
+    calls the linear layer behind its own networks, None for those that are not timm's.
     """
+
+    classifier: str | None = None
 
     def __init__(self, name: str, channels: int, transform: Transform) -> None:
         super().__init__()

@@ -11,7 +11,14 @@ from torch import Tensor
 from labelwise.backbones.base import Backbone, by_first_name
 from labelwise.backbones.fold import find_layout, fold
 from labelwise.backbones.transform import Transform
-from labelwise.backbones.weights import PRETRAINED, check_names, fetch_hub, fetch_url, read_state
+from labelwise.backbones.weights import (
+    PRETRAINED,
+    check_architecture,
+    check_names,
+    fetch_hub,
+    fetch_url,
+    read_state,
+)
 from labelwise.errors import SettingsError
 
 __all__ = ["TimmBackbone"]
@@ -25,6 +32,8 @@ class TimmBackbone(Backbone):
         transform = _transform(network, image_size)
         super().__init__(name, network.num_features, transform)
         self.network = network
+        named = network.pretrained_cfg.get("classifier")
+        self.classifier = named if isinstance(named, str) else None
         with torch.no_grad():
             features = network.eval().forward_features(
                 torch.zeros(1, 3, transform.size, transform.size)
@@ -59,6 +68,7 @@ def _network(name: str, weights: str | None, image_size: int | None) -> Any:
     state = None
     if weights is not None:
         path = _pretrained(name, config) if weights == PRETRAINED else weights
+        check_architecture(path, name)
         state = read_state(path)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(state)}}
     try:

@@ -1,5 +1,10 @@
-"""Weights of a backbone: a file, an earlier run, a file in the cache, or one fetched from a hub."""
+"""Weights of a backbone: a file, a folder, a file in the cache, or one fetched from a hub.
 
+A folder is an earlier run, or has timm's layout as on a hub: ``config.json``, which names the
+architecture, beside ``model.safetensors``. Of folders nothing but safetensors is read.
+"""
+
+import json
 import re
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,10 +20,19 @@ from torch import Tensor, nn
 from labelwise.errors import SettingsError
 from labelwise.files import part_of
 
-__all__ = ["PRETRAINED", "check_names", "fetch_hub", "fetch_url", "load_state", "read_state"]
+__all__ = [
+    "PRETRAINED",
+    "check_architecture",
+    "check_names",
+    "fetch_hub",
+    "fetch_url",
+    "load_state",
+    "read_state",
+]
 
 PRETRAINED = "pretrained"
 RUN_FILE = "model.safetensors"
+TIMM_CONFIG = "config.json"
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 TIMEOUT = 5.0  # seconds until "there is no network" is said
 
@@ -26,15 +40,17 @@ TIMEOUT = 5.0  # seconds until "there is no network" is said
 def read_state(path: str | Path) -> dict[str, Tensor]:
     """Return the named tensors of a safetensors file, or of a ``.pth`` that holds nothing else.
 
-    Of a run's folder they are the tensors of its backbone.
+    Of a run's folder they are the tensors of its backbone; of a folder as timm writes them for a
+    hub, all.
     """
     path = Path(path)
     if (path / RUN_FILE).is_file():
-        return _backbone_of(read_state(path / RUN_FILE))
+        tensors = read_state(path / RUN_FILE)
+        return _backbone_of(tensors) if _architecture(path) is None else tensors
     if not path.is_file():
         raise SettingsError(
-            f"weights must be a file, the folder of a finished run or {PRETRAINED!r}, "
-            f"got {str(path)!r}"
+            f"weights must be a file, the folder of a finished run, a folder with {TIMM_CONFIG} "
+            f"and {RUN_FILE} as timm writes them, or {PRETRAINED!r}, got {str(path)!r}"
         )
     try:
         if path.suffix == ".safetensors":
@@ -58,6 +74,31 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 def _backbone_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
     # Networks of timm and torchvision are wrapped, and are loaded by their own names.
     return {name.removeprefix("network."): t for name, t in part_of(state, "backbone").items()}
+
+
+def check_architecture(path: str | Path, name: str) -> None:
+    """Raise if a folder as timm writes them for a hub holds another network than ``name``."""
+    architecture = _architecture(Path(path))
+    if architecture not in (None, name.partition(".")[0]):
+        raise SettingsError(
+            f"the weights in {path} are those of {architecture!r}, got backbone {name!r}; "
+            f"take backbone={architecture}, or other weights"
+        )
+
+
+def _architecture(folder: Path) -> str | None:
+    """Return the network that a folder of timm's layout names, None for other folders."""
+    file = folder / TIMM_CONFIG
+    if not file.is_file():
+        return None
+    try:
+        config = json.loads(file.read_bytes())
+        architecture = config["architecture"]
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):
+        architecture = None
+    if not isinstance(architecture, str):
+        raise SettingsError(f"{file} must be a JSON object that names an architecture of timm")
+    return architecture
 
 
 def load_state(network: nn.Module, path: str | Path) -> None:

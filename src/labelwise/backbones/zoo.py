@@ -43,8 +43,8 @@ def create_backbone(
     """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
 
     ``weights`` is a file (safetensors, or ``.pth`` with tensors only), the folder of an earlier
-    run, or ``"pretrained"`` for the published ones, taken from the cache or the network; of
-    torchvision's also a tag such as ``"IMAGENET1K_V1"``.
+    run, a folder as timm writes them for a hub, or ``"pretrained"`` for the published ones, taken
+    from the cache or the network; of torchvision's also a tag such as ``"IMAGENET1K_V1"``.
     ``image_size`` overrides the side of the input. ``squash`` scales whole pictures to the input
     where the backbone's own transform would cut off their edges. ``channels`` is for ``identity``
     alone: the number of features of a row.

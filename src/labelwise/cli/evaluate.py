@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
     from labelwise.scores import RunScores
 
-__all__ = ["evaluate", "show", "write_folder"]
+__all__ = ["evaluate", "measured_data", "measured_run", "show", "write_folder"]
 
 WORST = 5
 
@@ -73,10 +73,10 @@ def evaluate(
         _refuse(source, "is a run folder", given)
         if data is None:
             _refuse(source, "is evaluated on its own predictions", of_data)
-            evaluation, extras = _run(source, split or "test", rule, figures)
+            evaluation, extras = measured_run(source, split or "test", rule, figures)
         else:
             table_options = (options, skip_missing, split)
-            evaluation, extras = _new(source, data, table_options, device, rule, figures)
+            evaluation, extras = measured_data(source, data, table_options, device, rule, figures)
     if out is not None:
         from labelwise.cli.outcome import command
 
@@ -139,7 +139,7 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         say(f"report: {out / 'report.html'}")
 
 
-def _run(
+def measured_run(
     folder: Path, split: str, rule: str | None, figures: dict[str, Any]
 ) -> tuple["Evaluation", dict[str, Any]]:
     """Return the evaluation of a run's saved predictions, and what else its report shows."""
@@ -160,7 +160,7 @@ def _run(
     return _measured(run, rule, figures), extras
 
 
-def _new(
+def measured_data(
     folder: Path,
     source: str,
     table_options: tuple[list[str] | None, bool, str | None],

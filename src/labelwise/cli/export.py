@@ -1,30 +1,49 @@
-"""``labelwise export``: a model as one file that other programs run."""
+"""``labelwise export``: a model as one file or folder that other programs read."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from labelwise.evaluate import Evaluation
+    from labelwise.runs import RunFolder
+
 __all__ = ["export"]
 
-Format = Literal["onnx", "web"]
+Format = Literal["onnx", "web", "hf"]
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "onnx": ("--input", "--exact-resize", "--pictures", "--int8"),
+    "web": ("--exact-resize", "--pictures", "--runtime"),
+    "hf": (),
+}
+FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file or folder to write.")],
-    format: Annotated[Format, typer.Option(help="A file, or a folder with a page.")] = "onnx",
+    format: Annotated[
+        Format,
+        typer.Option(help="An .onnx file, a folder with a page, or a folder for a model hub."),
+    ] = "onnx",
     input: Annotated[
-        Literal["image", "pixels"],
-        typer.Option(help="One picture of any size, or batches of scaled pixels."),
-    ] = "image",
+        Literal["image", "pixels"] | None,
+        typer.Option(help="One picture of any size (default), or batches of scaled pixels."),
+    ] = None,
     exact_resize: Annotated[
         bool, typer.Option("--exact-resize", help="Scale as Pillow does, to the bit; slower.")
     ] = False,
     data: Annotated[
-        str | None, typer.Option(help="Pictures to compare on (default: the run's validation).")
+        str | None,
+        typer.Option(
+            help="Pictures to compare on (default: the run's validation); of hf: labelled "
+            "photos for the figures of its card (default: the run's test predictions)."
+        ),
     ] = None,
-    pictures: Annotated[int, typer.Option(min=1, help="How many of them.")] = 64,
+    pictures: Annotated[
+        int | None, typer.Option(min=1, help="How many pictures to compare on (default: 64).")
+    ] = None,
     int8: Annotated[
         bool,
         typer.Option("--int8", help="Eight-bit weights, recalibrated on the labels of --data."),
@@ -33,43 +52,43 @@ def export(
         Path | None, typer.Option(help="Of web: the npm package onnxruntime-web, as .tgz.")
     ] = None,
 ) -> None:
-    """Write a model as one file, from pixels to decided labels.
+    """Write a model as a file, page or hub folder, checked first.
 
     The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
     the model's own link, decided labels and the probability that there is none. It is compared
-    with the model on real pictures first; if they differ, nothing is written.
+    with the model on real pictures first; if they differ, nothing is written. A folder for a
+    model hub (hf) holds weights that timm loads, and a card with the measured figures.
     """
-    from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
+    from labelwise.runs import RunFolder
+
+    given = {
+        "--input": input,
+        "--exact-resize": exact_resize or None,
+        "--pictures": pictures,
+        "--int8": int8 or None,
+        "--runtime": runtime,
+    }
+    for name, value in given.items():
+        if value is not None and name not in OPTIONS[format]:
+            raise SettingsError(f"{name} does not apply to --format {format}; leave it out")
+    folder = RunFolder(run)
+    if format == "hf":
+        _hub(folder, out, data)
+        return
     from labelwise.export.session import require_onnx
 
     require_onnx()
-
-    from labelwise.data import load
-    from labelwise.errors import SettingsError
-    from labelwise.export.int8 import quantised_content
-    from labelwise.export.onnx_file import export_onnx, facts_of, pictures_of
-    from labelwise.export.web import export_web
-    from labelwise.files import replacing
-    from labelwise.runs import RunFolder
-
-    folder = RunFolder(run)
-    spec, predictor = folder.spec, folder.model()
-    if runtime is not None and format != "web":
-        raise SettingsError("--runtime is for --format web; leave it out")
-    if format == "web" and (int8 or input != "image"):
-        raise SettingsError("--format web takes neither --int8 nor --input")
     if int8:
-        if data is None:
-            raise SettingsError("--int8 fits the link anew: give labelled photos with --data")
-        facts = facts_of(predictor, spec, input=input, exact_resize=exact_resize)
-        quantised = quantised_content(predictor, facts, load(data))
-        with replacing(out) as temporary:
-            temporary.write_bytes(quantised.content)
-        say(f"wrote {out}")
-        say(str(quantised))
-        if spec.promises:
-            say("promises were tested on the float32 model and are not in this file")
+        if pictures is not None:
+            raise SettingsError("--pictures does not apply to --int8, which takes all of --data")
+        _int8(folder, out, data, {"input": input or "image", "exact_resize": exact_resize})
         return
+    from labelwise.cli.text import say
+    from labelwise.export.onnx_file import export_onnx, pictures_of
+    from labelwise.export.web import export_web
+
+    spec, predictor = folder.spec, folder.model()
     images, rows = pictures_of(folder, data, pictures)
     if format == "web":
         parity = export_web(
@@ -79,7 +98,7 @@ def export(
         say(str(parity))
         return
     written = export_onnx(
-        predictor, spec, out, images, rows, input=input, exact_resize=exact_resize
+        predictor, spec, out, images, rows, input=input or "image", exact_resize=exact_resize
     )
     say(f"wrote {written.path} ({written.size / 1e6:.1f} MB)")
     say(str(written.parity))
@@ -88,3 +107,65 @@ def export(
             f"{predictor.method or 'this model'} ranks labels and has no probabilities: the file "
             "gives logits and ranking; calibrate the run first for probabilities and labels"
         )
+
+
+def _int8(folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any]) -> None:
+    from labelwise.cli.text import say
+    from labelwise.data import load
+    from labelwise.errors import SettingsError
+    from labelwise.export.int8 import quantised_content
+    from labelwise.export.onnx_file import facts_of
+    from labelwise.files import replacing
+
+    if data is None:
+        raise SettingsError("--int8 fits the link anew: give labelled photos with --data")
+    spec, predictor = folder.spec, folder.model()
+    quantised = quantised_content(predictor, facts_of(predictor, spec, **form), load(data))
+    with replacing(out) as temporary:
+        temporary.write_bytes(quantised.content)
+    say(f"wrote {out}")
+    say(str(quantised))
+    if spec.promises:
+        say("promises were tested on the float32 model and are not in this file")
+
+
+def _hub(folder: "RunFolder", out: Path, data: str | None) -> None:
+    from functools import partial
+
+    from labelwise.cli.text import say
+    from labelwise.export.hub import export_hub
+    from labelwise.report.model_card import write_model_card
+
+    predictor = folder.model()
+    evaluation, measured_on = _measured(folder, data)
+    card = partial(write_model_card, evaluation=evaluation, title=out.name, data=measured_on)
+    model = export_hub(predictor, out, card)
+    say(f"wrote {out}: README.md is the card; read its limits before you push it")
+    if model.loads_in_timm:
+        say(
+            f'timm.create_model("local-dir:{out}", pretrained=True) gives the same logits, '
+            f"within {model.difference:.1e}"
+        )
+    else:
+        say(f"timm cannot load it: {model.why_not_timm}; labelwise reads all of it")
+
+
+def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]:
+    """Return the figures of a card, by the model's link and rule of now, and their photos' name."""
+    from labelwise.cli.evaluate import measured_data, measured_run
+    from labelwise.errors import CheckpointError, SettingsError
+
+    if data is not None:
+        return measured_data(folder.path, data, (None, False, None), None, None, FIGURES)[0], Path(
+            data
+        ).name
+    if "test" not in folder.splits:
+        raise SettingsError(
+            f"a model card shows measured figures, and {folder.path} has no test predictions; "
+            "give labelled photos with --data"
+        )
+    try:
+        name = Path(str(folder.settings["data"])).name
+    except (CheckpointError, LookupError):  # a model that was copied out of its run
+        name = "the test split"
+    return measured_run(folder.path, "test", None, FIGURES)[0], name

@@ -32,7 +32,8 @@ def train(
         ),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="A file, an earlier run, or `pretrained`.")
+        str | None,
+        typer.Option(help="A file, an earlier run, a folder of timm's, or `pretrained`."),
     ] = None,
     start: Annotated[
         str | None, typer.Option(help="An earlier run with these labels, to begin where it ended.")

@@ -26,8 +26,9 @@ from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.export.assemble import Facts, assemble, cut, read_model, sealed
 from labelwise.export.measure import measured_predictions
-from labelwise.export.network import INPUT, LOGITS, export_network, quiet
+from labelwise.export.network import INPUT, LOGITS, export_network
 from labelwise.export.parity import compare_answers
+from labelwise.export.quiet import quiet
 from labelwise.export.runtime import OnnxModel
 from labelwise.export.session import open_session
 from labelwise.links import Link

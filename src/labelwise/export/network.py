@@ -6,11 +6,7 @@ compared with the network itself on random input of another batch size before it
 """
 
 import io
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import onnx
@@ -19,10 +15,11 @@ from onnx import ModelProto
 from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
+from labelwise.export.quiet import quiet
 from labelwise.export.session import open_session
 from labelwise.predictor import Model
 
-__all__ = ["INPUT", "LOGITS", "OPSET", "export_network", "quiet"]
+__all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
 
 OPSET = 18
 INPUT, LOGITS = "normalised", "network_logits"
@@ -98,19 +95,6 @@ def _captured(network: nn.Module, example: Tensor) -> ModelProto:
     if program is None:
         raise RuntimeError("the exporter returned nothing")
     return program.model_proto
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the exporters' notes to programmers from users."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with catch_warnings():
-            simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _cleaned(proto: ModelProto) -> ModelProto:

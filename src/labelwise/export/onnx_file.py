@@ -94,7 +94,7 @@ def facts_of(
 
 
 def pictures_of(
-    folder: RunFolder, data: str | None, limit: int = PICTURES
+    folder: RunFolder, data: str | None, limit: int | None = None
 ) -> tuple[ImageSource, list[int]]:
     """Return pictures to compare on, and which rows of them: given ones, or the run's validation.
 
@@ -109,7 +109,7 @@ def pictures_of(
         images, rows = _validation(folder)
     if isinstance(images, FeatureRows):
         raise SettingsError("an export is compared on pictures, got stored features")
-    some = np.linspace(0, len(rows) - 1, min(limit, len(rows))).round().astype(int)
+    some = np.linspace(0, len(rows) - 1, min(limit or PICTURES, len(rows))).round().astype(int)
     return images, [int(row) for row in rows[some]]
 
 

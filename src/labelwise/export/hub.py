@@ -1,0 +1,143 @@
+"""``export --format hf``: a folder to push to a hub, with nothing in it that is not plain data.
+
+    model.json         labels, transform, link, rule, promises: all that labelwise reads
+    model.safetensors  the weights, under timm's names where timm has such a model
+    config.json        what timm reads, in that case
+    README.md          the model card, with reliability.png
+
+timm has a model if the head is linear and the network is timm's own and pools its features by a
+mean. That is not believed: timm loads the new folder, and its logits are compared. Several views of
+a picture (``mirror``, five crops) are the business of labelwise; timm gives the logits of one.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labelwise.errors import SettingsError
+from labelwise.export.quiet import quiet
+from labelwise.files import replacing, replacing_folder
+from labelwise.plain import one_line
+from labelwise.predictor import WEIGHTS_FILE, Predictor
+
+__all__ = ["CONFIG_FILE", "HubModel", "export_hub"]
+
+CONFIG_FILE = "config.json"
+CLOSE = 1e-5  # of logits, relative above 1
+# Of timm's constructors: what the architecture does by itself, then ways to ask for a plain mean.
+MODEL_ARGUMENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"global_pool": "avg"},
+    {"global_pool": "avg", "fc_norm": False},  # vision transformers
+)
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model as it lies in a folder for a hub.
+
+    ``why_not_timm`` says why timm cannot load it, and is empty if it can; ``difference`` is then
+    the largest one of logits.
+    """
+
+    predictor: Predictor
+    why_not_timm: str = ""
+    difference: float = 0.0
+
+    @property
+    def loads_in_timm(self) -> bool:
+        """Whether ``timm.create_model("local-dir:FOLDER", pretrained=True)`` is this model."""
+        return not self.why_not_timm
+
+
+def export_hub(
+    predictor: Predictor, folder: Path, write_card: Callable[[Path, HubModel], None]
+) -> HubModel:
+    """Write a model to a new folder, with the card that ``write_card`` puts there."""
+    folder = Path(folder)
+    if folder.exists():
+        raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
+    if predictor.model.backbone.name == "identity":
+        raise SettingsError(
+            "this model reads stored features, not pictures, so there is nothing to export"
+        )
+    with replacing_folder(folder) as temporary:
+        model = _write_model(predictor, temporary)
+        write_card(temporary, model)
+    return model
+
+
+def _write_model(predictor: Predictor, folder: Path) -> HubModel:
+    """Write weights and descriptions, as timm reads them if it can."""
+    try:
+        predictor.save(folder, weight_names="timm")
+    except SettingsError as error:
+        predictor.save(folder)
+        return HubModel(predictor, str(error))
+    reason = ""
+    for arguments in MODEL_ARGUMENTS:
+        config = _config(predictor, arguments)
+        with replacing(folder / CONFIG_FILE) as temporary:
+            temporary.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        try:
+            difference = _difference(predictor, folder)
+        except Exception as error:  # the constructors of timm's models raise of everything
+            reason = reason or f"timm cannot load it: {one_line(str(error))[:200]}"
+            continue
+        if difference <= CLOSE:
+            return HubModel(predictor, difference=difference)
+        reason = f"timm's {predictor.model.backbone.name!r} does more than pool between features "
+        reason += f"and classifier: its logits are {difference:.2g} apart"
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        (folder / name).unlink()
+    predictor.save(folder)
+    return HubModel(predictor, reason)
+
+
+def _config(predictor: Predictor, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return what timm's own ``save_config_for_hf`` would write, from our transform and labels."""
+    backbone, transform = predictor.model.backbone, predictor.transform
+    network: Any = backbone.get_submodule("network")
+    original: dict[str, Any] = network.pretrained_cfg
+    labels = len(predictor.space)
+    return {
+        "architecture": backbone.name.partition(".")[0],
+        "num_classes": labels,
+        "num_features": backbone.channels,
+        **({"global_pool": arguments["global_pool"]} if "global_pool" in arguments else {}),
+        "label_names": list(predictor.space.names),
+        **({"model_args": arguments} if arguments else {}),
+        "pretrained_cfg": {
+            "input_size": [3, transform.size, transform.size],
+            "fixed_input_size": bool(original.get("fixed_input_size", False)),
+            "interpolation": transform.interpolation,
+            "crop_pct": 1.0 if transform.crop is None else transform.crop,
+            "crop_mode": "squash" if transform.crop is None else "center",
+            "mean": list(transform.mean),
+            "std": list(transform.std),
+            "num_classes": labels,
+            "first_conv": original.get("first_conv"),
+            "classifier": backbone.classifier,
+        },
+    }
+
+
+def _difference(predictor: Predictor, folder: Path) -> float:
+    """Return how far the logits of timm's own loading are, relative where they exceed 1."""
+    import timm
+
+    model, size = predictor.model.eval(), predictor.transform.size
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), quiet():
+        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        found: Tensor = loaded(images)
+        expected: Tensor = model.head(model.backbone(images)).logits
+    if found.shape != expected.shape:
+        return float("inf")
+    apart = (found - expected).abs() / expected.abs().clamp(min=1)
+    return float(apart.max().nan_to_num(float("inf")))

@@ -1,0 +1,236 @@
+"""The model card of a folder for a hub: what a model is for, what was measured, where it ends.
+
+Everything in it comes from the model and from an evaluation on photos the model was not trained
+with; what nobody measured is said to be unknown.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from labelwise import __version__
+from labelwise.decide import Promise
+from labelwise.evaluate import Evaluation, Figure, LabelRow, describe_link
+from labelwise.evaluate.parts import describe_rule
+from labelwise.export.hub import HubModel
+from labelwise.files import replacing
+from labelwise.links import Sigmoid
+from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
+from labelwise.report import plots
+from labelwise.report.plots import Drawing, plain_axes, save_drawings
+
+__all__ = ["model_card", "write_model_card"]
+
+CARD_FILE = "README.md"
+PICTURE = "reliability"
+FEW = 20  # positives below which the figures of a label say little
+NAMED = 12  # labels named in a sentence
+
+
+def write_model_card(
+    folder: Path, model: HubModel, evaluation: Evaluation, *, title: str, data: str
+) -> None:
+    """Write ``README.md``, and ``reliability.png`` if the model has probabilities."""
+    if evaluation.final is not None:
+        picture = Drawing(
+            (4.6, 4.2), lambda figure: plots.reliability(plain_axes(figure), evaluation)
+        )
+        save_drawings({PICTURE: picture}, folder, ["png"])
+    with replacing(Path(folder) / CARD_FILE) as temporary:
+        temporary.write_text(model_card(model, evaluation, title=title, data=data), "utf-8")
+
+
+def model_card(model: HubModel, evaluation: Evaluation, *, title: str, data: str) -> str:
+    """Return the card as Markdown with the facts in front that hubs read.
+
+    ``data`` names the photos that the figures were measured on.
+    """
+    parts = [
+        _front(model, evaluation, title, data),
+        f"# {_words(title)}",
+        _summary(model),
+        "## Measured",
+        _measured(evaluation, data),
+        "## Use",
+        _use(model),
+        "## Intended use",
+        _intended(model),
+        "## Limits",
+        _bullets(_limits(model, evaluation, data)),
+        "## Labels",
+        ", ".join(map(_words, model.predictor.space.names)) + ".",
+        f"Written by labelwise {__version__}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front(model: HubModel, evaluation: Evaluation, title: str, data: str) -> str:
+    metrics = [
+        {"type": figure.name.lower().replace(" ", "_").replace(",", ""), "name": figure.name}
+        | {"value": round(figure.value, 6)}
+        for figure in evaluation.headline
+        if figure.value is not None
+    ]
+    result = {
+        "task": {"type": "image-classification", "name": "Multi-label image classification"},
+        "dataset": {"type": "image-classification", "name": data},
+        "metrics": metrics,
+    }
+    tags = ["image-classification", "multi-label", "labelwise"]
+    tags += ["calibrated"] if evaluation.final is not None else []
+    tags += ["timm"] if model.loads_in_timm else []
+    facts: dict[str, Any] = {
+        "library_name": "timm" if model.loads_in_timm else "labelwise",
+        "pipeline_tag": "image-classification",
+        "tags": tags,
+        "model-index": [{"name": title, "results": [result]}],
+    }
+    return f"---\n{yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}---"
+
+
+def _summary(model: HubModel) -> str:
+    one, network = model.predictor, model.predictor.model
+    views = network.crops * (2 if network.mirrored else 1)
+    link = "it ranks labels and has no probabilities"
+    if one.link is not None:
+        link = f"probabilities by the link {describe_link(one.link)}"
+    words = [
+        f"Says which of {len(one.space):,} labels a picture carries: none, one or many.",
+        f"{_words(network.backbone.name)} at {one.transform.size} pixels, head {one.head.name}, "
+        f"trained with the method {_words(one.method or 'unknown')}; {link}; "
+        f"decides by {describe_rule(one.rule)}.",
+    ]
+    if views > 1:
+        words.append(f"Its logits are the mean over {views} views of a picture.")
+    return " ".join(words)
+
+
+def _measured(evaluation: Evaluation, data: str) -> str:
+    facts = evaluation.data
+    where = (
+        f"On {facts.rows:,} pictures of {_words(data)}"
+        f"{f' ({facts.split})' if facts.split and facts.split != data else ''}, "
+        f"{facts.zero_label_rows:,} of them without any label:"
+    )
+    header = ["| | value | 95 % interval | |", "|---|---|---|---|"]
+    rows = [
+        f"| {one.name} | {_value(one, evaluation)} | {_interval(one)} | {_words(one.how)} |"
+        for one in evaluation.headline
+    ]
+    parts = [where, "\n".join(header + rows)]
+    if evaluation.final is not None:
+        parts.append(f"![How often labels of each probability are there]({PICTURE}.png)")
+    ranked = sorted((row for row in evaluation.rows if row.ap is not None), key=lambda r: r.ap or 0)
+    if ranked:
+        best, worst = ranked[-3:][::-1], ranked[:3]
+        parts.append(
+            f"Labels ranked best: {_with_ap(best)}. Ranked worst: {_with_ap(worst)} "
+            "(average precision, pictures with the label)."
+        )
+    return "\n\n".join(parts)
+
+
+def _value(figure: Figure, evaluation: Evaluation) -> str:
+    if evaluation.is_infinite(figure):
+        return INFINITE
+    return percent(figure.value) if figure.percent else plain(figure.value)
+
+
+def _interval(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return UNDEFINED
+    show = percent if figure.percent else plain
+    return f"{show(figure.low)} to {show(figure.high)}"
+
+
+def _with_ap(rows: Sequence[LabelRow]) -> str:
+    return ", ".join(f"{_words(row.name)} ({percent(row.ap)}, {row.present:,})" for row in rows)
+
+
+def _use(model: HubModel) -> str:
+    parts = [
+        "```console\n$ pip install labelwise\n$ labelwise predict FOLDER photos/\n```",
+        "`model.json` holds labels, transform, link, rule and promises as plain data; "
+        "`labelwise train --weights FOLDER` begins with this backbone.",
+    ]
+    if not model.loads_in_timm:
+        return "\n\n".join([*parts, f"timm cannot load this folder: {_words(model.why_not_timm)}."])
+    parts.append(
+        "```python\nimport timm\n\n"
+        'model = timm.create_model("local-dir:FOLDER", pretrained=True).eval()\n'
+        "config = timm.data.resolve_model_data_config(model)\n"
+        "transform = timm.data.create_transform(**config, is_training=False)\n"
+        "logits = model(transform(picture)[None])\n```"
+    )
+    link = model.predictor.link
+    if isinstance(link, Sigmoid):
+        parts.append("timm gives logits; the sigmoid of each is its probability.")
+    elif link is not None:
+        parts.append(
+            f"timm gives logits. Probabilities are those of the link {describe_link(link)} in "
+            "`model.json`, which labelwise applies; a sigmoid or a softmax would be others."
+        )
+    if model.predictor.model.mirrored or model.predictor.model.crops > 1:
+        parts.append("timm looks at one view of a picture, labelwise at several.")
+    return "\n\n".join(parts)
+
+
+def _intended(model: HubModel) -> str:
+    use = (
+        "To tag, sort and search pictures like those it was trained on, where a wrong or missing "
+        "label can be put right."
+    )
+    if model.predictor.link is None:
+        return f"{use} Its scores order labels and pictures; they are not probabilities."
+    return f"{use} Probabilities may be used as such: to choose thresholds, to weigh costs."
+
+
+def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]:
+    yield (
+        f"All figures are of {_words(data)}. On pictures of another kind they may be far worse; "
+        "measure it: `labelwise evaluate FOLDER --data labelled.csv`."
+    )
+    yield "Things that are none of its labels are not seen; the answer is then none, or wrong."
+    yield "It was not examined for how it treats groups of people."
+    undefined = evaluation.ranking.undefined_labels
+    if undefined:
+        yield f"Never seen with a positive where it was measured: {_some(undefined)}."
+    few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
+    if few:
+        yield f"Fewer than {FEW} positives, so that their figures say little: {_some(few)}."
+    worst = [row for row in evaluation.rows if row.present >= FEW and _ece(row) is not None]
+    if worst:
+        far = max(worst, key=lambda row: _ece(row) or 0.0)
+        yield f"Least calibrated label: {_words(far.name)}, ECE {percent(_ece(far))}."
+    zero = evaluation.zero_label
+    if zero is not None and zero.false_alarms is not None:
+        yield f"{percent(zero.false_alarms)} of pictures without labels are given one."
+    elif zero is None or not zero.rows:
+        yield "How often it labels pictures that carry none is unknown: there were none."
+    for promise in model.predictor.promises:
+        yield f"{_words(str(Promise.from_spec(promise)))}, for pictures like those."
+    for note in evaluation.notes:
+        yield _words(note)
+    if model.loads_in_timm:
+        yield "Widgets of hubs that apply a softmax show other numbers than its probabilities."
+
+
+def _ece(row: LabelRow) -> float | None:
+    return row.ece_before if row.ece_after is None else row.ece_after
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(map(_words, names[:NAMED])) + more
+
+
+def _bullets(sentences: Iterable[str]) -> str:
+    return "\n".join(f"* {sentence}" for sentence in sentences)
+
+
+def _words(text: str) -> str:
+    """Return text with the characters escaped that Markdown or HTML would read as markup."""
+    line = " ".join(text.split())
+    return "".join(f"\\{one}" if one in "\\`*_[]<>|#" else one for one in line)
