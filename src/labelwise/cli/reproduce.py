@@ -17,10 +17,12 @@ from labelwise.errors import SettingsError
 
 if TYPE_CHECKING:
     from labelwise.experiments.reproduce import Request
+    from labelwise.experiments.sources import Frozen
 
 __all__ = ["reproduce"]
 
 COMPUTED = "001-table1"
+TRANSFERRED = "002-tableA"
 
 
 def reproduce(
@@ -71,11 +73,20 @@ def reproduce(
     if list_ and table is not None:
         _show_rows(table, root)
         return
+    chosen = tuple(row.strip() for row in rows.split(",")) if rows else ()
+    frozen = Frozen(features, weights) if features else None
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
     folder = out or Path("runs") / table
     if table == COMPUTED:
         _compute(folder)
+        return
+    if table == TRANSFERRED:
+        if data or quick or set_ or query or dry_run:
+            raise SettingsError(
+                f"{TRANSFERRED} takes --root, --rows (data sets), --features, --weights and --out"
+            )
+        _transfer(root, chosen, frozen, folder)
         return
     from labelwise.report.paper_figures import FIGURES, draw_figure
 
@@ -86,15 +97,15 @@ def reproduce(
         _say_files(draw_figure(table, folder))
         return
     if figure is not None:
-        rows = rows or ",".join(figure.rows)
+        chosen = chosen or figure.rows
     request = Request(
         table if figure is None else figure.table,
         root,
         data,
         quick,
         tuple(range(seeds)),
-        tuple(row.strip() for row in rows.split(",")) if rows else (),
-        Frozen(features, weights) if features else None,
+        chosen,
+        frozen,
         parse_assignments(set_ or ()),
     )
     workers = jobs or default_workers()
@@ -141,6 +152,24 @@ def _compute(folder: Path) -> None:
     say(f"written: {folder / 'table.md'}")
 
 
+def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
+    """Judge a backbone on the data sets of Table A of two-way."""
+    from labelwise.experiments.transfer import TITLE, cells, remarks, transfer
+    from labelwise.progress import make_watch
+
+    if frozen is None:
+        raise SettingsError(
+            f"{TRANSFERRED} judges a frozen backbone; name it with --features and its weights with "
+            "--weights"
+        )
+    with resumable(folder):
+        found = transfer(root, frozen, folder, sets=sets, say=say, watch=make_watch())
+    show_table(*cells(found), title=TITLE)
+    for note in remarks(found, frozen):
+        say(f"- {note}")
+    say(f"written: {folder / 'table.md'}")
+
+
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
     from labelwise.experiments.estimate import seconds_of
     from labelwise.experiments.reproduce import jobs_of, open_data
@@ -163,6 +192,15 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
 def _show_rows(table: str, root: Path) -> None:
     from labelwise.experiments.reproduce import cells_of, find_experiment, has_data, where_to_put
 
+    if table == COMPUTED:
+        raise SettingsError(f"{COMPUTED} is computed and has no rows to list; run it")
+    if table == TRANSFERRED:
+        from labelwise.experiments.transfer import TITLE, available_sets, where_to_put_set
+
+        there = available_sets(root).items()
+        listed = [[name, "yes" if ready else where_to_put_set(name, root)] for name, ready in there]
+        show_table(["row", "can run now"], listed, title=TITLE)
+        return
     experiment = find_experiment(table)
     cells = cells_of(table)
     if len(cells) > 1:
@@ -183,7 +221,9 @@ def _show_rows(table: str, root: Path) -> None:
 
 def _show_list(root: Path) -> None:
     from labelwise.experiments.papers import EXPERIMENTS
+    from labelwise.experiments.published import TRANSFER
     from labelwise.experiments.reproduce import cells_of, has_data, where_to_put
+    from labelwise.experiments.transfer import available_sets, where_to_put_set
 
     rows = []
     for table in dict.fromkeys(experiment.table for experiment in EXPERIMENTS.values()):
@@ -194,6 +234,9 @@ def _show_list(root: Path) -> None:
         if 0 < len(ready) < len(cells):
             words = ", ".join(cell.cell for cell in ready)
         rows.append([table, cells[0].published.title, count, words])
+    sets = [name for name, ready in available_sets(root).items() if ready]
+    words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
+    rows.append([TRANSFERRED, "Two-way loss, Table A: transfer study", str(len(TRANSFER)), words])
     rows.append([COMPUTED, "SPA and LPR, Table 1: which losses recover eta", "", "yes, computed"])
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
     from labelwise.report.paper_figures import FIGURES

@@ -23,7 +23,14 @@ from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
 
-__all__ = ["L2_WEIGHTS", "LinearEvaluation", "LinearFit", "linear_evaluation", "linear_path"]
+__all__ = [
+    "L2_WEIGHTS",
+    "LinearEvaluation",
+    "LinearFit",
+    "accuracies",
+    "linear_evaluation",
+    "linear_path",
+]
 
 TOLERANCE = 1e-10  # of the loss may be left to gain
 L2_WEIGHTS = tuple(float(weight) for weight in np.logspace(-6, 5, 45))
@@ -104,6 +111,19 @@ def linear_evaluation(
     best = max(fits, key=lambda fit: validation[fit.l2])
     metric = "top-1 accuracy" if softmax else "mAP over labels"
     return LinearEvaluation(best, metric, validation, score(best, *_arrays(test, device)))
+
+
+def accuracies(
+    train: LabelTable,
+    judged: LabelTable,
+    *,
+    device: torch.device | str = "cpu",
+    l2_weights: Sequence[float] = L2_WEIGHTS,
+) -> dict[float, float]:
+    """Return the top-1 accuracy on ``judged`` of the softmax fit of each L2 weight."""
+    fits = linear_path(*_arrays(train, device), softmax=True, l2_weights=l2_weights)
+    arrays = _arrays(judged, device)
+    return {fit.l2: _accuracy(fit, *arrays) for fit in fits}
 
 
 def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor | None]:
