@@ -15,12 +15,14 @@ from labelwise.evaluate.evaluation import (
     StageScores,
     ZeroLabel,
 )
+from labelwise.evaluate.sums import EvaluationSums, measure
 
 __all__ = [
     "Calibration",
     "Curve",
     "DataFacts",
     "Evaluation",
+    "EvaluationSums",
     "Figure",
     "LabelRow",
     "RankingFigures",
@@ -31,4 +33,5 @@ __all__ = [
     "ZeroLabel",
     "describe_link",
     "evaluate",
+    "measure",
 ]

@@ -14,6 +14,7 @@ from labelwise.errors import DataError
 from labelwise.evaluate.evaluation import Calibration, Curve
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import (
+    ProperScore,
     Reliability,
     brier_score,
     label_reliability,
@@ -26,6 +27,7 @@ from labelwise.predictions import Predictions
 __all__ = [
     "Known",
     "Probabilities",
+    "calibration_of",
     "calibration_part",
     "defined",
     "known_labels",
@@ -127,11 +129,28 @@ def calibration_part(
     top = reliability(answers.probs, present, observed, where=surest, bins=bins)
     brier = brier_score(answers.probs, present, observed, bins=bins)
     loss = log_loss_from_logs(answers.log_p, answers.log_q, present, observed, bins=bins)
+    return calibration_of(answers.stage, names, errors, columns, pooled, top, brier, loss, k=k)
+
+
+def calibration_of(
+    stage: str,
+    names: tuple[str, ...],
+    errors: Reliability,
+    columns: list[int],
+    pooled: Reliability,
+    top: Reliability,
+    brier: ProperScore,
+    loss: ProperScore,
+    *,
+    k: int,
+) -> Calibration:
+    """Return how calibrated a stage is, from what was counted; all with the same bins."""
+    bins = len(pooled.counts)
     per_label = errors.ece()
     some = ~np.isnan(per_label)
     entries = f"{int(pooled.counts.sum()):,} known entries pooled"
     return Calibration(
-        stage=answers.stage,
+        stage=stage,
         pooled=_curve(pooled, entries),
         top_k=_curve(top, f"{int(top.counts.sum()):,} known entries among the top {k} of each row"),
         k=k,

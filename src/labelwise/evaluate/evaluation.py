@@ -63,13 +63,17 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class RankingFigures:
-    """Average precisions of the scores; labels and rows without a positive are left out."""
+    """Average precisions of the scores; labels and rows without a positive are left out.
+
+    ``map_class_bound`` is how far ``map_class`` may be off where scores were counted in cells.
+    """
 
     map_class: float | None
     map_sample: float | None
     undefined_labels: tuple[str, ...]
     undefined_rows: int
     how: str
+    map_class_bound: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,10 @@ class ShotGroup:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """One label: how often it is present, how well it is ranked, calibrated and decided."""
+    """One label: how often it is present, how well it is ranked, calibrated and decided.
+
+    ``ap_bound`` is how far ``ap`` may be off where scores were counted in cells.
+    """
 
     name: str
     known: int
@@ -205,6 +212,7 @@ class LabelRow:
     precision: float | None = None
     recall: float | None = None
     f1: float | None = None
+    ap_bound: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,13 @@ from labelwise.metrics import Averaged, calibration_interval, false_alarm_rate, 
 __all__ = [
     "ap_influence",
     "calibration_figures",
+    "interval_of",
     "macro_f1_influence",
     "mean_ap_influence",
     "mean_influence",
     "normal_interval",
     "ranking_figures",
+    "row_sums",
     "set_figures",
     "zero_label_figures",
 ]
@@ -55,9 +57,18 @@ def normal_interval(
     value: float | None, influence: Floats, highest: float = 1.0
 ) -> tuple[float | None, float | None]:
     """Return the 95 % interval, cut to [0, highest]; ``None`` twice where it is undefined."""
-    if value is None or influence.size < 2:
+    if influence.size < 2:
         return None, None
-    half = 1.959964 * sqrt(float(influence @ influence))
+    return interval_of(value, float(influence @ influence), highest)
+
+
+def interval_of(
+    value: float | None, variance: float, highest: float = 1.0
+) -> tuple[float | None, float | None]:
+    """Return the same from the sum of the squared influences."""
+    if value is None:
+        return None, None
+    half = 1.959964 * sqrt(variance)
     return max(0.0, value - half), min(highest, value + half)
 
 
@@ -148,7 +159,7 @@ def calibration_figures(
     part: Calibration, answers: Probabilities, known: Known, bins: int
 ) -> list[Figure]:
     """Return calibration errors and proper scores."""
-    loss, square, counts = _row_sums(answers, known)
+    loss, square, counts = row_sums(answers, known)
     errors = partial(
         calibration_interval, answers.probs, known.present, known.observed, bins=bins, draws=DRAWS
     )
@@ -199,7 +210,7 @@ def zero_label_figures(part: ZeroLabel, sets: Tensor | None, known: Known) -> li
     return [_smooth("False alarms", part.false_alarms, influence, how, better="lower")]
 
 
-def _row_sums(answers: Probabilities, known: Known) -> list[NDArray[np.float64]]:
+def row_sums(answers: Probabilities, known: Known) -> list[NDArray[np.float64]]:
     """Return what each image adds to the log loss, to the Brier score and to their count."""
     present, mask = known.present, known.observed
     loss = -torch.where(present, answers.log_p, answers.log_q)

@@ -37,7 +37,6 @@ from labelwise.metrics import (
     confusion,
     false_alarm_rate,
     false_positive_rate_at,
-    hamming_loss,
     log_loss_from_logs,
     max_confidence,
     nothing_here,
@@ -49,13 +48,18 @@ from labelwise.metrics import (
 from labelwise.retrieval import retrieval_map
 
 __all__ = [
+    "CELLS",
+    "SHARES",
     "LabelFigures",
     "describe_rule",
     "label_rows",
+    "label_rows_of",
     "label_thresholds",
     "retrieval_part",
+    "sets_of",
     "sets_part",
     "shot_rows",
+    "zero_label_of",
     "zero_label_part",
 ]
 
@@ -83,29 +87,50 @@ def label_thresholds(rule: Rule | None, labels: int) -> list[float | None]:
 def sets_part(sets: Tensor, known: Known, by_label: Confusion, words: str) -> Sets:
     """Return the figures of sets (N, K) bool; ``by_label`` holds their counts per label."""
     present, observed = known.present, known.observed
-    by_image = confusion(sets, present, observed, by="image")
-    exact = subset_accuracy(sets, present, observed)
+    sizes, true_sizes = sets.sum(1), present.sum(1)[known.rows_complete()]
+    return sets_of(
+        words,
+        by_label,
+        sample_f1=confusion(sets, present, observed, by="image").f_score().value,
+        subset_accuracy=subset_accuracy(sets, present, observed).value,
+        sizes=_histogram(sizes),
+        true_sizes=_histogram(true_sizes),
+        mean_size=float(sizes.double().mean()),
+        mean_true_size=float(true_sizes.double().mean()),
+    )
+
+
+def sets_of(
+    words: str,
+    by_label: Confusion,
+    *,
+    sample_f1: float,
+    subset_accuracy: float,
+    sizes: tuple[int, ...],
+    true_sizes: tuple[int, ...],
+    mean_size: float,
+    mean_true_size: float,
+) -> Sets:
+    """Return the figures of sets from what was counted."""
     macro = by_label.f_score()
-    complete = known.rows_complete()
-    sizes, true_sizes = sets.sum(1), present.sum(1)[complete]
     return Sets(
         rule=words,
         macro_f1=defined(macro.value),
         micro_f1=defined(by_label.micro().f_score().value),
-        sample_f1=defined(by_image.f_score().value),
+        sample_f1=defined(sample_f1),
         cf1=defined(by_label.cf1()),
-        hamming=defined(hamming_loss(sets, present, observed)),
-        subset_accuracy=defined(exact.value),
-        mean_size=float(sizes.double().mean()),
-        mean_true_size=defined(true_sizes.double().mean().item()) or 0.0,
-        sizes=_histogram(sizes),
-        true_sizes=_histogram(true_sizes),
+        hamming=defined(by_label.error()),
+        subset_accuracy=defined(subset_accuracy),
+        mean_size=mean_size,
+        mean_true_size=defined(mean_true_size) or 0.0,
+        sizes=sizes,
+        true_sizes=true_sizes,
         how=(
             "Known entries only. Macro F1 is the mean over "
             f"{macro.num_defined:,} of {len(macro.items):,} labels; a label neither present nor "
             "chosen is left out, likewise an image. Micro F1 (OF1) pools all entries; CF1 is the "
             "harmonic mean of mean precision and mean recall over labels. Sizes count all labels "
-            f"chosen; true sizes come from the {int(complete.sum()):,} images whose labels are "
+            f"chosen; true sizes come from the {sum(true_sizes):,} images whose labels are "
             "all known."
         ),
     )
@@ -127,13 +152,23 @@ class LabelFigures:
     after: Reliability | None
     counts: Confusion | None
     thresholds: Sequence[float | None]
+    ap_bounds: NDArray[np.float64] | None = None
 
 
 def label_rows(names: Sequence[str], known: Known, figures: LabelFigures) -> tuple[LabelRow, ...]:
     """Return one row per label, in column order."""
     rows = len(known.present)
     seen = np.full(len(names), rows) if known.observed is None else _total(known.observed)
-    present = _total(known.present)
+    return label_rows_of(names, seen, _total(known.present), figures)
+
+
+def label_rows_of(
+    names: Sequence[str],
+    seen: NDArray[np.int64],
+    present: NDArray[np.int64],
+    figures: LabelFigures,
+) -> tuple[LabelRow, ...]:
+    """Return one row per label, from how often each is known and present (K,)."""
     final = figures.after or figures.before
     nothing = np.full(len(names), np.nan)
     ece_before = nothing if figures.before is None else figures.before.ece()
@@ -159,6 +194,7 @@ def label_rows(names: Sequence[str], known: Known, figures: LabelFigures) -> tup
             precision=defined(columns[0][k]),
             recall=defined(columns[1][k]),
             f1=defined(columns[2][k]),
+            ap_bound=0.0 if figures.ap_bounds is None else float(figures.ap_bounds[k]),
         )
         for k, name in enumerate(names)
     )
@@ -210,18 +246,52 @@ def zero_label_part(
     both = bool(outside.any() and inside.any())
     rows = int(outside.sum())
     edges = width_edges(CELLS)
-    left = len(outside) - rows - int(inside.sum())
-    return ZeroLabel(
+    return zero_label_of(
         rows=rows,
+        left=len(outside) - rows - int(inside.sum()),
         share=rows / len(outside),
         false_alarms=alarms,
         auroc_nothing=defined(separation_auroc(-quiet[inside], -quiet[outside])) if both else None,
         auroc_max=defined(separation_auroc(peak[inside], peak[outside])) if both else None,
         fpr95=defined(false_positive_rate_at(peak[inside], peak[outside])) if both else None,
         mmc=defined(peak[outside].mean()) if rows else None,
-        edges=tuple(edges.tolist()),
-        inside=tuple(np.histogram(peak[inside], edges)[0].tolist()),
-        outside=tuple(np.histogram(peak[outside], edges)[0].tolist()),
+        inside=np.histogram(peak[inside], edges)[0],
+        outside=np.histogram(peak[outside], edges)[0],
+        by_stage=tuple(
+            _stage_scores(stage, known, inside, outside) for stage in (*stages, _shares(known))
+        )
+        if both
+        else (),
+    )
+
+
+def zero_label_of(
+    *,
+    rows: int,
+    left: int,
+    share: float,
+    false_alarms: float | None,
+    auroc_nothing: float | None,
+    auroc_max: float | None,
+    fpr95: float | None,
+    mmc: float | None,
+    inside: NDArray[np.int64],
+    outside: NDArray[np.int64],
+    by_stage: tuple[StageScores, ...],
+    how: str = "",
+) -> ZeroLabel:
+    """Return the zero-label part from what was counted; ``left`` rows are in neither group."""
+    return ZeroLabel(
+        rows=rows,
+        share=share,
+        false_alarms=false_alarms,
+        auroc_nothing=auroc_nothing,
+        auroc_max=auroc_max,
+        fpr95=fpr95,
+        mmc=mmc,
+        edges=tuple(width_edges(CELLS).tolist()),
+        inside=tuple(inside.tolist()),
+        outside=tuple(outside.tolist()),
         how=(
             "An image counts as “nothing here” only if every label is known and absent; "
             f"{left:,} images with unknown labels and none known present are in neither group. "
@@ -230,12 +300,9 @@ def zero_label_part(
             "all labels, and by the largest p. FPR at 95%: images without labels at or above the "
             "threshold that keeps 95% of those with. MMC: mean of the largest p. Shares of the "
             "labels: every image is answered with each label's share among the known entries."
-        ),
-        by_stage=tuple(
-            _stage_scores(stage, known, inside, outside) for stage in (*stages, _shares(known))
         )
-        if both
-        else (),
+        + how,
+        by_stage=by_stage,
     )
 
 

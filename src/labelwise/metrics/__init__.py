@@ -30,7 +30,16 @@ from labelwise.metrics.ranking import (
     one_error,
     precision_recall_curve,
 )
-from labelwise.metrics.scoring import ProperScore, brier_score, log_loss, log_loss_from_logs
+from labelwise.metrics.score_counts import Bounded, ScoreCounts
+from labelwise.metrics.scoring import (
+    ProperScore,
+    ProperSums,
+    brier_score,
+    brier_sums,
+    log_loss,
+    log_loss_from_logs,
+    log_loss_sums,
+)
 from labelwise.metrics.sets import (
     AverageKAccuracy,
     Confusion,
@@ -60,12 +69,15 @@ __all__ = [
     "AverageKAccuracy",
     "Averaged",
     "BootstrapInterval",
+    "Bounded",
     "CalibrationSums",
     "CalibrationTest",
     "Confusion",
     "PrecisionRecall",
     "ProperScore",
+    "ProperSums",
     "Reliability",
+    "ScoreCounts",
     "SetSizes",
     "TopKScores",
     "auroc",
@@ -73,6 +85,7 @@ __all__ = [
     "average_precision",
     "bootstrap",
     "brier_score",
+    "brier_sums",
     "by_shot",
     "calibration_interval",
     "calibration_test",
@@ -85,6 +98,7 @@ __all__ = [
     "label_reliability",
     "log_loss",
     "log_loss_from_logs",
+    "log_loss_sums",
     "mass_edges",
     "max_confidence",
     "micro_auroc",

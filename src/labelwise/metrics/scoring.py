@@ -11,12 +11,13 @@
 with w_b = n_b / n and base = share present. Calibration can be mended by a map of the
 probabilities, refinement cannot. ``within`` is what the bins hide, since probabilities differ
 inside a bin; it shrinks as bins grow. A certain and wrong prediction has infinite log loss, and
-is not clipped; ``infinite`` counts such entries.
+is not clipped; ``infinite`` counts such entries. ``brier_sums`` and ``log_loss_sums`` give the sums
+behind a score, which merge over shards: ``brier_sums(...).merge(other).score()``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,15 @@ from labelwise.arrays import Array, check_shapes
 from labelwise.metrics.bins import cell_sums, round_edges, width_edges
 from labelwise.metrics.lines import Averaged, blocks, chosen, read
 
-__all__ = ["ProperScore", "brier_score", "log_loss", "log_loss_from_logs"]
+__all__ = [
+    "ProperScore",
+    "ProperSums",
+    "brier_score",
+    "brier_sums",
+    "log_loss",
+    "log_loss_from_logs",
+    "log_loss_sums",
+]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -53,6 +62,56 @@ class ProperScore:
         return self.value - self.calibration - self.refinement
 
 
+@dataclass(frozen=True)
+class ProperSums:
+    """Sums over the entries of each label and bin (K, M), and of the score itself (K,)."""
+
+    kind: Literal["brier", "log loss"]
+    counts: Floats
+    confidence: Floats
+    present: Floats
+    totals: Floats
+    infinite: int
+
+    def merge(self, other: "ProperSums") -> "ProperSums":
+        """Return the sums over the entries of both."""
+        if (self.kind, self.counts.shape) != (other.kind, other.counts.shape):
+            raise ValueError(
+                "sums must be of one score with the same labels and bins to be merged, got "
+                f"{self.kind} {self.counts.shape} and {other.kind} {other.counts.shape}"
+            )
+        return ProperSums(
+            self.kind,
+            self.counts + other.counts,
+            self.confidence + other.confidence,
+            self.present + other.present,
+            self.totals + other.totals,
+            self.infinite + other.infinite,
+        )
+
+    def score(self) -> ProperScore:
+        """Return the mean score and its parts."""
+        divergence, entropy = FORMULAS[self.kind]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_label = Averaged.over(self.totals / self.counts.sum(axis=1), "label")
+            weight, confidence, present = (
+                sums.sum(axis=0) for sums in (self.counts, self.confidence, self.present)
+            )
+            count, filled = weight.sum(), weight > 0
+            base = present.sum() / count
+            weight, confidence, present = (a[filled] for a in (weight, confidence, present))
+            guess = confidence / weight
+            return ProperScore(
+                value=float(self.totals.sum() / count),
+                calibration=float(weight @ divergence(present / weight, guess) / count),
+                resolution=float(weight @ divergence(present / weight, base) / count),
+                uncertainty=float(entropy(base)),
+                per_label=per_label,
+                count=int(count),
+                infinite=self.infinite,
+            )
+
+
 def brier_score(
     probs: Array,
     labels: Array,
@@ -62,6 +121,18 @@ def brier_score(
     bins: int = 10,
 ) -> ProperScore:
     """Return the mean of (p - y)^2 over the chosen entries."""
+    return brier_sums(probs, labels, observed, where=where, bins=bins).score()
+
+
+def brier_sums(
+    probs: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    where: Array | None = None,
+    bins: int = 10,
+) -> ProperSums:
+    """Return the sums behind :func:`brier_score`."""
 
     def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
         prob = read(probs, part, "image")
@@ -69,7 +140,7 @@ def brier_score(
 
     shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
     edges = round_edges(width_edges(bins), probs)
-    return _score(shape, entries, labels, observed, where, edges, _square, _square_entropy)
+    return _sums("brier", shape, entries, labels, observed, where, edges)
 
 
 def log_loss(
@@ -90,7 +161,7 @@ def log_loss(
 
     shape = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
     edges = round_edges(width_edges(bins), probs)
-    return _score(shape, entries, labels, observed, where, edges, _kl, _entropy)
+    return _sums("log loss", shape, entries, labels, observed, where, edges).score()
 
 
 def log_loss_from_logs(
@@ -103,6 +174,19 @@ def log_loss_from_logs(
     bins: int = 10,
 ) -> ProperScore:
     """Return the same from a link's (log p, log(1 - p)), exact where p rounds to 0 or 1."""
+    return log_loss_sums(log_p, log_q, labels, observed, where=where, bins=bins).score()
+
+
+def log_loss_sums(
+    log_p: Array,
+    log_q: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    where: Array | None = None,
+    bins: int = 10,
+) -> ProperSums:
+    """Return the sums behind :func:`log_loss_from_logs`."""
 
     def entries(part: slice, label: Floats) -> tuple[NDArray[Any], Floats]:
         present, absent = read(log_p, part, "image"), read(log_q, part, "image")
@@ -110,20 +194,19 @@ def log_loss_from_logs(
 
     shape = check_shapes(log_p=log_p, log_q=log_q, labels=labels, observed=observed, where=where)
     edges = round_edges(width_edges(bins), log_p)
-    return _score(shape, entries, labels, observed, where, edges, _kl, _entropy)
+    return _sums("log loss", shape, entries, labels, observed, where, edges)
 
 
-def _score(
+def _sums(
+    kind: Literal["brier", "log loss"],
     shape: tuple[int, int],
     entries: Callable[[slice, Floats], tuple[NDArray[Any], Floats]],
     labels: Array,
     observed: Array | None,
     where: Array | None,
     edges: NDArray[Any],
-    divergence: Callable[[Floats, Floats], Floats],
-    entropy: Callable[[Floats], Floats],
-) -> ProperScore:
-    """Return the score whose entries a function gives a block of rows at a time."""
+) -> ProperSums:
+    """Return the sums of a score whose entries a function gives a block of rows at a time."""
     rows, columns = shape
     bins = edges.shape[-1] - 1
     counts, confidence, present = (np.zeros((columns, bins)) for _ in range(3))
@@ -139,21 +222,7 @@ def _score(
             sums += added
         totals += loss.sum(axis=0)
         infinite += int(np.isposinf(loss).sum())
-    with np.errstate(invalid="ignore", divide="ignore"):
-        per_label = Averaged.over(totals / counts.sum(axis=1), "label")
-        weight, confidence, present = (a.sum(axis=0) for a in (counts, confidence, present))
-        count, filled = weight.sum(), weight > 0
-        base = present.sum() / count
-        weight, confidence, present = (a[filled] for a in (weight, confidence, present))
-        return ProperScore(
-            value=float(totals.sum() / count),
-            calibration=float(weight @ divergence(present / weight, confidence / weight) / count),
-            resolution=float(weight @ divergence(present / weight, base) / count),
-            uncertainty=float(entropy(base)),
-            per_label=per_label,
-            count=int(count),
-            infinite=infinite,
-        )
+    return ProperSums(kind, counts, confidence, present, totals, infinite)
 
 
 def _square(truth: Floats, guess: Floats) -> Floats:
@@ -172,6 +241,9 @@ def _kl(truth: Floats, guess: Floats) -> Floats:
 
 def _entropy(base: Floats) -> Floats:
     return -_times(base, np.log(base)) - _times(1 - base, np.log1p(-base))
+
+
+FORMULAS = {"brier": (_square, _square_entropy), "log loss": (_kl, _entropy)}
 
 
 def _times(weight: Floats, value: NDArray[Any]) -> Floats:

@@ -85,6 +85,12 @@ class Confusion:
         """Return the counts over all entries as one item."""
         return Confusion(_all(self.tp), _all(self.fp), _all(self.fn), _all(self.tn), self.by)
 
+    def error(self) -> float:
+        """Return the share of all entries that are wrong, NaN if there are none."""
+        total = self.micro()
+        wrong = total.fp + total.fn
+        return _shares(wrong, wrong + total.tp + total.tn, "skip", self.by).value
+
     def cf1(self, undefined: Undefined = "skip") -> float:
         """Return the harmonic mean of mean precision and mean recall."""
         precision, recall = self.precision(undefined).value, self.recall(undefined).value
@@ -129,9 +135,7 @@ def confusion(
 
 def hamming_loss(sets: Array, labels: Array, observed: Array | None = None) -> float:
     """Return the share of observed entries that are wrong; NaN if none is observed."""
-    total = confusion(sets, labels, observed).micro()
-    wrong = total.fp + total.fn
-    return _shares(wrong, wrong + total.tp + total.tn, "skip", "label").value
+    return confusion(sets, labels, observed).error()
 
 
 def subset_accuracy(sets: Array, labels: Array, observed: Array | None = None) -> Averaged:

@@ -1,0 +1,178 @@
+"""Ranking figures of one label from counts that add up over shards, each with its error bound.
+
+A score is known by the leading bits of a key that orders floats as unsigned integers; equal keys
+share a cell, which counts the positives and the others in it. As long as there are at most
+``limit`` cells every bit is kept, each cell is one score, and the figures are exact. Beyond that
+the last bits are dropped, as few as will do. How many that is follows from the scores alone, so
+``merge`` is associative and commutative to the last count, and memory does not grow with N.
+
+With P positives and A entries in higher cells, a cell of p positives and n others adds to the sum
+of precisions, whatever the order inside it, between
+
+    all others first, all scores apart:  sum_{j=1..p} (P + j) / (A + n + j)
+                                         >= p - (A + n - P) log(1 + p / (A + n + 1/2))
+    positives first, all equal:          p (P + p) / (A + p)
+
+(the logarithm is the integral over [1/2, p + 1/2] of a concave function, below its sum). Average
+precision is the middle of the two totals over all positives; half their distance is the bound.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bounded", "ScoreCounts"]
+
+Counts = NDArray[np.int64]
+
+
+class Bounded(NamedTuple):
+    """A figure, and how far at most it is from the exact one; 0 where it is exact."""
+
+    value: float
+    bound: float
+
+    @staticmethod
+    def between(low: float, high: float) -> "Bounded":
+        """Return the middle of two bounds and half their distance."""
+        return Bounded((low + high) / 2, (high - low) / 2)
+
+
+@dataclass(frozen=True)
+class ScoreCounts:
+    """Positives and others in each cell, scores rising; ``dropped`` low bits of keys are gone."""
+
+    limit: int
+    dropped: int
+    keys: NDArray[Any]
+    positives: Counts
+    others: Counts
+
+    @staticmethod
+    def of(
+        scores: NDArray[np.floating[Any]], present: NDArray[np.bool_], limit: int = 4096
+    ) -> "ScoreCounts":
+        """Return the counts of scores (n,), float32 or float64, and whether each is positive."""
+        if limit < 2:
+            raise ValueError(f"limit must be at least 2, got {limit}")
+        keys = np.sort(_keys(scores))
+        opens = _opens(keys)
+        cells = keys[opens]
+        totals = np.diff(np.append(opens, len(keys)))
+        place = np.searchsorted(cells, _keys(scores[present]))
+        positives = np.bincount(place, minlength=len(cells)).astype(np.int64)
+        return ScoreCounts(limit, 0, cells, positives, totals - positives)._coarsened()
+
+    def merge(self, other: "ScoreCounts") -> "ScoreCounts":
+        """Return the counts of the entries of both."""
+        if self.limit != other.limit or self.keys.dtype != other.keys.dtype:
+            raise ValueError(
+                "counts must have one limit and one kind of float to be merged, got "
+                f"{self.limit} of {self.keys.dtype} and {other.limit} of {other.keys.dtype}"
+            )
+        dropped = max(self.dropped, other.dropped)
+        parts = self._with(dropped), other._with(dropped)
+        keys = np.concatenate([part.keys for part in parts])
+        order = np.argsort(keys, kind="stable")  # two rising runs: a single pass
+        opens = _opens(keys[order])
+        positives, others = (
+            np.add.reduceat(np.concatenate(counts)[order], opens) if len(keys) else counts[0]
+            for counts in zip(*((part.positives, part.others) for part in parts), strict=True)
+        )
+        merged = ScoreCounts(self.limit, dropped, keys[order][opens], positives, others)
+        return merged._coarsened()
+
+    @property
+    def exact(self) -> bool:
+        """Whether each cell holds one score only."""
+        return self.dropped == 0
+
+    def average_precision(self) -> Bounded:
+        """Return the tie-aware average precision; NaN without positives."""
+        p, n = (counts[::-1].astype(np.float64) for counts in (self.positives, self.others))
+        if not p.sum():
+            return Bounded(np.nan, 0.0)
+        above = np.cumsum(p) - p
+        entries = above + np.cumsum(n) - n
+        if self.exact:
+            full = p * (above + p) / np.maximum(entries + p + n, 1)
+            return Bounded(float(full.sum() / p.sum()), 0.0)
+        best = p * (above + p) / np.maximum(entries + p, 1)
+        behind = entries + n
+        worst = p - (behind - above) * np.log1p(p / (behind + 0.5))
+        worst = np.where(p == 1, (above + 1) / (behind + 1), worst)
+        return Bounded.between(float(worst.sum() / p.sum()), float(best.sum() / p.sum()))
+
+    def auroc(self) -> Bounded:
+        """Return the chance that a positive outscores another, ties one half; NaN if undefined."""
+        p, n = self.positives.astype(np.float64), self.others.astype(np.float64)
+        pairs = p.sum() * n.sum()
+        if not pairs:
+            return Bounded(np.nan, 0.0)
+        won = float(p @ (np.cumsum(n) - n))
+        same = float(p @ n)
+        if self.exact:
+            return Bounded((won + same / 2) / pairs, 0.0)
+        return Bounded.between(won / pairs, (won + same) / pairs)
+
+    def false_positive_rate_at(self, recall: float = 0.95) -> Bounded:
+        """Return the share of others at or above the highest threshold with this recall."""
+        total, others = int(self.positives.sum()), int(self.others.sum())
+        if not total or not others:
+            return Bounded(np.nan, 0.0)
+        accepted = ceil(recall * total - 1e-9)  # 0.95 * 20 must not round up to 20
+        falling = np.cumsum(self.positives[::-1])
+        cell = len(falling) - 1 - int(np.searchsorted(falling, accepted))
+        above = int(self.others[cell + 1 :].sum())
+        inside = int(self.others[cell])
+        if self.exact:
+            return Bounded((above + inside) / others, 0.0)
+        return Bounded.between(above / others, (above + inside) / others)
+
+    def _with(self, dropped: int) -> "ScoreCounts":
+        """Return the counts with so many low bits of the keys dropped."""
+        more = dropped - self.dropped
+        if not more or not len(self.keys):
+            return ScoreCounts(self.limit, dropped, self.keys, self.positives, self.others)
+        keys = self.keys >> self.keys.dtype.type(more)
+        opens = _opens(keys)
+        positives, others = (np.add.reduceat(c, opens) for c in (self.positives, self.others))
+        return ScoreCounts(self.limit, dropped, keys[opens], positives, others)
+
+    def _coarsened(self) -> "ScoreCounts":
+        """Return the counts in at most ``limit`` cells, with as few bits dropped as will do."""
+        if len(self.keys) <= self.limit:
+            return self
+        apart = self.keys[1:] ^ self.keys[:-1]  # neighbours differ while some bit of it is left
+        kind = apart.dtype.type
+        low, high = 0, 8 * apart.dtype.itemsize - 1
+        while low < high:
+            middle = (low + high) // 2
+            if np.count_nonzero(apart >> kind(middle)) < self.limit:
+                high = middle
+            else:
+                low = middle + 1
+        return self._with(self.dropped + low)
+
+
+def _keys(scores: NDArray[np.floating[Any]]) -> NDArray[Any]:
+    """Return unsigned integers in the order of the floats; equal floats have equal ones."""
+    if np.isnan(scores).any():
+        raise ValueError("scores must not be NaN, got NaN")
+    wide = scores.dtype == np.float64
+    unsigned: Any = np.uint64 if wide else np.uint32
+    values: Any = scores if wide else scores.astype(np.float32, copy=False)
+    bits = (values + 0.0).view(unsigned)  # -0 becomes 0
+    top = unsigned(1 << (63 if wide else 31))
+    keys: NDArray[Any] = np.where(bits & top, ~bits, bits | top)
+    return keys
+
+
+def _opens(keys: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where each run of equal keys begins."""
+    first = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    return np.flatnonzero(first)
