@@ -1,12 +1,14 @@
 """Do query probabilities mean what they say? ``python benchmarks/queries.py``.
 
 Queries of one, two and three labels, wanted and unwanted, drawn among those that 2 % of the photos
-answer. Over draws of the held-out photos, from all of them with replacement: ECE (10 equal-width
-bins) of the product of marginals and of the calibrated query on the photos left over; how many
-lists "at most this share wrong" could be promised, how many of those were broken on all photos, and
-the exact binomial p-value of "more than delta of the promised ones"; their power, the length of the
-list as a share of the longest one in hindsight; and how often the number of hits lay in its 95 %
-interval.
+answer. Over divisions of the photos into held-out ones and a library, without replacement: ECE (10
+equal-width bins) of the product of marginals and of the calibrated query on the library, and how
+often the number of hits there lay in its 95 % interval. Over draws of held-out photos from all of
+them with replacement, which all of them then check without error: how many lists "at most this
+share wrong" could be promised, how many of those were broken, the exact binomial p-value of "more
+than delta of the promised ones", and their power, the length of the list as a share of the longest
+one in hindsight. The cuts to try are set by other draws, as validation photos do, and in "split" by
+a fifth of the held-out ones; "ceiling" is the power of the single best cut, known in hindsight.
 
 Data: ``posterior`` with labels that depend on each other; ``--scores FILE`` for anyone's (an .npz
 of ``probs`` (N, K) and ``labels``).
@@ -16,7 +18,7 @@ import argparse
 
 import numpy as np
 from promises import problem
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
@@ -44,6 +46,17 @@ def ece(probs, right):
     return np.abs(gaps).sum() / len(probs)
 
 
+def ceiling(ranked, longest, arguments):
+    """Return the expected length, as a share, of the one cut that is best to test in hindsight."""
+    places = np.unique(np.geomspace(1, longest, 60).astype(int))
+    trials = np.rint(places / len(ranked) * arguments.photos)
+    delta, wrong = 1 - arguments.confidence, arguments.wrong
+    most = binom.ppf(delta, trials, wrong)
+    most = np.where(binom.cdf(most, trials, wrong) <= delta, most, most - 1)
+    passing = binom.cdf(most, trials, 1 - ranked[places - 1] / places)
+    return np.max(np.where(trials > 0, passing, 0) * places / longest)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--scores", help="an .npz of probs and labels, instead of posterior data")
@@ -59,13 +72,13 @@ def main():
     space = LabelSpace(tuple(f"label {k}" for k in range(truth.shape[1])))
     rng = np.random.default_rng(0)
     print(
-        "length queries  draws  ECE product  ECE fitted  promised  broken  p-value  power  "
-        "counts inside"
+        "length queries  draws  ECE product  ECE fitted  counts inside  promised  broken  p-value  "
+        "power  split  ceiling"
     )
     good = True
     for length in (1, 2, 3):
         asked = queries(truth, length, arguments.queries, 0.02 * len(truth), rng)
-        before, after, powers = [], [], []
+        before, after, powers, split_powers, ceilings = [], [], [], [], []
         broken = promised = inside = tries = 0
         for wanted, unwanted in asked:
             names = [[space.names[k] for k in part] for part in (wanted, unwanted)]
@@ -76,29 +89,38 @@ def main():
             ranked = right[np.argsort(-scores, kind="stable")].cumsum()
             reach = np.flatnonzero(ranked >= (1 - arguments.wrong) * np.arange(1, len(right) + 1))
             longest = (reach[-1] + 1) if len(reach) else 0
+            if longest:
+                ceilings.append(ceiling(ranked, longest, arguments))
             for _ in range(max(1, arguments.draws // len(asked))):
-                held = rng.integers(len(right), size=arguments.photos)
-                new = np.setdiff1d(np.arange(len(right)), held)
+                order = rng.permutation(len(right))
+                held, new = order[: arguments.photos], order[arguments.photos :]
                 fitted = calibrate_query(query, *(array[held] for array in arrays))
                 before.append(ece(np.exp(scores[new]), right[new]))
                 after.append(ece(fitted.probs(scores[new]), right[new]))
                 count = fitted.count(scores[new])
                 inside += count.lower <= right[new].sum() <= count.upper
-                cut = fitted.cut(arguments.wrong, arguments.confidence, library=scores)
+                fitted, tuning = (
+                    calibrate_query(query, *(array[drawn] for array in arrays))
+                    for drawn in rng.integers(len(right), size=(2, arguments.photos))
+                )
+                cut = fitted.cut(arguments.wrong, arguments.confidence, tuning=tuning)
                 listed = scores >= cut.threshold
                 if cut.promise is not None and listed.any():
                     promised += 1
                     broken += (~right[listed]).mean() > arguments.wrong
                 if longest:
                     powers.append(listed.sum() / longest)
+                    split = fitted.cut(arguments.wrong, arguments.confidence)
+                    split_powers.append((scores >= split.threshold).sum() / longest)
                 tries += 1
         delta = 1 - arguments.confidence
         p = binomtest(broken, promised, delta, alternative="greater").pvalue if promised else 1.0
         good &= p > 0.01
         print(
             f"{length:6d} {len(asked):7d} {tries:6d} {np.mean(before):12.4f} "
-            f"{np.mean(after):11.4f} {promised:9d} {broken:7d} {p:8.3f} "
-            f"{np.mean(powers or [0]):6.2f} {inside / tries:14.3f}",
+            f"{np.mean(after):11.4f} {inside / tries:14.3f} {promised:9d} {broken:7d} {p:8.3f} "
+            f"{np.mean(powers or [0]):6.2f} {np.mean(split_powers or [0]):6.2f} "
+            f"{np.mean(ceilings or [0]):8.2f}",
             flush=True,
         )
     raise SystemExit(0 if good else 1)

@@ -69,7 +69,9 @@ def test_counts_cover_the_true_number_and_lists_keep_their_promise(world):
         fitted = calibrate_query(query, log_p[held], log_q[held], labels[held])
         count = fitted.count(scores[new], 0.9)
         missed += not count.lower <= right[new].sum() <= count.upper
-        cut = fitted.cut(0.4, 0.9, seed=seed, library=scores[new] if seed % 2 else None)
+        used = order[-HELD:]
+        tuning = calibrate_query(query, log_p[used], log_q[used], labels[used])
+        cut = fitted.cut(0.4, 0.9, seed=seed, tuning=tuning if seed % 2 else None)
         listed = scores[new] >= cut.threshold
         broken += bool(listed.any()) and (~right[new][listed]).mean() > 0.4
         sizes.append(listed.mean())

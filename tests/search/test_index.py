@@ -9,7 +9,9 @@ from labelwise.decide import Threshold, TopK
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.search import Index, questions
+from labelwise.search.answering import answer
 
 DOG = LABELS.index("dog")
 
@@ -185,3 +187,25 @@ def test_a_model_without_probabilities_says_so(index):
 
 def test_sigmoid_is_what_these_tests_take_for_granted(index):
     assert index.spec.link == link_to_spec(Sigmoid())
+
+
+def test_promises_are_made_and_kept_under_the_models_own_link(index):
+    """Oracle: the query's cut of the held-out photos, applied to the stored logits by hand."""
+    for row in range(8):
+        index.correct(row, {"dog": "present"})
+    log_p = -np.logaddexp(0, -stored(index)[:, DOG])
+    assert (index.odds(DOG).log_p.values[8:] > log_p[8:] + 0.01).all()  # refitted
+    held_out = index.held_out
+    odds = held_out.logits[:, [DOG]].double().numpy()
+    query = bind(Query.parse("dog"), index.space)
+    fitted = calibrate_query(
+        query, -np.logaddexp(0, -odds), -np.logaddexp(0, odds), held_out.labels[:, [DOG]]
+    )
+    found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
+    threshold = fitted.cut(0.6).threshold
+    assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
+    expected = {row for row in range(12) if row < 8 or log_p[row] >= threshold}
+    assert {hit.row for hit in found.hits} == expected
+    rule = Threshold(float(np.exp(np.sort(log_p[8:])[1:3].mean())))
+    chosen = index.sets(slice(8, 12), rule)[:, DOG]
+    np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)

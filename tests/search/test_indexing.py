@@ -10,7 +10,9 @@ from search_setup import picture, save_model
 
 from labelwise.errors import LabelwiseError
 from labelwise.predictor import Predictor
+from labelwise.retrieval import Query
 from labelwise.search import Index
+from labelwise.search.answering import answer
 
 
 def counts(changes):
@@ -211,3 +213,19 @@ def test_what_is_missing_is_said(update, tmp_path):
         update(tmp_path / "nowhere")
     with pytest.raises(LabelwiseError, match="not an index"):
         Index(tmp_path)
+
+
+def test_validation_photos_set_what_is_promised_on_all_held_out_ones(update, tmp_path):
+    """Oracle: how many photos a promise is made on; without validation a fifth sets the cuts."""
+    query = Query.parse("dog")
+    run = save_model(tmp_path / "run")
+    update(model=run)
+    promise = answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise
+    assert promise.n == 320
+    test = Index(update.folder).held_out
+    test.save(run / "predictions" / "val.parquet")
+    update(model=run)
+    index = Index(update.folder)
+    promise = answer(index, query, wrong_at_most=0.6).promise.promise
+    assert promise.n == 400
+    assert index.tuning().photos == "validation photos of the model"

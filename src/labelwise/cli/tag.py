@@ -57,7 +57,7 @@ def tag(
         places = index.store.sidecars()
         outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
     else:
-        rule = index.spec.made_rule
+        rule = None
         if wrong_at_most is not None:
             rule, promise = promised_rule(index, wrong_at_most, confidence)
             say(str(promise))

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
+from scipy.stats import binom
 
 from labelwise.decide.arrays import Answers, Matrix, as_numpy
 from labelwise.decide.bounds import (
@@ -57,6 +58,7 @@ COARSE, FINE = 120, 80  # candidates on the tuning photos, and on the others
 PRIOR_POSITIVES = 20  # of a rare label, at which its own threshold weighs as much as the common
 EASY = 1e-3  # times delta: the p-value that the first candidate is expected to have
 FEWEST = 60  # positives that are expected of a label for a promise of its own, and at least
+DOUBT = 0.3  # log-odds by which the expected error of a list may be off
 PER_ERROR_FREE = 5  # times the photos that would be needed without a single error
 
 
@@ -264,7 +266,8 @@ def promise_list(
     """Return the lowest score (N,) at which a list holds at most this share of wrong images.
 
     The size of the library plays no part. ``candidates`` are scores, the safest first, that were
-    chosen without these photos; without them a share of the photos sets the sequence.
+    chosen without these photos (:func:`list_candidates`); without them a share of the photos sets
+    the sequence.
     """
     level = 1 - wrong_at_most
     _check(level, confidence)
@@ -291,24 +294,39 @@ def promise_list(
 def list_candidates(
     probs: Matrix, photos: int, *, wrong_at_most: float, confidence: float = 0.95
 ) -> Numbers:
-    """Return thresholds for :func:`promise_list`, from a library's own probabilities (N,).
+    """Return thresholds for :func:`promise_list`, from probabilities (N,) of other photos.
 
-    No label is looked at: a list is expected to be as wrong as its probabilities say, which sets
-    where the sequence starts and ends. If they lie, the promise still holds; it finds less.
-    ``photos`` is how many it will be tested on.
+    No label is looked at: a list is expected to be as wrong as its probabilities say, which gives
+    each threshold a chance to pass its test on ``photos`` photos. The sequence starts where the
+    list it leads to is expected to be longest,
+
+        length(start) pass(start) + sum over t below it of  added(t) min of pass from start to t.
+
+    If the probabilities lie, the promise still holds; it finds less.
     """
     ranked = np.sort(np.asarray(as_numpy(probs), dtype=np.float64).ravel())[::-1]
     if not len(ranked):
         return ranked
-    places = np.unique(np.rint(np.geomspace(1, len(ranked), 4 * COARSE)).astype(int))
+    places = np.unique(np.rint(np.geomspace(1, len(ranked), 2 * COARSE)).astype(int))
     expected = ((1 - ranked).cumsum() / np.arange(1, len(ranked) + 1))[places - 1]
     trials = np.floor(places / len(ranked) * photos)
-    p_values = binomial_p_values(np.ceil(expected * trials), trials, wrong_at_most)
-    easy = np.flatnonzero(p_values <= EASY * (1 - confidence))
-    start = int(easy[0]) if len(easy) else int(np.argmin(p_values))
-    hopeful = np.flatnonzero(expected <= 1.5 * wrong_at_most + 0.02)
-    end = max(start, int(hopeful[-1]) if len(hopeful) else start)
-    return np.asarray(np.unique(ranked[places[start : end + 1] - 1])[::-1])
+    passing = _chances_to_pass(expected, trials, wrong_at_most, 1 - confidence)
+    added = np.diff(places, prepend=0)
+    values = []
+    for start in range(len(places)):
+        reached = np.minimum.accumulate(passing[:, start:], axis=1)
+        length = reached[:, 0] * places[start] + reached[:, 1:] @ added[start + 1 :]
+        values.append(length.mean())
+    return np.asarray(np.unique(ranked[places[int(np.argmax(values)) :] - 1])[::-1])
+
+
+def _chances_to_pass(expected: Numbers, trials: Numbers, risk: float, delta: float) -> Numbers:
+    """Return the chance (2, T) that the binomial test passes, at odds of error off by DOUBT."""
+    most = binom.ppf(delta, trials, risk)
+    most = np.where(binom.cdf(most, trials, risk) <= delta, most, most - 1)
+    odds = logit(np.clip(expected, 1e-9, 1 - 1e-9))
+    chances = [binom.cdf(most, trials, expit(odds + doubt)) for doubt in (-DOUBT, DOUBT)]
+    return np.where(trials > 0, np.stack(chances), 0.0)
 
 
 def promise_answers(

@@ -162,24 +162,21 @@ class CalibratedQuery:
         wrong_at_most: float,
         confidence: float = 0.95,
         *,
-        library: Numbers | None = None,
+        tuning: "CalibratedQuery | None" = None,
         seed: int = 0,
     ) -> PromisedList:
         """Return the lowest log score of a list of which at most this share is wrong.
 
-        The held-out photos alone decide, so the size of a library plays no part. The log scores of
-        the ``library`` say which cuts to try; without them a fifth of the held-out photos does,
-        and more is promised with them.
+        The held-out photos alone decide, so the size of a library plays no part. ``tuning``, the
+        query calibrated on other photos, says which cuts to try; these may have been used before.
+        Without it a fifth of the held-out photos does, and less is promised.
         """
         listed = ~np.isneginf(self.scores)
         if listed.sum() < 2:
             return PromisedList(np.inf, None, "too few held-out photos pass the query's limits")
         candidates = None
-        if library is not None:
-            photos, share = int(listed.sum()), {"wrong_at_most": wrong_at_most}
-            probs = np.exp(library[~np.isneginf(library)])
-            found = list_candidates(probs, photos, confidence=confidence, **share)
-            candidates = np.log(found[found > 0])
+        if tuning is not None:
+            candidates = tuning._cuts(int(listed.sum()), wrong_at_most, confidence)
         return promise_list(
             self.scores[listed],
             self.hits[listed],
@@ -189,6 +186,13 @@ class CalibratedQuery:
             seed=seed,
             photos=f"held-out photos of {self.query.query}",
         )
+
+    def _cuts(self, photos: int, wrong_at_most: float, confidence: float) -> Numbers:
+        """Return the log scores that are worth a test on so many photos, the strictest first."""
+        scores = np.sort(self.scores[~np.isneginf(self.scores)])
+        probs = self.probs(scores) if self.slope > 0 else np.exp(scores)
+        chosen = list_candidates(probs, photos, wrong_at_most=wrong_at_most, confidence=confidence)
+        return np.asarray(scores[np.searchsorted(probs, chosen)])
 
 
 def calibrate_query(

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import log_expit, logit
 
 from labelwise.decide import PromisedList
 from labelwise.errors import DataError
+from labelwise.predictions import Predictions
 from labelwise.retrieval import (
     BoundQuery,
     CalibratedQuery,
@@ -82,13 +82,16 @@ def answer(
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
     bound = bind(query, index.space, index.taxonomy)
-    terms = _terms(index, bound)
+    refit = wrong_at_most is None  # corrections fit links on the photos that promises are made on
+    terms = _terms(index, bound, refit)
     dead = index.store.dead_rows()
-    calibrated = _calibrated(index, bound)
+    calibrated = _calibrated(index, index.held_out, bound, refit)
     cut, promise = _score_at(calibrated, at_least), None
     if wrong_at_most is not None:
         index.evidence()  # refuses where the held-out photos fitted something
-        promise = calibrated.cut(wrong_at_most, confidence)
+        known = index.validation
+        tuning = None if known is None else _calibrated(index, known, bound, refit=False)
+        promise = calibrated.cut(wrong_at_most, confidence, tuning=tuning)
         if promise.promise is None:
             raise DataError(f"no list can be promised for {query}: {promise.refused}")
         cut = max(cut, promise.threshold)
@@ -98,7 +101,8 @@ def answer(
     kept = scores >= cut
     labels = [index.space.names[column] for column in bound.columns]
     probs = calibrated.probs(scores[kept].astype(np.float64))
-    hits = _hits(index, labels if len(labels) < len(index.space) else [], rows[kept], probs)
+    shown = labels if len(labels) < len(index.space) else []
+    hits = _hits(index, shown, rows[kept], probs, refit)
     if sort == "date":
         hits.sort(key=lambda hit: hit.taken or "", reverse=True)
     return Found(
@@ -125,10 +129,17 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
     return [replace(own, paths=(path,)) for path in own.paths[1:]], similar
 
 
-def _hits(index: Index, labels: Sequence[str], rows: NDArray[np.int64], probs: Scores) -> list[Hit]:
+def _hits(
+    index: Index,
+    labels: Sequence[str],
+    rows: NDArray[np.int64],
+    probs: Scores,
+    refit: bool = True,
+) -> list[Hit]:
     paths = index.store.paths_of(rows.tolist())
     contents = index.store.contents_of(rows.tolist())
-    odds = {name: index.odds(index.space.column(name)).log_p.values for name in labels}
+    columns = {name: index.space.column(name) for name in labels}
+    odds = {name: index.odds(k, refit=refit).log_p.values for name, k in columns.items()}
     hits = []
     for row, chance in zip(rows.tolist(), probs.tolist(), strict=True):
         reasons = {name: float(np.exp(values[row])) for name, values in odds.items()}
@@ -138,7 +149,7 @@ def _hits(index: Index, labels: Sequence[str], rows: NDArray[np.int64], probs: S
     return hits
 
 
-def _terms(index: Index, bound: BoundQuery) -> list[Term]:
+def _terms(index: Index, bound: BoundQuery, refit: bool) -> list[Term]:
     """Return the columns whose sum is the query's log score.
 
     Labels wanted and unwanted are columns themselves; of any other query the score is computed.
@@ -149,9 +160,9 @@ def _terms(index: Index, bound: BoundQuery) -> list[Term]:
     plain = [one for one in signed if one is not None]
     alone = len({column for column, _ in plain}) == len(parts)
     if alone and not bound.limits and len(plain) == len(parts):
-        odds = [(index.odds(column), wanted) for column, wanted in plain]
+        odds = [(index.odds(column, refit=refit), wanted) for column, wanted in plain]
         return [one.log_p if wanted else one.log_q for one, wanted in odds]
-    pairs = [index.odds(column) for column in bound.columns]
+    pairs = [index.odds(column, refit=refit) for column in bound.columns]
     scores = np.empty(len(index), np.float32)
     for start in range(0, len(index), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
@@ -173,18 +184,17 @@ def _label(part: Expression) -> tuple[int, bool] | None:
             return None
 
 
-@torch.no_grad()
-def _calibrated(index: Index, bound: BoundQuery) -> CalibratedQuery:
-    """Return the query's probability as the held-out photos have it; the product without any."""
-    held_out, columns = index.held_out, list(bound.columns)
-    if held_out is None:
+def _calibrated(
+    index: Index, photos: Predictions | None, bound: BoundQuery, refit: bool
+) -> CalibratedQuery:
+    """Return the query's probability as some labelled photos have it; the product without any."""
+    columns = list(bound.columns)
+    if photos is None:
         nothing = np.empty((0, len(columns)))
         return calibrate_query(bound, nothing, nothing, nothing)
-    log_p, log_q = index.link.log_probs(held_out.logits.double())
-    observed = None if held_out.observed is None else held_out.observed[:, columns]
-    return calibrate_query(
-        bound, log_p[:, columns], log_q[:, columns], held_out.labels[:, columns], observed
-    )
+    log_p, log_q = index.held_out_log_probs(photos, columns, refit=refit)
+    observed = None if photos.observed is None else photos.observed[:, columns]
+    return calibrate_query(bound, log_p, log_q, photos.labels[:, columns], observed)
 
 
 def _score_at(calibrated: CalibratedQuery, probability: float) -> float:

@@ -5,7 +5,8 @@ calibration, or a correction, changes every one of them without a picture being 
 
 * what a person said of a photo is certain: probability 1 or 0 for that label;
 * for all other photos the label's link is fitted anew on the held-out photos of the model and the
-  corrected ones together, p = sigma(slope u + offset) of its log-odds u.
+  corrected ones together, p = sigma(slope u + offset) of its log-odds u. Promises are made on the
+  held-out photos, so they are made, and kept, under the model's own link (``refit=False``).
 
 People correct what they happen to see, so the corrected photos are no random sample; the held-out
 ones keep the fit where it was unless corrections are many.
@@ -67,7 +68,7 @@ class Index:
         self.spec = ModelSpec.load(self.folder / "model.json")
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
-        self._odds: OrderedDict[int, tuple[Any, LabelOdds]] = OrderedDict()
+        self._odds: OrderedDict[tuple[int, bool], tuple[Any, LabelOdds]] = OrderedDict()
 
     @classmethod
     def create(cls, folder: Path, spec: ModelSpec, facts: "IndexFacts") -> "Index":
@@ -77,15 +78,18 @@ class Index:
         facts.save(folder / "index.json")
         return cls(folder)
 
-    def use(self, spec: ModelSpec, held_out: Predictions | None) -> None:
+    def use(
+        self, spec: ModelSpec, held_out: Predictions | None, validation: Predictions | None = None
+    ) -> None:
         """Take another link, rule or promises of the same weights; no picture is read for it."""
-        if held_out is not None:
-            held_out.save(self.folder / "held-out.parquet")
+        for name, predictions in (("held-out", held_out), ("validation", validation)):
+            if predictions is not None:
+                predictions.save(self.folder / f"{name}.parquet")
         if spec != self.spec:
             spec.save(self.folder / "model.json")
         self.spec = spec
         self._odds.clear()
-        for name in ("link", "held_out", "_sets"):
+        for name in ("link", "held_out", "validation", "_sets"):
             self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
@@ -104,8 +108,16 @@ class Index:
 
     @cached_property
     def held_out(self) -> Predictions | None:
-        """The model's validation predictions, which no weight was fitted on."""
-        path = self.folder / "held-out.parquet"
+        """Predictions of photos that no weight was fitted on; promises are made on them."""
+        return self._predictions("held-out")
+
+    @cached_property
+    def validation(self) -> Predictions | None:
+        """Predictions of the validation photos, where others are held out: they set what to try."""
+        return self._predictions("validation")
+
+    def _predictions(self, name: str) -> Predictions | None:
+        path = self.folder / f"{name}.parquet"
         return Predictions.load(path) if path.is_file() else None
 
     @cached_property
@@ -122,38 +134,60 @@ class Index:
                 f"a promise needs photos that fitted nothing, and the model of {self.folder} has "
                 "none; train it with a split test or promise, then index again"
             )
-        with torch.no_grad():
-            probs = self.link(held_out.logits.double())
+        return self._evidence(held_out, f"{split} photos of the model")
+
+    def tuning(self) -> Evidence | None:
+        """Return the photos that may say what to promise, though not whether it holds."""
+        known = self.validation
+        return None if known is None else self._evidence(known, "validation photos of the model")
+
+    @torch.no_grad()
+    def _evidence(self, photos: Predictions, words: str) -> Evidence:
         return Evidence.read(
-            probs,
-            held_out.labels,
-            held_out.observed,
-            names=held_out.names,
-            ids=held_out.ids,
-            photos=f"{split} photos of the model",
+            self.link(photos.logits.double()),
+            photos.labels,
+            photos.observed,
+            names=photos.names,
+            ids=photos.ids,
+            photos=words,
         )
 
     # Probabilities
 
-    def odds(self, label: int) -> LabelOdds:
-        """Return the log probabilities of one label, as corrected so far."""
+    def odds(self, label: int, *, refit: bool = True) -> LabelOdds:
+        """Return the log probabilities of one label, as corrected so far.
+
+        Without ``refit`` only the corrected photos have other ones than the model's.
+        """
         corrections = self.store.corrections(self.space.names[label])
-        state = (len(self), corrections)
-        if label not in self._odds or self._odds[label][0] != state:
-            self._odds[label] = (state, self._computed(label, corrections))
-        self._odds.move_to_end(label)
+        key, state = (label, refit and bool(corrections)), (len(self), corrections)
+        if key not in self._odds or self._odds[key][0] != state:
+            self._odds[key] = (state, self._computed(label, corrections, refit))
+        self._odds.move_to_end(key)
         while len(self._odds) > LABELS_KEPT:
             self._odds.popitem(last=False)
-        return self._odds[label][1]
+        return self._odds[key][1]
 
     @torch.no_grad()
-    def _computed(self, label: int, corrections: Sequence[Correction]) -> LabelOdds:
+    def held_out_log_probs(
+        self, predictions: Predictions, labels: Sequence[int], *, refit: bool
+    ) -> Pair:
+        """Return log p and log(1 - p) (n, len(labels)) of predictions, mapped as odds are."""
+        log_p, log_q = self.link.log_probs(predictions.logits.double())
+        pairs = []
+        for label in labels:
+            said = self.store.corrections(self.space.names[label]) if refit else []
+            pairs.append(self._refitted(label, said)(log_p[:, label], log_q[:, label]))
+        return torch.stack([p for p, _ in pairs], 1), torch.stack([q for _, q in pairs], 1)
+
+    @torch.no_grad()
+    def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
         rows = len(self)
         log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
-        refit = self._refitted(label, corrections)
+        mapped = self._refitted(label, corrections if refit else [])
         for start in range(0, rows, ROWS_AT_ONCE):
             part = slice(start, min(start + ROWS_AT_ONCE, rows))
-            p, q = refit(*self._log_probs(label, part))
+            p, q = mapped(*self._log_probs(label, part))
             log_p[part], log_q[part] = p.numpy(), q.numpy()
         for one in corrections:
             if one.state in ("present", "absent"):
@@ -209,12 +243,12 @@ class Index:
         return refit
 
     @torch.no_grad()
-    def log_probs(self, rows: slice | Rows) -> NDArray[np.float64]:
+    def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
         """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
         log_p = self.link.log_probs(self._logits(every))[0].numpy()
         for label in {self.space.column(one.label) for one in self.store.corrections()}:
-            log_p[:, label] = self.odds(label).log_p.values[every]
+            log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
         return log_p
 
     def probability(self, row: int, label: str) -> float:
@@ -233,8 +267,11 @@ class Index:
         return sets[:, label]
 
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
-        """Return the label sets (n, K) of some photos; what people said stands above the rule."""
-        log_p = self.log_probs(rows)
+        """Return the label sets (n, K) of some photos; what people said stands above the rule.
+
+        A ``rule`` that is given was promised on held-out photos under the model's own link.
+        """
+        log_p = self.log_probs(rows, refit=rule is None)
         probs = np.exp(log_p).astype(np.float32)  # as rules are fitted: Link.decision_probs
         sets = np.array((rule or self.spec.made_rule)(probs))
         certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)

@@ -167,7 +167,8 @@ def _opened(
         if (folder / ASIDE).is_dir():
             for root in Index(folder / ASIDE).store.roots().values():
                 index.store.root(root)
-    index.use(spec, held_out)
+    validation = RunFolder(place).predictions("val") if _sets_cuts(place, split) else None
+    index.use(spec, held_out, validation)
     return index, predictor
 
 
@@ -176,6 +177,11 @@ def _held_out(run: Path) -> tuple[Predictions | None, str | None]:
     folder = RunFolder(run)
     split = next((name for name in ("promise", "test", "val") if name in folder.splits), None)
     return (None, None) if split is None else (folder.predictions(split), split)
+
+
+def _sets_cuts(run: Path, held_out: str | None) -> bool:
+    """Return whether validation photos can say which cuts of a list are worth a test."""
+    return held_out in ("promise", "test") and "val" in RunFolder(run).splits
 
 
 def _start_rebuild(index: Index) -> None:

@@ -50,20 +50,25 @@ class SidecarOutcome:
 
 def promised_rule(index: Index, wrong_at_most: float, confidence: float) -> tuple[Rule, Promise]:
     """Return the rule by which at most this share of all tags is wrong, and the promise made."""
-    made = promise_tags(index.evidence(), level=1 - wrong_at_most, confidence=confidence)
+    made = promise_tags(
+        index.evidence(), level=1 - wrong_at_most, confidence=confidence, tuning=index.tuning()
+    )
     if not made.promises:
         raise DataError("; ".join(made.refused))
     return made.rule, made.promises[0]
 
 
-def tags_of(index: Index, rule: Rule) -> Iterator[tuple[int, list[Keyword]]]:
-    """Yield, for each photo that is there, the labels that ``rule`` gives it, surest first."""
+def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
+    """Yield, for each photo that is there, its labels, surest first.
+
+    ``rule`` is one of :func:`promised_rule`; None for the model's own.
+    """
     model = index.spec.weights_sha256[:12]
     date = datetime.now(UTC).isoformat(timespec="seconds")
     dead = set(index.store.dead_rows().tolist())
     for start in range(0, len(index), ROWS_AT_ONCE):
         rows = np.arange(start, min(start + ROWS_AT_ONCE, len(index)))
-        probs, sets = np.exp(index.log_probs(rows)), index.sets(rows, rule)
+        probs, sets = np.exp(index.log_probs(rows, refit=rule is None)), index.sets(rows, rule)
         for row, chances, chosen in zip(rows.tolist(), probs, sets, strict=True):
             if row not in dead:
                 order = sorted(np.flatnonzero(chosen).tolist(), key=lambda k: -chances[k])
