@@ -18,6 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from labelwise.backbones.resample import Axis, resample
+
 __all__ = ["CIFAR_MEAN", "CIFAR_STD", "Transform"]
 
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
@@ -105,6 +107,28 @@ class Transform:
             return image
         left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
         return image.crop((left, top, width - left, height - top))
+
+    def resizes_planes(self, width: int, height: int) -> bool:
+        """Return whether :meth:`resize_planes` can do what :meth:`resize` does at a size."""
+        if self.interpolation == "nearest":
+            return (width, height) == self.scale_size(width, height)
+        return self.crop is not None or self.size * height <= MAX_SCALED
+
+    def resize_planes(self, planes: Tensor) -> Tensor:
+        """Return :meth:`resize` of uint8 planes (..., 3, H, W), to the bit, on their device."""
+        height, width = planes.shape[-2:]
+        if self.crop is not None:
+            longest = THIN * min(width, height)
+            left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
+            planes = planes[..., top : height - top, left : width - left]
+            height, width = planes.shape[-2:]
+        wide, tall = self.scale_size(width, height)
+        left, top = round((wide - self.size) / 2), round((tall - self.size) / 2)
+        if (wide, tall) == (width, height):
+            return planes[..., top : top + self.size, left : left + self.size]
+        rows: Axis = (height, tall, top, self.size)
+        columns: Axis = (width, wide, left, self.size)
+        return resample(planes, rows, columns, self.interpolation)
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return the uint8 pixels (3, size, size) of a picture."""

@@ -13,11 +13,21 @@ from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from labelwise.data.jpeg import plain_pixels
 from labelwise.errors import ImageError
 
-__all__ = ["IMAGE_SUFFIXES", "MAX_PIXELS", "UNREAD_SUFFIXES", "decode", "upright_rgb"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "MAX_PIXELS",
+    "UNREAD_SUFFIXES",
+    "by_pillow",
+    "decode",
+    "decode_pixels",
+    "upright_rgb",
+]
 
 MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
 
@@ -43,6 +53,18 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
     """Return the image as RGB, or raise an ImageError with ``name`` and what is wrong."""
+    pixels = plain_pixels(content, MAX_PIXELS, at_least)
+    return by_pillow(content, name, at_least) if pixels is None else Image.fromarray(pixels)
+
+
+def decode_pixels(content: bytes, name: str, at_least: int | None = None) -> NDArray[np.uint8]:
+    """Return the pixels (H, W, 3) of :func:`decode`."""
+    pixels = plain_pixels(content, MAX_PIXELS, at_least)
+    return np.asarray(by_pillow(content, name, at_least)) if pixels is None else pixels
+
+
+def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
+    """Return what :func:`decode` does, by Pillow alone: all formats, and the same pixels."""
     if not content:
         raise ImageError(f"{name}: the image is empty (0 bytes)")
     try:

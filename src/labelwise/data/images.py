@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.data.decode import decode, upright_rgb
+from labelwise.data.decode import decode, decode_pixels, upright_rgb
 from labelwise.data.names import Names, printable, real_names
 from labelwise.errors import ImageError
 
@@ -19,6 +19,7 @@ __all__ = [
     "ArrayImages",
     "BytesImages",
     "CropImages",
+    "EncodedImages",
     "FeatureRows",
     "FileImages",
     "ImageSource",
@@ -61,6 +62,14 @@ class ImageSource(ABC):
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         """Return one image as upright RGB; a JPEG may come smaller, both sides >= ``at_least``."""
 
+    def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
+        """Return the pixels (H, W, 3) of :meth:`read`."""
+        return np.asarray(self.read(row, at_least))
+
+    def encoded(self, row: int) -> bytes | None:
+        """Return the file that one image is the whole of, or None where there is no such file."""
+        return None
+
     @abstractmethod
     def content(self, row: int) -> bytes:
         """Return the bytes that stand for one image; equal bytes mean equal images."""
@@ -68,6 +77,23 @@ class ImageSource(ABC):
     @abstractmethod
     def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
         """Return the images of the given rows."""
+
+
+class EncodedImages(ImageSource):
+    """Images whose ``content`` is a file of an image format."""
+
+    def shown_name(self, row: int) -> str:
+        """Return the name of one image in messages."""
+        return self.ids[row]
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        return decode(self.content(row), self.shown_name(row), at_least)
+
+    def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
+        return decode_pixels(self.content(row), self.shown_name(row), at_least)
+
+    def encoded(self, row: int) -> bytes | None:
+        return self.content(row)
 
 
 class ArrayImages(ImageSource):
@@ -91,7 +117,7 @@ class ArrayImages(ImageSource):
         return ArrayImages(self.pixels[rows], _taken(self.ids, rows))
 
 
-class FileImages(ImageSource):
+class FileImages(EncodedImages):
     """Image files: ``paths`` are relative to ``root`` or absolute, and are the ids."""
 
     def __init__(self, root: str | Path, paths: Sequence[str]) -> None:
@@ -104,8 +130,8 @@ class FileImages(ImageSource):
         name = self.ids[row]
         return self.root / self.real_names.get(name, name)
 
-    def read(self, row: int, at_least: int | None = None) -> Image.Image:
-        return decode(self.content(row), str(self.path(row)), at_least)
+    def shown_name(self, row: int) -> str:
+        return str(self.path(row))
 
     def content(self, row: int) -> bytes:
         path = self.path(row)
@@ -117,7 +143,7 @@ class FileImages(ImageSource):
         return part
 
 
-class SpanImages(ImageSource):
+class SpanImages(EncodedImages):
     """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``."""
 
     def __init__(
@@ -130,9 +156,6 @@ class SpanImages(ImageSource):
     ) -> None:
         self.files, self.file, self.offset, self.size = files, file, offset, size
         self.ids = Names(ids)
-
-    def read(self, row: int, at_least: int | None = None) -> Image.Image:
-        return decode(self.content(row), self.ids[row], at_least)
 
     def content(self, row: int) -> bytes:
         path = self.files[int(self.file[row])]
@@ -148,7 +171,7 @@ class SpanImages(ImageSource):
         return SpanImages(self.files, *spans, _taken(self.ids, rows))
 
 
-class BytesImages(ImageSource):
+class BytesImages(EncodedImages):
     """Encoded images: ``blobs`` is a binary Arrow array, or any list of bytes.
 
     ``rows`` are the places of the images in ``blobs``, None for all of them in order, so that a
@@ -162,9 +185,6 @@ class BytesImages(ImageSource):
         self.rows = np.arange(len(blobs)) if rows is None else rows
         if len(self.rows) != len(self.ids):
             raise ValueError(f"images and ids must agree, got {len(self.rows)} and {len(self.ids)}")
-
-    def read(self, row: int, at_least: int | None = None) -> Image.Image:
-        return decode(self.content(row), self.ids[row], at_least)
 
     def content(self, row: int) -> bytes:
         blob = self.blobs[int(self.rows[row])]
@@ -194,6 +214,14 @@ class JoinedImages(ImageSource):
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         source, inside = self._find(row)
         return source.read(inside, at_least)
+
+    def read_pixels(self, row: int, at_least: int | None = None) -> NDArray[np.uint8]:
+        source, inside = self._find(row)
+        return source.read_pixels(inside, at_least)
+
+    def encoded(self, row: int) -> bytes | None:
+        source, inside = self._find(row)
+        return source.encoded(inside)
 
     def content(self, row: int) -> bytes:
         source, inside = self._find(row)
@@ -261,6 +289,10 @@ class PictureImages(ImageSource):
         if isinstance(picture, np.ndarray):
             return Image.fromarray(picture)
         return decode(self.content(row), self.ids[row], at_least)
+
+    def encoded(self, row: int) -> bytes | None:
+        is_file = isinstance(self.pictures[row], str | Path | bytes)
+        return self.content(row) if is_file else None
 
     def content(self, row: int) -> bytes:
         picture = self.pictures[row]

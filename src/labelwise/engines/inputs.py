@@ -25,11 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image
 
 from labelwise.data.columns import PATH_HEADERS
-from labelwise.data.decode import IMAGE_SUFFIXES, decode
-from labelwise.data.images import MAX_BYTES, ImageSource, read_image_file
+from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.data.images import MAX_BYTES, EncodedImages, read_image_file
 from labelwise.data.names import Names, printable
 from labelwise.data.tabular import TABULAR
 from labelwise.engines.storage import (
@@ -209,7 +208,7 @@ def _stream(storage: Storage, name: str) -> Any:
     return storage.stream(name) if isinstance(storage, ObjectStorage) else storage.open(name)
 
 
-class StoredImages(ImageSource):
+class StoredImages(EncodedImages):
     """The pictures of some rows.
 
     ``outage`` is the first error of a storage that did not answer: then failed rows say nothing
@@ -222,9 +221,6 @@ class StoredImages(ImageSource):
         self._storages: dict[str, Storage] = {}
         self._groups: OrderedDict[tuple[str, bytes, int], Any] = OrderedDict()
         self._lock = threading.Lock()
-
-    def read(self, row: int, at_least: int | None = None) -> Image.Image:
-        return decode(self.content(row), self.ids[row], at_least)
 
     def content(self, row: int) -> bytes:
         one = self.rows[row]

@@ -1,0 +1,173 @@
+"""Plain JPEGs by libjpeg alone. Oracle: Pillow, whose pixels and refusals they must be.
+
+Both libraries are libjpeg-turbo, whose results are the same on every processor to the bit, so the
+tolerance is none. Where they were not, ``_decoder`` would be None, and the first test would fail.
+"""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageCms
+
+from labelwise.data import jpeg
+from labelwise.data.decode import MAX_PIXELS, by_pillow, decode, decode_pixels
+from labelwise.data.jpeg import draft_scale, plain_header, plain_pixels
+from labelwise.errors import ImageError
+
+
+def photo(width, height, mode="RGB"):
+    rng = np.random.default_rng(width * 1000 + height)
+    coarse = Image.fromarray(rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), np.uint8))
+    return coarse.resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+
+
+def saved(image, **options):
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", **{"quality": 85, **options})
+    return buffer.getvalue()
+
+
+def rotated(orientation):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = orientation, "maker"
+    return exif
+
+
+SIZES = [(1, 1), (7, 5), (16, 16), (33, 17), (17, 33), (101, 67), (640, 480)]
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_pixels_are_those_of_pillow(size, progressive, subsampling):
+    for mode in ("RGB", "L"):
+        content = saved(photo(*size, mode), progressive=progressive, subsampling=subsampling)
+        pixels = plain_pixels(content, MAX_PIXELS)
+        assert pixels is not None
+        np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
+        np.testing.assert_array_equal(np.asarray(decode(content, "x")), pixels)
+        np.testing.assert_array_equal(decode_pixels(content, "x"), pixels)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_rotation_is_that_of_pillow(orientation):
+    content = saved(photo(40, 24), exif=rotated(orientation))
+    pixels = plain_pixels(content, MAX_PIXELS)
+    assert pixels is not None
+    np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"icc_profile": PROFILE},
+        {"restart_marker_blocks": 3},
+        {"optimize": True},
+        {"comment": "a comment"},
+        {"quality": 100},
+        {"keep_rgb": True},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_plain_files_are_decoded_as_pillow_does(options):
+    content = saved(photo(101, 67), **options)
+    pixels = plain_pixels(content, MAX_PIXELS)
+    assert pixels is not None
+    np.testing.assert_array_equal(pixels, np.asarray(by_pillow(content, "x")))
+
+
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xd8\xff\xd9",
+        saved(photo(40, 24, "CMYK")),
+        saved(photo(40, 24))[:-100],
+        saved(photo(40, 24)) + b"more",
+        saved(photo(40, 24), xmp=XMP),
+        saved(photo(40, 24), exif=b"Exif\0\0broken"),
+        saved(photo(40, 24)).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),
+    ],
+    ids=["empty", "no frame", "CMYK", "cut off", "more bytes", "XMP", "broken EXIF", "12 bits"],
+)
+def test_whatever_is_not_plain_is_left_to_pillow(content):
+    assert plain_header(content) is None
+    assert outcome(decode, content) == outcome(by_pillow, content)
+
+
+def test_too_many_pixels_are_refused_before_anything_is_decoded(monkeypatch):
+    content = bytearray(saved(photo(16, 16)))
+    frame = content.index(b"\xff\xc0")
+    struct.pack_into(">HH", content, frame + 5, 60_000, 60_000)
+    monkeypatch.setattr(jpeg, "_decoder", lambda: 1 / 0)
+    with pytest.raises(ImageError, match=r"more than .* pixels"):
+        decode(bytes(content), "x")
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 600))
+@settings(deadline=None, max_examples=60)
+def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
+    image = Image.open(io.BytesIO(saved(Image.new("L", (width, height)))))
+    image.draft(None, (at_least, at_least))
+    header = plain_header(saved(Image.new("L", (width, height))))
+    assert header is not None
+    scale = draft_scale(header, at_least)
+    assert image.size == (-(-width // scale), -(-height // scale))
+
+
+def test_pillow_decodes_where_the_libraries_disagree(monkeypatch):
+    content = saved(photo(40, 24))
+    jpeg._decoder.cache_clear()
+    monkeypatch.setattr(jpeg, "_agrees", lambda decoder: False)
+    try:
+        assert plain_pixels(content, MAX_PIXELS) is None
+        assert outcome(decode, content) == outcome(by_pillow, content)
+    finally:
+        jpeg._decoder.cache_clear()
+
+
+SAMPLES = [
+    saved(photo(width, height, mode), progressive=progressive, **options)
+    for width, height in ((40, 24), (17, 33))
+    for mode in ("RGB", "L", "CMYK")
+    for progressive in (False, True)
+    for options in ({}, {"restart_marker_blocks": 2}, {"exif": rotated(6)}, {"icc_profile": b"x"})
+]
+DAMAGE = st.tuples(
+    st.sampled_from(["set", "cut", "drop", "add"]), st.integers(0), st.binary(max_size=4)
+)
+
+
+def outcome(decoder, content, at_least=None):
+    try:
+        image = decoder(content, "x", at_least)
+    except ImageError as error:
+        return str(error)
+    return image.size, image.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's, about broken metadata
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(SAMPLES), st.lists(DAMAGE, max_size=4), st.sampled_from([None, 8, 30]))
+def test_damaged_files_have_pillows_pixels_or_pillows_refusal(content, damage, at_least):
+    broken = bytearray(content)
+    for kind, number, some in damage:
+        place = number % (len(broken) + 1)
+        if kind == "set":
+            broken[place : place + len(some)] = some
+        elif kind == "cut":
+            del broken[place:]
+        elif kind == "drop":
+            del broken[place : place + len(some)]
+        else:
+            broken[place:place] = some
+    found = outcome(decode, bytes(broken), at_least)
+    assert found == outcome(by_pillow, bytes(broken), at_least)

@@ -1,0 +1,65 @@
+"""Pillow's resize as matrix products. Oracle: Pillow, to the bit."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelwise.backbones import Transform
+from labelwise.backbones.resample import _on_device
+
+SIZES = [
+    (64, 64),
+    (63, 65),
+    (100, 75),
+    (75, 100),
+    (31, 200),
+    (641, 427),
+    (40, 30),
+    (20, 900),
+    (900, 20),
+]
+
+
+def noise(width, height):
+    rng = np.random.default_rng(width * 10_000 + height)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+
+
+@pytest.mark.parametrize("crop", [None, 0.875, 1.0])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_planes_are_resized_as_pillow_does(interpolation, crop):
+    transform = Transform(64, interpolation=interpolation, crop=crop)
+    for size in SIZES:
+        image = noise(*size)
+        planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        assert transform.resizes_planes(*size)
+        found = transform.resize_planes(planes[None])[0].permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(found, np.asarray(transform.resize(image)), err_msg=str(size))
+
+
+def test_a_side_shrunk_far_is_summed_in_float64():
+    """White at full weight: the largest sums there are, of the largest number of taps."""
+    transform = Transform(8, interpolation="lanczos")
+    weights, _, _ = _on_device((4000, 8, 0, 8), "lanczos", torch.device("cpu"))
+    assert weights.dtype == torch.float64
+    image = noise(4000, 300)
+    planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    found = transform.resize_planes(planes).permute(1, 2, 0).numpy()
+    np.testing.assert_array_equal(found, np.asarray(transform.resize(image)))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_parts_of_weights_are_exact_in_eleven_bits(interpolation):
+    """So that TF32, which keeps eleven bits, changes nothing; and float32 sums stay exact."""
+    for length in (30, 64, 100, 500, 1080):
+        weights, _, _ = _on_device((length, 64, 0, 64), interpolation, torch.device("cpu"))
+        if weights.dtype == torch.float32:
+            assert weights.abs().max() <= 2**11
+            assert 255 * weights.abs().sum(2).max() < 2**24
+
+
+def test_what_planes_cannot_do_is_said():
+    assert not Transform(64, interpolation="nearest").resizes_planes(100, 80)
+    assert not Transform(64).resizes_planes(10, 1 << 21)
+    assert Transform(64, interpolation="nearest").resizes_planes(64, 64)
