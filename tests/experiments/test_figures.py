@@ -9,9 +9,13 @@ import torch
 from PIL import Image
 
 from labelwise.cli import main
+from labelwise.errors import DataError
+from labelwise.experiments.measures import Outcome
 from labelwise.experiments.recovery import minimisers, recovery_of
+from labelwise.experiments.reproduce import Request, find_experiment, reproduce
 from labelwise.methods import make_objective
-from labelwise.report.paper_figures import FIGURES
+from labelwise.report.paper_figures import FIGURES, Shown, draw_figure
+from labelwise.runs import RunFolder
 from labelwise.types import DatasetFacts
 
 SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")
@@ -58,7 +62,7 @@ def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
     figure = FIGURES[name]
     arguments = ["reproduce", name, "-o", str(tmp_path / "out"), "--seeds", "1"]
     if figure.table:
-        official.write("plantnet" if figure.table == "003-table2" else "coco", tmp_path / "data")
+        official.write(find_experiment(figure.table).data, tmp_path / "data")
         arguments += ["--root", str(tmp_path / "data")]
         for value in SMALL:
             arguments += ["--set", value]
@@ -72,3 +76,22 @@ def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
 def test_a_query_is_for_the_figure_of_retrieved_photos(monkeypatch, capsys):
     assert call(monkeypatch, "reproduce", "001-fig2", "--query", "dog") != 0
     assert "--query is for 001-fig4" in capsys.readouterr().err
+
+
+def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_path):
+    # Oracle: the moving average of a single batch is that batch's own C.
+    official.write("cifar100", tmp_path / "data")
+    overrides = {"backbone": "small-cnn", "recipe.epochs": 1, "precision": "32", "batch_size": 200}
+    rows = ("quasibinary", "softmax")
+    request = Request("000-table1", tmp_path / "data", seeds=(0,), rows=rows, overrides=overrides)
+    reproduce(request, tmp_path, say=lambda text: None)
+    runs = {row: Outcome(tmp_path / row / "seed-0") for row in rows}
+    journals = {row: RunFolder(run.folder).journal for row, run in runs.items()}
+    (one,) = (record for record in journals["quasibinary"].read() if "log_c" in record)
+    assert one["log_c"] == pytest.approx(one["link.log_normalizer"], abs=1e-5)
+    (one,) = (record for record in journals["softmax"].read() if "lowest_log_c" in record)
+    assert 0 < one["lowest_log_c"] < one["highest_log_c"]  # log 100 before any training
+    for journal in journals.values():
+        journal.path.write_text(journal.path.read_text().replace("log_", "x_"))
+    with pytest.raises(DataError, match="hold no normaliser"):
+        draw_figure("000-fig2", tmp_path, Shown(runs))

@@ -1,5 +1,7 @@
 """Softmax and its zero-label companions. Oracles: golden vectors, torch."""
 
+from math import exp
+
 import golden
 import pytest
 import torch
@@ -120,3 +122,15 @@ def test_rejects_bad_knobs():
         SoftmaxCrossEntropy(0)
     with pytest.raises(ValueError, match="beta must not be negative, got -1"):
         UniformKL(-1)
+
+
+def test_the_normalisers_of_the_last_training_batch_are_kept_and_no_others():
+    logits, labels = example()
+    objective = SoftmaxCrossEntropy(2.0)
+    objective(logits, labels)
+    sums = [sum(exp(value / 2) for value in row) for row in logits.tolist()]
+    kept = [objective.lowest_log_c.exp().item(), objective.highest_log_c.exp().item()]
+    assert kept == pytest.approx([min(sums), max(sums)], rel=1e-5)
+    objective.eval()(logits * 3, labels)
+    assert objective.lowest_log_c.exp().item() == pytest.approx(min(sums), rel=1e-5)
+    assert objective.state_dict() == SoftmaxCrossEntropy().state_dict()  # a checkpoint has none

@@ -153,9 +153,11 @@ class Quasibinary(Objective):
 
     ``test_normalizer`` is the C of the deployed link: "precise" computes it once more over the
     training images after training, "moving" keeps the moving average, as the paper does.
+    ``log_c`` is that of the last training batch, for the journal.
     """
 
     link: QuasibinaryLink
+    log_c: Tensor
     couples_batch = True
 
     def __init__(
@@ -166,6 +168,7 @@ class Quasibinary(Objective):
         test_normalizer: TestNormalizer = "precise",
     ) -> None:
         super().__init__(QuasibinaryLink(momentum=momentum))
+        self.register_buffer("log_c", torch.tensor(torch.nan), persistent=False)
         if test_normalizer not in TEST_NORMALIZERS:
             raise ValueError(
                 f"test_normalizer must be one of {TEST_NORMALIZERS}, got {test_normalizer!r}"
@@ -180,6 +183,7 @@ class Quasibinary(Objective):
         log_c = log_normalizer(logits, labels, observed)
         if self.training:
             self.link.track(log_c.detach())
+            self.log_c.copy_(log_c.detach())
             if self.penalty == "detached" and not torch.compiler.is_compiling():
                 _stop_drift(log_c)
         log_c = torch.where(log_c.isfinite(), log_c, self._without_labels(logits))

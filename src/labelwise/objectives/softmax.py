@@ -35,14 +35,28 @@ def softmax_loss(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 class SoftmaxCrossEntropy(Objective):
-    """Mean multi-label softmax loss over the images that have a label."""
+    """Mean multi-label softmax loss over the images that have a label.
+
+    ``lowest_log_c`` and ``highest_log_c`` are the least and the greatest normaliser, the logarithm
+    of sum_k exp(v_k / temperature), among the images of the last training batch: for the journal.
+    """
+
+    lowest_log_c: Tensor
+    highest_log_c: Tensor
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__(Softmax(temperature))
         self.temperature = temperature
+        for name in ("lowest_log_c", "highest_log_c"):
+            self.register_buffer(name, torch.tensor(torch.nan), persistent=False)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        log_probs = observed_log_softmax(outputs.logits / self.temperature, targets.observed)
+        logits = outputs.logits / self.temperature
+        if self.training:
+            lowest, highest = logits.detach().logsumexp(dim=1).aminmax()
+            self.lowest_log_c.copy_(lowest)
+            self.highest_log_c.copy_(highest)
+        log_probs = observed_log_softmax(logits, targets.observed)
         loss = softmax_loss(log_probs, targets.labels)
         return masked_mean(loss, targets.labels.sum(dim=1) > 0)
 

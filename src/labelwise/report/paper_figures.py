@@ -33,6 +33,7 @@ from labelwise.objectives import (
 from labelwise.objectives.two_way import two_way_unit
 from labelwise.report.plots import Drawing, plain_axes, save_drawings
 from labelwise.retrieval import Query, bind
+from labelwise.runs import RunFolder
 from labelwise.types import LabelSpace
 
 __all__ = ["FIGURES", "PaperFigure", "Shown", "draw_figure"]
@@ -129,6 +130,33 @@ def _margins_and_temperatures(figure: Figure, shown: Shown) -> None:
             axes.plot(gap, loss, color=colour, label=f"{value:g}")
         axes.set(xlabel="logit of one present label", ylabel="loss", ylim=(0, 14))
         axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8)
+
+
+def _normalisers(figure: Figure, shown: Shown) -> None:
+    """The normaliser over training: one C per batch (quasibinary), one per image (softmax)."""
+    axes = plain_axes(figure)
+    for (row, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
+        journal = [one for one in RunFolder(run.folder).journal.read() if "loss" in one]
+        kept = {name: _series(journal, name) for name in ("log_c", "link.log_normalizer")}
+        low, high = (_series(journal, name) for name in ("lowest_log_c", "highest_log_c"))
+        if len(kept["log_c"]):
+            axes.plot(*kept["log_c"].T, color=colour, linewidth=0.8, alpha=0.5)
+            average = kept["link.log_normalizer"]
+            axes.plot(*average.T, color=colour, label=f"{row}: one C, moving average")
+        if len(low):
+            words = f"{row}: least to greatest image of a batch"
+            axes.fill_between(*low.T, high[:, 1], color=colour, alpha=0.3, label=words, linewidth=0)
+    if not axes.get_legend_handles_labels()[1]:
+        raise DataError("the journals of these runs hold no normaliser; run them again, anew")
+    axes.set(xlabel="step", ylabel="C (logarithmic)", yscale="log")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _series(journal: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return the steps of a journal and the exponential of what it holds under ``name``, (n, 2)."""
+    points = [(one["step"], one[name]) for one in journal if name in one]
+    values = np.array(points, dtype=np.float64).reshape(-1, 2)
+    return np.stack([values[:, 0], np.exp(np.clip(values[:, 1], -700, 700))], axis=1)
 
 
 def _reliability(figure: Figure, shown: Shown) -> None:
@@ -252,6 +280,13 @@ def _common_query(labels: Any, space: LabelSpace) -> str:
 
 _THREE = ("bce", "asl", "spa")
 FIGURES: dict[str, PaperFigure] = {
+    "000-fig2": PaperFigure(
+        "The normaliser over training (quasibinary, Fig. 2)",
+        _normalisers,
+        (6.4, 3.8),
+        "000-table1",
+        ("quasibinary", "softmax"),
+    ),
     "000-fig3": PaperFigure(
         "Reliability of the four surest labels (quasibinary, Fig. 3)",
         _reliability,
