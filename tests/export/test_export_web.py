@@ -126,7 +126,7 @@ def test_photos_are_shown_with_their_labels_at_phone_width(page, site, tmp_path)
 
 def test_other_rules_run_in_the_browser_too(browser, tmp_path):
     model = predictor(link=Sigmoid(), rule=ExpectedF())
-    export_web(model, spec(model), tmp_path / "site", pictures(), range(2), exact_resize=True)
+    export_web(model, spec(model), tmp_path / "site", pictures(), range(2), exact_resize=False)
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "site"))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()

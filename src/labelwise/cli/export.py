@@ -32,8 +32,13 @@ def export(
         typer.Option(help="One picture of any size (default), or batches of scaled pixels."),
     ] = None,
     exact_resize: Annotated[
-        bool, typer.Option("--exact-resize", help="Scale as Pillow does, to the bit; slower.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--exact-resize/--fast-resize",
+            help="Scale as Pillow does, to the bit (default); or in half the time, but some pixels "
+            "are a level off.",
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +69,7 @@ def export(
 
     given = {
         "--input": input,
-        "--exact-resize": exact_resize or None,
+        "--exact-resize": exact_resize,
         "--pictures": pictures,
         "--int8": int8 or None,
         "--runtime": runtime,
@@ -72,6 +77,7 @@ def export(
     for name, value in given.items():
         if value is not None and name not in OPTIONS[format]:
             raise SettingsError(f"{name} does not apply to --format {format}; leave it out")
+    exact = exact_resize is not False
     folder = RunFolder(run)
     if format == "hf":
         _hub(folder, out, data)
@@ -82,7 +88,7 @@ def export(
     if int8:
         if pictures is not None:
             raise SettingsError("--pictures does not apply to --int8, which takes all of --data")
-        _int8(folder, out, data, {"input": input or "image", "exact_resize": exact_resize})
+        _int8(folder, out, data, {"input": input or "image", "exact_resize": exact})
         return
     from labelwise.cli.text import say
     from labelwise.export.onnx_file import export_onnx, pictures_of
@@ -91,14 +97,12 @@ def export(
     spec, predictor = folder.spec, folder.model()
     images, rows = pictures_of(folder, data, pictures)
     if format == "web":
-        parity = export_web(
-            predictor, spec, out, images, rows, runtime=runtime, exact_resize=exact_resize
-        )
+        parity = export_web(predictor, spec, out, images, rows, runtime=runtime, exact_resize=exact)
         say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
         say(str(parity))
         return
     written = export_onnx(
-        predictor, spec, out, images, rows, input=input or "image", exact_resize=exact_resize
+        predictor, spec, out, images, rows, input=input or "image", exact_resize=exact
     )
     say(f"wrote {written.path} ({written.size / 1e6:.1f} MB)")
     say(str(written.parity))

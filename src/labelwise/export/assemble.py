@@ -54,7 +54,7 @@ class Facts:
     method: str
     weights_sha256: str
     input: Input = "image"
-    exact_resize: bool = False
+    exact_resize: bool = True
     precision: str = "float32"
     promises: tuple[Mapping[str, Any], ...] = ()
 

@@ -55,7 +55,7 @@ class Graph:
     def constant(self, value: Constant, dtype: str | None = None) -> Value:
         """Return a constant tensor; Python floats are float64 and integers int64."""
         array = np.asarray(value, dtype=dtype)
-        name = self._name("constant")
+        name = self.name("constant")
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         if array.ndim == 0:  # ascontiguousarray makes it a row
             self.constants[-1].dims.pop()
@@ -64,15 +64,15 @@ class Graph:
     def op(self, kind: str, *inputs: Value | Constant, outputs: int = 1, **attributes: Any) -> Any:
         """Add a node; return the name of its output, or a tuple of names if it has several."""
         names = [one if isinstance(one, str) else self.constant(one) for one in inputs]
-        results = [self._name(kind) for _ in range(outputs)]
+        results = [self.name(kind) for _ in range(outputs)]
         self.nodes.append(
-            helper.make_node(kind, names, results, name=self._name(kind), **attributes)
+            helper.make_node(kind, names, results, name=self.name(kind), **attributes)
         )
         return results[0] if outputs == 1 else tuple(results)
 
     def named(self, value: Value, name: str) -> Value:
         """Give a value a name of its own, for an output of the graph."""
-        self.nodes.append(helper.make_node("Identity", [value], [name], name=self._name(name)))
+        self.nodes.append(helper.make_node("Identity", [value], [name], name=self.name(name)))
         return name
 
     def cast(self, value: Value, dtype: str) -> Value:
@@ -87,7 +87,8 @@ class Graph:
         """Return the finished graph with typed inputs and outputs."""
         return helper.make_graph(self.nodes, name, inputs, outputs, self.constants)
 
-    def _name(self, what: str) -> str:
+    def name(self, what: str) -> str:
+        """Return a name that no other value or node has."""
         return "/".join([*self._scope, f"{what}_{next(self._count)}"])
 
     # Elementary functions, each of float64 values.

@@ -40,7 +40,7 @@ def export_onnx(
     rows: Sequence[int] | None = None,
     *,
     input: Input = "image",
-    exact_resize: bool = False,
+    exact_resize: bool = True,
 ) -> Exported:
     """Write a model to ``path`` once its file agrees with it on pictures."""
     chosen = range(len(images)) if rows is None else rows
@@ -73,7 +73,7 @@ def onnx_content(
 
 
 def facts_of(
-    predictor: Predictor, spec: ModelSpec, *, input: Input = "image", exact_resize: bool = False
+    predictor: Predictor, spec: ModelSpec, *, input: Input = "image", exact_resize: bool = True
 ) -> Facts:
     """Return what the file of a model will say of itself."""
     if predictor.model.backbone.name == "identity":

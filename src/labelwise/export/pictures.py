@@ -2,12 +2,13 @@
 
 ``image`` uint8 (H, W, 3) -> uint8 (3, size, size). Two ways, both with standard operators:
 
-* ONNX's own ``Resize`` of 8-bit pixels with antialiasing works as PIL does, in fixed point, and is
-  fast. Where a picture grows, many sums fall exactly between two levels, and the rounding of the
-  weights decides: there, and with ``exact``, PIL's own arithmetic is used.
-* PIL's arithmetic: two matrix products with weights of 22 bits. All numbers are integers below
-  2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and columns that
-  remain after the crop are computed. A large photo takes longer this way.
+* ``exact``: PIL's arithmetic as matrix products with weights of 22 bits. All numbers are integers
+  below 2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and columns
+  that remain after the crop are computed, some at a time from the inputs that they need.
+* ONNX's own ``Resize`` of 8-bit pixels with antialiasing works as PIL does, in fixed point, and
+  takes about half the time. Its weights are rounded a little differently: where a sum falls
+  exactly between two levels the pixel is a level off, rarely two. Where a picture grows that
+  happens often, and there PIL's arithmetic is used too.
 
 PIL (Resample.c), for output x of n made from N inputs, s = N / n, f = max(s, 1):
 
@@ -34,6 +35,7 @@ from labelwise.export.graph import Graph, Value
 __all__ = ["write_normalise", "write_resize"]
 
 BITS = 2.0**22
+BLOCK = 8  # output columns computed at once
 RADIUS = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 RESIZE: dict[str, dict[str, Any]] = {
     "bilinear": {"mode": "linear"},
@@ -152,12 +154,6 @@ def _offset(g: Graph, scaled: Value, size: int) -> Value:
     return g.cast(g.op("Round", half), "int64")
 
 
-def _places(g: Graph, offset: Value, size: int) -> Value:
-    """Write the middles (size,) of the kept output pixels."""
-    first = g.cast(offset, "float64")
-    return str(g.op("Add", g.op("Add", np.arange(size, dtype=np.float64), first), 0.5))
-
-
 def _nearest(g: Graph, axis: _Axis, size: int) -> Value:
     """Write the inputs (size,) nearest to the kept outputs; PIL adds step to step as it goes."""
     scale = g.op("Div", g.cast(axis.length, "float64"), g.cast(axis.scaled, "float64"))
@@ -193,9 +189,40 @@ def _by_resize(g: Graph, transform: Transform, planes: Value, rows: _Axis, colum
 
 
 def _as_pil(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns: _Axis) -> Value:
-    across = g.op("Transpose", _weights(g, transform, columns), perm=[1, 0])
-    narrow = _levels(g, g.op("MatMul", g.cast(planes, "float64"), across))  # (3, H, size)
-    return g.cast(_levels(g, g.op("MatMul", _weights(g, transform, rows), narrow)), "uint8")
+    narrow = _scaled_across(g, transform, planes, columns)  # (3, H, size)
+    turned = g.op("Transpose", narrow, perm=[0, 2, 1])
+    return str(g.op("Transpose", _scaled_across(g, transform, turned, rows), perm=[0, 2, 1]))
+
+
+def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -> Value:
+    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns after the other.
+
+    A column needs only the few inputs near it: a block is the product of those with its weights.
+    """
+    size = transform.size
+    blocks = -(-size // BLOCK)
+    body = g.inner()
+    number, go_on = (body.name(what) for what in ("number", "go_on"))
+    first = body.op("Add", axis.offset, body.op("Mul", number, BLOCK))
+    start, end, weights = _weights(body, transform, axis, first)
+    near = body.cast(body.op("Slice", planes, start, end, [2]), "float64")
+    sums = body.op("MatMul", near, body.op("Transpose", weights, perm=[1, 0]))
+    outputs = body.op("Identity", go_on), body.cast(_levels(body, sums), "uint8")
+    loop = body.body(
+        "block",
+        [
+            helper.make_tensor_value_info(number, TensorProto.INT64, []),
+            helper.make_tensor_value_info(go_on, TensorProto.BOOL, []),
+        ],
+        [
+            helper.make_tensor_value_info(outputs[0], TensorProto.BOOL, []),
+            helper.make_tensor_value_info(outputs[1], TensorProto.UINT8, [3, None, BLOCK]),
+        ],
+    )
+    always = g.constant(np.array(True))
+    parts = g.op("Transpose", g.op("Loop", blocks, always, body=loop), perm=[1, 2, 0, 3])
+    whole = g.op("Reshape", parts, [3, 0, blocks * BLOCK])
+    return str(g.op("Slice", whole, [0], [size], [2]))
 
 
 def _levels(g: Graph, sums: Value) -> Value:
@@ -203,17 +230,26 @@ def _levels(g: Graph, sums: Value) -> Value:
     return g.clip(rounded, 0.0, 255.0)
 
 
-def _weights(g: Graph, transform: Transform, axis: _Axis) -> Value:
-    """Write the weights (size, length) of PIL's filter, whole numbers of 2^-22."""
+def _weights(
+    g: Graph, transform: Transform, axis: _Axis, first: Value
+) -> tuple[Value, Value, Value]:
+    """Write the weights (BLOCK, inputs) of outputs from ``first`` on, and their inputs' range.
+
+    They are PIL's, whole numbers of 2^-22. Outputs beyond the last get weights that are no
+    numbers.
+    """
     kind = transform.interpolation
     count = g.cast(axis.length, "float64")
     scale = g.op("Div", count, g.cast(axis.scaled, "float64"))
     spread = g.op("Max", scale, 1.0)
     reach = g.op("Mul", spread, RADIUS[kind])
-    center = g.op("Unsqueeze", g.op("Mul", _places(g, axis.offset, transform.size), scale), [1])
+    places = g.op("Add", np.arange(BLOCK) + 0.5, g.cast(first, "float64"))
+    center = g.op("Unsqueeze", g.op("Mul", places, scale), [1])
     low = g.op("Floor", g.op("Max", g.op("Add", g.op("Sub", center, reach), 0.5), 0.0))
     high = g.op("Min", g.op("Floor", g.op("Add", g.op("Add", center, reach), 0.5)), count)
-    taps = g.cast(g.op("Range", 0, axis.length, 1), "float64")
+    start = g.cast(g.op("ReduceMin", low, keepdims=0), "int64")
+    end = g.cast(g.op("ReduceMax", high, keepdims=0), "int64")
+    taps = g.cast(g.op("Range", start, end, 1), "float64")
     inside = g.op("And", g.op("GreaterOrEqual", taps, low), g.op("Less", taps, high))
     distance = g.op("Abs", g.op("Add", g.op("Sub", taps, center), 0.5))
     shape = _filter(g, kind, g.op("Div", distance, spread))
@@ -222,7 +258,8 @@ def _weights(g: Graph, transform: Transform, axis: _Axis) -> Value:
     whole = g.op("Mul", share, BITS)
     # Rounded half away from zero.
     size = g.op("Floor", g.op("Add", g.op("Abs", whole), 0.5))
-    return str(g.op("Mul", g.op("Sign", whole), size))
+    ends = (g.op("Unsqueeze", end_, [0]) for end_ in (start, end))
+    return (*ends, str(g.op("Mul", g.op("Sign", whole), size)))
 
 
 def _filter(g: Graph, kind: str, x: Value) -> Value:

@@ -50,7 +50,7 @@ def export_web(
     rows: Sequence[int],
     *,
     runtime: Path | None = None,
-    exact_resize: bool = False,
+    exact_resize: bool = True,
 ) -> Parity:
     """Write the page, its model and its runtime to a new folder."""
     folder = Path(folder)
