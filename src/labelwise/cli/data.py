@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from labelwise.cli.data_next import next_questions
 from labelwise.cli.data_review import repair_table, suspects
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["data_app", "parse_options"]
 
 data_app = typer.Typer(
-    help="Describe, split, corrupt, convert and repair label tables.",
+    help="Describe, split, corrupt, convert, repair and extend label tables.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -22,6 +23,7 @@ data_app = typer.Typer(
 
 data_app.command("suspects")(suspects)
 data_app.command("repair")(repair_table)
+data_app.command("next")(next_questions)
 
 Source = Annotated[
     str,

@@ -1,5 +1,15 @@
-"""Labels made better: suspects found and repaired, with a promise on how many are false."""
+"""Labels made better: suspects found and repaired with a promise, and what to label next."""
 
+from labelwise.labelling.asking import (
+    CRITERIA,
+    Criterion,
+    Pool,
+    asked_in_turn,
+    changes_set,
+    choose_labels,
+    choose_photos,
+    worth_of_labels,
+)
 from labelwise.labelling.crossfit import crossfit_heads, crossfit_log_odds, fit_linear_head
 from labelwise.labelling.repair import (
     Change,
@@ -19,10 +29,17 @@ from labelwise.labelling.suspects import (
 )
 
 __all__ = [
+    "CRITERIA",
     "Change",
+    "Criterion",
+    "Pool",
     "Reviewed",
     "SuspectPromise",
     "Suspects",
+    "asked_in_turn",
+    "changes_set",
+    "choose_labels",
+    "choose_photos",
     "crossfit_heads",
     "crossfit_log_odds",
     "find_suspects",
@@ -32,6 +49,7 @@ __all__ = [
     "read_review",
     "repair",
     "stretches",
+    "worth_of_labels",
     "write_changes",
     "write_review",
 ]

@@ -4,9 +4,9 @@ A review file is a CSV with one question per row, "does this photo carry this la
 
     rank, photo, label, given, probability, check, promised, answer
 
-``given`` is what the table says (present or absent), ``check`` marks the random sample that a
-promise is made on, ``promised`` the suspects that a promise covers, and ``answer`` is for the
-person: yes, no, unknown (looked, cannot tell), or empty (not asked yet).
+``given`` is what the table says (present, absent or unknown), ``check`` marks the random sample
+that a promise is made on, ``promised`` the suspects that a promise covers, and ``answer`` is for
+the person: yes, no, unknown (looked, cannot tell), or empty (not asked yet).
 """
 
 import csv
@@ -28,6 +28,7 @@ from labelwise.types import nearest
 __all__ = ["Change", "Reviewed", "read_review", "repair", "write_changes", "write_review"]
 
 Answer = Literal["yes", "no", "unknown", ""]
+Given = Literal["present", "absent", "unknown"]
 ANSWERS: dict[str, Answer] = {
     "yes": "yes",
     "y": "yes",
@@ -42,6 +43,7 @@ ANSWERS: dict[str, Answer] = {
 }
 COLUMNS = ("rank", "photo", "label", "given", "probability", "check", "promised", "answer")
 LOG_COLUMNS = ("time", "photo", "label", "before", "after", "because")
+GIVEN: dict[str, Given] = {"present": "present", "absent": "absent", "unknown": "unknown"}
 STATES = {"yes": "present", "no": "absent", "unknown": "unknown"}
 
 
@@ -51,7 +53,7 @@ class Reviewed:
 
     photo: str
     label: str
-    given: Literal["present", "absent"]
+    given: Given
     probability: float
     check: bool = False
     promised: bool = False
@@ -60,7 +62,7 @@ class Reviewed:
     @property
     def confirmed(self) -> bool | None:
         """Whether the given label is a mistake; None where nobody looked. Unknown is not."""
-        if not self.answer:
+        if not self.answer or self.given == "unknown":
             return None
         return self.answer == ("yes" if self.given == "absent" else "no")
 
@@ -111,7 +113,7 @@ def read_review(path: Path) -> list[Reviewed]:
         if name not in headers:
             raise DataError(
                 f"{path}: there is no column {name!r}{nearest(name, headers)}; "
-                "review files are written by `labelwise data suspects`"
+                "review files are written by `labelwise data suspects` and `data next`"
             )
     found: dict[int, Reviewed] = {}
     for line, row in enumerate(rows, start=2):
@@ -125,15 +127,17 @@ def read_review(path: Path) -> list[Reviewed]:
             rank, probability = int(row["rank"]), float(row["probability"])
         except (TypeError, ValueError):
             raise DataError(f"{path}: line {line}: rank and probability must be numbers") from None
-        given = row["given"]
-        if given not in ("present", "absent"):
-            raise DataError(f"{path}: line {line}: given is present or absent, got {given!r}")
+        given = GIVEN.get(row["given"] or "")
+        if given is None:
+            raise DataError(
+                f"{path}: line {line}: given is present, absent or unknown, got {row['given']!r}"
+            )
         if rank in found:
             raise DataError(f"{path}: line {line}: rank {rank} stands there twice")
         found[rank] = Reviewed(
             from_cell(row["photo"]),
             from_cell(row["label"]),
-            "present" if given == "present" else "absent",
+            given,
             probability,
             row["check"] == "yes",
             row["promised"] == "yes",
@@ -163,7 +167,7 @@ def repair(
     changes = []
     for one in questions:
         answer, because = one.answer, "answered"
-        if not answer and accept_promised and one.promised:
+        if not answer and accept_promised and one.promised and one.given != "unknown":
             answer, because = ("yes" if one.given == "absent" else "no"), "promised"
         if not answer:
             continue

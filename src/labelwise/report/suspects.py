@@ -1,4 +1,4 @@
-"""The page of suspects: photo by photo, what is probably missing or wrong, with the pictures.
+"""Pages of questions about photos, with the pictures: suspects, and what to label next.
 
 One HTML file that holds its pictures and works offline. ``blind`` leaves the probabilities out: a
 person who sees the model's guess tends to agree with it.
@@ -15,7 +15,7 @@ from labelwise.markup import Cell, Markup, chance, document, paragraph, section,
 from labelwise.plain import for_terminal
 from labelwise.report.contact_sheet import picture_address
 
-__all__ = ["suspects_page", "write_suspects_page"]
+__all__ = ["suspects_page", "write_questions_page", "write_suspects_page"]
 
 ReadPicture = Callable[[str], Image.Image | None]
 
@@ -35,6 +35,28 @@ def write_suspects_page(
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_questions_page(
+    path: Path,
+    questions: Sequence[Reviewed],
+    *,
+    by: str,
+    picture: ReadPicture | None = None,
+    photos: int = 100,
+    blind: bool = False,
+) -> None:
+    """Write the page of what to label next, chosen by a criterion."""
+    own = _by_photo(questions)
+    shown = list(own.items())[:photos]
+    sheet = tag("ul", *_figures(shown, picture, blind), class_="sheet")
+    lead = (
+        f"{len(own):,} photos whose answers are worth most by {by}, the best first; photos that "
+        "look like others come last. The chances are the model's."
+    )
+    parts = [("photos", "Photos", section("photos", f"The first {len(shown)} photos", sheet))]
+    with replacing(path) as temporary:
+        temporary.write_text(document("What to label next", lead, parts), encoding="utf-8")
+
+
 def suspects_page(
     questions: Sequence[Reviewed],
     *,
@@ -44,9 +66,7 @@ def suspects_page(
     blind: bool = False,
 ) -> str:
     """Return the page as text, with the first ``photos`` photos."""
-    own: dict[str, list[tuple[int, Reviewed]]] = {}
-    for rank, one in enumerate(questions, start=1):
-        own.setdefault(one.photo, []).append((rank, one))
+    own = _by_photo(questions)
     lead = (
         f"{len(questions):,} labels of {len(own):,} photos that are probably mistakes, the "
         "likeliest first. Each was judged by a model that had not seen its photo."
@@ -63,6 +83,14 @@ def suspects_page(
     return document(title, lead, [("promise", "Promise", content), *parts])
 
 
+def _by_photo(questions: Sequence[Reviewed]) -> dict[str, list[tuple[int, Reviewed]]]:
+    """Return the questions of each photo with their ranks, in the order they first come up."""
+    own: dict[str, list[tuple[int, Reviewed]]] = {}
+    for rank, one in enumerate(questions, start=1):
+        own.setdefault(one.photo, []).append((rank, one))
+    return own
+
+
 def _figures(
     photos: Iterable[tuple[str, list[tuple[int, Reviewed]]]],
     picture: ReadPicture | None,
@@ -76,7 +104,7 @@ def _figures(
                 "span",
                 f"{rank}. {'no ' if one.given == 'present' else ''}{one.label}?",
                 "" if blind else f" {chance(one.probability)} present",
-                f" · said {one.given}",
+                None if one.given == "unknown" else f" · said {one.given}",
                 f" · answered {one.answer}" if one.answer else None,
                 " · check" if one.check and not one.answer else None,
             )

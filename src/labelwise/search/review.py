@@ -21,13 +21,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data import LabelTable
-from labelwise.data.images import FileImages
+from labelwise.data import FileImages, LabelTable
 from labelwise.errors import DataError
+from labelwise.labelling import Pool, asked_in_turn, changes_set
 from labelwise.runs import RunFolder
 from labelwise.search.index import Index
 
-__all__ = ["REASONS", "Question", "Reason", "corrected_labels", "questions"]
+__all__ = ["REASONS", "Question", "Reason", "corrected_labels", "pool_of", "questions"]
 
 Reason = Literal["uncertain", "missing", "wrong", "value"]
 REASONS: tuple[Reason, ...] = ("uncertain", "missing", "wrong", "value")
@@ -51,18 +51,41 @@ def questions(
     """Return the ``count`` questions most worth asking, about all labels or some of them."""
     columns = range(len(index.space)) if labels is None else map(index.space.column, labels)
     queues = {column: _queue(index, column, by, count) for column in columns}
-    chosen: list[Question] = []
     asked: set[int] = set()
-    while len(chosen) < count and any(queues.values()):
-        heads = sorted((queue[0].worth, column) for column, queue in queues.items() if queue)
-        for _, column in reversed(heads):
-            queue = queues[column]
-            while queue and queue[0].row in asked:
-                queue.pop(0)
-            if queue and len(chosen) < count:
-                chosen.append(queue.pop(0))
-                asked.add(chosen[-1].row)
+
+    def best(column: int) -> tuple[int, float] | None:
+        queue = queues[column]
+        while queue and queue[0].row in asked:
+            queue.pop(0)
+        return (queue[0].row, queue[0].worth) if queue else None
+
+    chosen: list[Question] = []
+    for row, column in asked_in_turn(queues, best, count):
+        asked.add(row)
+        chosen.append(queues[column][0])
     return chosen
+
+
+def pool_of(index: Index) -> tuple[Pool, LabelTable]:
+    """Return the photos of an index to choose from, and as a table of what people said."""
+    rows = np.setdiff1d(np.arange(len(index)), index.store.dead_rows())
+    if not len(rows):
+        raise DataError(f"{index.folder} holds no photos to choose from")
+    probs, sets = np.exp(index.log_probs(rows)), index.sets(rows)
+    truth, closed = np.full(probs.shape, np.nan), np.zeros(probs.shape, np.bool_)
+    place = {row: at for at, row in enumerate(rows.tolist())}
+    for one in index.store.corrections():
+        if one.row in place and one.state in ("present", "absent", "unknown"):
+            at, column = place[one.row], index.space.column(one.label)
+            closed[at, column] = True
+            if one.state != "unknown":
+                truth[at, column] = one.state == "present"
+    pool = Pool.of(probs, sets, truth, index.store.embeddings()[rows], closed=closed)
+    paths = index.store.paths_of(rows.tolist())
+    images = FileImages("/", [paths[row][0] for row in rows.tolist()])
+    known = ~np.isnan(truth)
+    table = LabelTable.from_arrays(index.space, images, truth == 1, known, name=str(index.folder))
+    return pool, table
 
 
 def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
@@ -85,12 +108,12 @@ def _queue(index: Index, column: int, by: Reason, count: int) -> list[Question]:
 
 
 def _worth(probs: NDArray[np.float32], given: NDArray[np.bool_], by: Reason) -> NDArray[np.float32]:
-    missing, wrong = np.where(given, 0, probs), np.where(given, 1 - probs, 0)
+    value = changes_set(probs, given)
     worths = {
         "uncertain": probs * (1 - probs),
-        "missing": missing,
-        "wrong": wrong,
-        "value": missing + wrong,
+        "missing": np.where(given, 0, value),
+        "wrong": np.where(given, value, 0),
+        "value": value,
     }
     return worths[by].astype(np.float32)
 
