@@ -184,6 +184,16 @@ def assert_masks_are_slices(make: Make) -> None:
         torch.testing.assert_close(found, (loss, expected))
 
 
+def assert_soft_labels_are_mixtures(make: Make) -> None:
+    """Copies of a row whose labels differ cost what copies with the mean of their labels cost."""
+    logits = example()[0].repeat_interleave(4, dim=0)
+    chosen = torch.randint(5, (24,), generator=torch.Generator().manual_seed(0))
+    votes = torch.nn.functional.one_hot(chosen, 5).to(logits)
+    shares = votes.view(6, 4, 5).mean(1).repeat_interleave(4, dim=0)
+    objective = make(facts(24, 5))
+    torch.testing.assert_close(value(objective, logits, shares), value(objective, logits, votes))
+
+
 def assert_state_round_trip(make: Make) -> None:
     """A resumed objective goes on as the interrupted one would have."""
     first, resumed = make(facts(6, 5)), make(facts(6, 5))

@@ -11,9 +11,10 @@ from sklearn.metrics import average_precision_score, brier_score_loss, f1_score,
 
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import DataError
-from labelwise.evaluate import Evaluation, evaluate
+from labelwise.evaluate import Evaluation, evaluate, measure
 from labelwise.evaluate.headline import ap_influence, macro_f1_influence, mean_ap_influence
 from labelwise.links import Sigmoid, Softmax
+from labelwise.predictions import Predictions
 
 
 def known(predictions):
@@ -213,11 +214,11 @@ def test_probabilities_on_a_bin_edge_stay_in_their_bin():
     assert result.before.pooled.counts[2] == 200
 
 
-def test_labels_that_are_not_zero_or_one_are_refused():
+def test_labels_that_are_no_shares_are_refused():
     predictions = sample()
     labels = predictions.labels.float()
-    labels[3, 1] = 0.5
-    with pytest.raises(DataError, match=r"must be 0 or 1 .*, got 0\.5 for 'cat' of 'image-3'"):
+    labels[3, 1] = 1.5
+    with pytest.raises(DataError, match=r"in \[0, 1\] .*, got 1\.5 for 'cat' of 'image-3'"):
         evaluate(replace(predictions, labels=labels), Sigmoid())
 
 
@@ -347,3 +348,40 @@ def test_an_unknown_entry_with_a_certain_answer_does_no_harm():
     assert result.before.log_loss is not None
     loss = next(figure for figure in result.headline if figure.name == "Log loss")
     assert loss.low < loss.value < loss.high
+
+
+def test_soft_labels_are_judged_as_shares_where_that_can_be():
+    """Oracle: every image four times, with hard labels in the proportion of the shares."""
+    rng = np.random.default_rng(3)
+    hard = torch.from_numpy(rng.integers(0, 2, (50, 4, len(NAMES))))
+    logits = torch.from_numpy(rng.normal(size=(50, len(NAMES)))).float()
+    ids = [str(row) for row in range(50)]
+    soft = Predictions(ids, logits, hard.double().mean(1), None, tuple(NAMES), "test")
+    every = Predictions(
+        [f"{name}-{copy}" for name in ids for copy in range(4)],
+        logits.repeat_interleave(4, 0),
+        hard.flatten(0, 1),
+        None,
+        tuple(NAMES),
+        "test",
+    )
+    cut = replace(soft, labels=soft.majority.byte())
+    found, copies, hardened = (
+        evaluate(rows, Sigmoid(), Threshold(0.5), query_length=0) for rows in (soft, every, cut)
+    )
+    for name in ("log_loss", "label_mean_ece", "reliability", "resolution"):
+        assert getattr(found.before, name) == pytest.approx(getattr(copies.before, name))
+    spread = (soft.labels * (1 - soft.labels)).mean().item()  # of the people, not of the model
+    assert found.before.brier + spread == pytest.approx(copies.before.brier)
+    assert found.before.pooled.ece == pytest.approx(copies.before.pooled.ece)
+    assert found.ranking.map_class == hardened.ranking.map_class
+    assert found.sets == hardened.sets
+    figures = {figure.name: figure.value for figure in found.headline}
+    assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
+    note = found.notes[-1]
+    shares = soft.labels[(soft.labels > 0) & (soft.labels < 1)].numpy()
+    entropy = -(shares * np.log(shares) + (1 - shares) * np.log(1 - shares)).sum() / 50 / len(NAMES)
+    assert f"{len(shares)} of {50 * len(NAMES)} known labels are soft" in note
+    assert f"a log loss of {entropy:.4f}." in note
+    with pytest.raises(DataError, match="some are soft; use evaluate"):
+        measure(logits, soft.labels, None, link=Sigmoid())

@@ -112,7 +112,10 @@ def present_labels(labels: NDArray[Any], observed: Mask | None) -> Mask:
             odd &= observed
         if odd.any():
             value = labels[odd][0]
-            raise ValueError(f"labels must be 0 or 1 where they are observed, got {value}")
+            raise ValueError(
+                f"labels must be 0 or 1 where they are observed, got {value}; cut soft labels "
+                "first, as labels > 0.5"
+            )
     return present if observed is None else present & observed
 
 

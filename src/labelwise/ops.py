@@ -61,10 +61,7 @@ def select_top_n(scores: Tensor, n: int) -> Tensor:
 
 
 def split_labels(labels: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the boolean masks (present, absent); soft labels are cut at one half.
-
-    An unobserved entry is in neither.
-    """
+    """Return the boolean masks (present, absent); an unobserved entry is in neither."""
     present = labels > 0.5
     if observed is None:
         return present, ~present

@@ -63,6 +63,23 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def majority(self) -> Tensor:
+        """The labels as booleans: what rules and promises are fitted on; soft ones cut at 1/2."""
+        return self.labels > 0.5
+
+    def certain(self) -> Tensor | None:
+        """Return which labels are known to be 0 or 1, (N, K); None if all are."""
+        soft = (self.labels > 0) & (self.labels < 1)
+        if not soft.any():
+            return self.observed
+        return ~soft if self.observed is None else self.observed & ~soft
+
+    def has_soft_labels(self) -> bool:
+        """Return whether a known label lies strictly between 0 and 1."""
+        soft = (self.labels > 0) & (self.labels < 1)
+        return bool((soft if self.observed is None else soft & self.observed).any())
+
     def with_link(self, link: Link | None) -> "Predictions":
         """Return the same logits under another link."""
         return replace(self, link=link)

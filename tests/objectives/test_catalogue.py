@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from labelwise.errors import SettingsError
 from labelwise.methods import LINKS, METHODS, link_from_spec, link_to_spec, make_objective
 from labelwise.objectives import BCE, LabelPairs, Quasibinary, precise_normalizer
-from labelwise.types import DatasetFacts
+from labelwise.types import DatasetFacts, Outputs, Targets
 
 # Ranks and noise drawn by place in the batch do not follow a permutation: their exact forms do.
 WITHOUT_DRAWS = {
@@ -42,6 +42,7 @@ STATED = {
     "an": {"smoothing": 0.0},
 }
 
+ROWS = torch.arange(6)
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -207,3 +208,27 @@ def test_weights_on_present_labels_are_torchs_and_their_link_takes_them_out():
     for bad in (-1.0, [1.0, 0.0], "heavy"):
         with pytest.raises(ValueError, match="pos_weight must be"):
             BCE(pos_weight=bad)
+
+
+SOFT = {name for name in METHODS if new(name).soft_labels}
+
+
+def test_the_methods_that_take_soft_labels():
+    plain = {"bce", "bce-ls", "focal", "asl", "spa", "softmax", "quasibinary"}
+    assert plain | {"an", "an-ls", "wan", "iu", "iun", "focal+phi", "asl+phi"} == SOFT
+
+
+@pytest.mark.parametrize("name", sorted(SOFT))
+def test_soft_labels_are_mixtures_of_hard_ones(name):
+    contract.assert_soft_labels_are_mixtures(exact(name))
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - SOFT))
+def test_other_methods_refuse_soft_labels(name):
+    objective = new(name)
+    logits, labels = torch.zeros(6, 5), torch.eye(6, 5)
+    labels[2, 2] = 0.25
+    with pytest.raises(ValueError, match=r"needs labels of 0 and 1, got 0\.25; cut soft labels"):
+        objective(logits, labels)
+    if not objective.aux:  # of the hidden entry nobody asks
+        objective(Outputs(logits), Targets(labels.round(), labels == labels.round(), ROWS))

@@ -13,6 +13,7 @@ from sample_scores import NAMES, sample
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.scores import read_scores
+from labelwise.scores.fitted import save_probabilities
 
 HEADER = "id,score:dog,score:cat,label:dog,label:cat"
 
@@ -140,8 +141,8 @@ BAD = {
     f"{HEADER}\n{GOOD}\nb,inf,2,0,1\n": r"row 2 .*: a logit must be finite in 32 bits, got inf",
     f"{HEADER}\n{GOOD}\nb,1e39,2,0,1\n": r"row 2 .*: a logit must be finite in 32 bits, got 1e\+39",
     f"{HEADER}\n{GOOD}\nb,x,2,0,1\n": r"row 2 \(id 'b'\): 'score:dog' must be a number, got 'x'",
-    f"{HEADER}\n{GOOD}\nb,1,2,2,1\n": r"row 2 \(id 'b'\): a label is 1, 0, or empty .*, got 2 for",
-    f"{HEADER}\n{GOOD}\nb,1,2,0,0.5\n": "got 0.5 for 'cat'",
+    f"{HEADER}\n{GOOD}\nb,1,2,2,1\n": r"row 2 \(id 'b'\): a label is 1, 0, a share .*, got 2 for",
+    f"{HEADER}\n{GOOD}\nb,1,2,0,-0.5\n": "got -0.5 for 'cat'",
     f"{HEADER}\n{GOOD}\nb,1,2\n": "cannot be read",
     f"{HEADER}\n{GOOD}\n{GOOD}\n": "id 'a' stands there twice",
     f"{HEADER},score:dog\n{GOOD},1\n": "the column 'score:dog' stands there twice",
@@ -254,3 +255,13 @@ def test_answers_of_predict_are_read_whoever_wrote_them(tmp_path, fixed, logits)
     assert list(read.predictions.ids) == ["a", "c"]
     assert read.predictions.logits.sigmoid().tolist() == [[0.25, 0.5], [0.75, 1.0]]
     assert read.notes[0].startswith("1 images")
+
+
+def test_soft_labels_of_a_score_file_are_kept(tmp_path):
+    text = "id,score:dog,label:dog\na,1.0,0.25\nb,2.0,1\nc,-1.0,\nd,0.0,0\n"
+    predictions = read_scores(write(tmp_path / "s.csv", text), kind="logits").predictions
+    assert predictions.labels[:, 0].tolist() == [0.25, 1.0, 0.0, 0.0]
+    assert predictions.observed[:, 0].tolist() == [True, True, False, True]
+    save_probabilities(tmp_path / "p.parquet", predictions, Sigmoid())
+    again = read_scores(tmp_path / "p.parquet", kind="probs").predictions
+    assert again.labels[:, 0].tolist() == [0.25, 1.0, 0.0, 0.0]

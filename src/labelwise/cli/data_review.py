@@ -84,7 +84,7 @@ def suspects(
         folds=folds,
         seed=seed,
     )
-    found = find_suspects(odds, predictions.labels, predictions.observed, kind=kind, most=most)
+    found = find_suspects(odds, predictions.majority, predictions.certain(), kind=kind, most=most)
     questions = _questions(found, predictions, checks, seed)
     promise = None
     if answers is not None:

@@ -114,7 +114,7 @@ def _rule(
             ("on the rows it was fitted on", fitted, chosen_sets(fitted, judged.made)),
         ):
             figures[name] = label_figures(
-                sets, predictions.labels, predictions.observed, names=predictions.names
+                sets, predictions.majority, predictions.observed, names=predictions.names
             )
     record["labels"] = {name: [row.spec() for row in part] for name, part in figures.items()}
     _write(record, out, json=json)

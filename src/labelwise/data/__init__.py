@@ -24,7 +24,7 @@ from labelwise.data.images import (
 )
 from labelwise.data.load import load
 from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
-from labelwise.data.sets import LabelSets
+from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelTable
 
@@ -41,6 +41,7 @@ __all__ = [
     "LabelTable",
     "PictureImages",
     "PosteriorData",
+    "SoftLabels",
     "SpanImages",
     "UnreadableImage",
     "as_images",

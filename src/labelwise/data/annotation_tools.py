@@ -152,6 +152,7 @@ def export_for_tool(table: LabelTable, path: str | Path, tool: str) -> None:
         raise DataError(f"{target}: a file for {tool} must end in {suffix}")
     if not isinstance(table.images, FileImages) or table.images.real_names:
         raise DataError(f"{table.name}: its images must be single files with UTF-8 names")
+    table.require_hard(f"{tool} knows yes, no and unknown")
     inside = os.path.relpath(table.images.root, target.parent)
     paths = [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
     with replacing(target) as temporary:

@@ -126,12 +126,17 @@ def _reject_conflict(table: LabelTable, name: str, first: int, second: int) -> N
             f"{table.name}: splits must not share images, got {name!r} in "
             f"{table.split[first]} and in {table.split[second]} ({where})"
         )
-    for sets in (table.present, table.unknown):
-        if not np.array_equal(sets.row(first), sets.row(second)):
-            raise DataError(
-                f"{table.name}: every image must be named once, got {name!r} in {where}, "
-                "with different labels"
-            )
+    same = all(
+        np.array_equal(sets.row(first), sets.row(second)) for sets in (table.present, table.unknown)
+    )
+    if table.soft is not None:
+        pairs = zip(table.soft.row(first), table.soft.row(second), strict=True)
+        same = same and all(np.array_equal(one, other) for one, other in pairs)
+    if not same:
+        raise DataError(
+            f"{table.name}: every image must be named once, got {name!r} in {where}, "
+            "with different labels"
+        )
 
 
 def _normal(names: Names) -> Names:
@@ -293,6 +298,9 @@ def fingerprint(table: LabelTable) -> str:
     for sets in (table.present, table.unknown):
         for _, block in sets.blocks():
             add("sets", np.packbits(block).tobytes())
+    if table.soft is not None:
+        add("soft", table.soft.sets.keys().tobytes())
+        add("shares", table.soft.shares.tobytes())
     texts = [("ids", table.ids)] + ([("group", table.group)] if table.group is not None else [])
     for kind, column in texts:
         add(kind, json.dumps(list(column)).encode())

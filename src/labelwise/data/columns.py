@@ -4,7 +4,8 @@ Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``
 names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
 is a list or text split on ``|``, ``unknown`` names labels not known, ``split`` and ``group`` are
 optional. Without ``labels`` every other column is a label holding 1, 0, or nothing (also -1) for
-unknown.
+unknown. Soft labels stand beside ``labels`` in two columns, ``soft`` (names) and ``shares`` (as
+many numbers between 0 and 1), or, if the reader is told so, in the label columns themselves.
 """
 
 import ast
@@ -32,10 +33,11 @@ __all__ = [
     "first_true",
     "read_lists",
     "read_one_hot",
+    "read_shares",
     "written_list",
 ]
 
-MEANINGS = ("path", "image", "labels", "unknown", "split", "group")
+MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
 EVERYTHING = "*"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
@@ -56,10 +58,12 @@ class TableColumns:
     split: str | None
     group: str | None
     one_hot: tuple[str, ...]
+    soft: str | None = None
+    shares: str | None = None
 
     def headers(self) -> list[str]:
         """Return the headers that are read."""
-        named = (self.path, self.image, self.labels, self.unknown, self.split, self.group)
+        named = [getattr(self, meaning) for meaning in MEANINGS]
         return [header for header in named if header is not None] + list(self.one_hot)
 
 
@@ -90,6 +94,8 @@ def find_columns(
     known["path"] = PATH_HEADERS
     if text_only:
         known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
+    if not (given.get("labels") or "labels" in free):  # then these are labels like any other
+        known |= {"soft": (), "shares": ()}
     for meaning, choices in known.items():
         if found[meaning] is None:
             found[meaning] = next((name for name in choices if name in free), None)
@@ -105,6 +111,11 @@ def find_columns(
         raise DataError(f"{where}: there must be a column 'labels', or one column for each label")
     if one_hot and found["unknown"] is not None:
         raise DataError(f"{where}: a column 'unknown' needs a column 'labels' beside it")
+    if (found["soft"] is None) != (found["shares"] is None) or (one_hot and found["soft"]):
+        raise DataError(
+            f"{where}: soft labels need three columns, 'labels' (certain ones), 'soft' (names) and "
+            "'shares' (their shares)"
+        )
     return TableColumns(**found, one_hot=one_hot)
 
 
@@ -200,9 +211,52 @@ def read_lists(
     return SparseRows(sizes, number[kept], null, everything)
 
 
-def read_one_hot(batch: Any, headers: Sequence[str], at: At) -> tuple[SparseRows, SparseRows]:
-    """Return the present and the unknown labels of one column per label; column k is number k."""
+def read_shares(
+    column: Any, header: str, names: SparseRows, at: At, *, separator: str = "|"
+) -> NDArray[np.float32]:
+    """Return the shares that belong to the named labels, row by row, each in (0, 1)."""
+    if _is_text(column.type):
+        column = pc.split_pattern(pc.fill_null(column, ""), separator)
+    if not _is_list(column.type):
+        raise DataError(f"{at(0)}: {header!r} must hold lists of numbers, got {column.type}")
+    parents = np.asarray(pc.list_parent_indices(column), np.int64)
+    values = pc.list_flatten(column)
+    if _is_text(values.type):
+        values = pc.utf8_trim_whitespace(values)
+        blank = np.asarray(pc.equal(values, ""))
+        values, parents = values.filter(pa.array(~blank)), parents[~blank]
+    try:
+        shares = np.asarray(pc.fill_null(values.cast(pa.float64()), np.nan), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{at(0)} and on: {header!r} must hold numbers ({reason})") from None
+    sizes = np.bincount(parents, minlength=len(names.sizes))
+    wrong = np.flatnonzero(sizes != names.sizes)
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{at(row)}: {header!r} must hold one number per soft label, got {sizes[row]} for "
+            f"{names.sizes[row]}"
+        )
+    odd = ~((shares > 0) & (shares < 1))
+    if odd.any():
+        place = int(odd.argmax())
+        raise DataError(
+            f"{at(int(parents[place]))}: a share of {header!r} must lie between 0 and 1, both "
+            f"excluded, got {shares[place]:g}; certain labels belong into 'labels', or nowhere"
+        )
+    return shares.astype(np.float32)
+
+
+def read_one_hot(
+    batch: Any, headers: Sequence[str], at: At, *, soft: bool = False
+) -> tuple[SparseRows, SparseRows, SparseRows, NDArray[np.float32]]:
+    """Return present, unknown and soft labels of one column per label, and the soft ones' shares.
+
+    Column k is number k. Shares are taken only if ``soft``.
+    """
     states = np.empty((batch.num_rows, len(headers)), np.int8)
+    shares = np.zeros(states.shape if soft else (0, 0), np.float32)
     words = pa.array(list(STATES), pa.large_string())
     values = np.array([*STATES.values(), 2], np.int8)
     for place, header in enumerate(headers):
@@ -218,13 +272,38 @@ def read_one_hot(batch: Any, headers: Sequence[str], at: At) -> tuple[SparseRows
             text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
         found = pc.fill_null(pc.index_in(text, value_set=words), len(STATES))
         states[:, place] = values[np.asarray(found)]
-        if (states[:, place] == 2).any():
-            row = int((states[:, place] == 2).argmax())
-            raise DataError(
-                f"{at(row)}: the label column {header!r} must hold 1, 0 or nothing (= unknown), "
-                f"got {str(column[row].as_py())!r}{_way_out(header)}"
-            )
-    return _rows_where(states == 1), _rows_where(states == -1)
+        strange = np.flatnonzero(states[:, place] == 2)
+        if len(strange):
+            numbers = _numbers(text.take(pa.array(strange)))
+            between = (numbers > 0) & (numbers < 1)
+            if not (soft and between.all()):
+                first = int(between.argmin()) if soft else 0
+                row = int(strange[first])
+                also = ", or a share in between" if soft else ""
+                way_out = ", if it is a soft label, soft=true" if between[first] else ""
+                raise DataError(
+                    f"{at(row)}: the label column {header!r} must hold 1, 0 or nothing (= unknown)"
+                    f"{also}, got {str(column[row].as_py())!r}{_way_out(header)}{way_out}"
+                )
+            shares[strange, place] = numbers
+    there = states == 2
+    of_soft = shares[there] if soft else shares.ravel()
+    return _rows_where(states == 1), _rows_where(states == -1), _rows_where(there), of_soft
+
+
+def _numbers(texts: Any) -> NDArray[np.float64]:
+    """Return texts as numbers, NaN where one is none."""
+
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            return np.nan
+
+    try:
+        return np.asarray(texts.cast(pa.float64()), np.float64)
+    except pa.ArrowInvalid:
+        return np.array([number(text) for text in texts.to_pylist()])
 
 
 def _way_out(header: str) -> str:

@@ -88,7 +88,7 @@ def describe(table: LabelTable) -> Description:
         labels=labels,
         pairs=_pairs(table),
         never_present=[label.name for label in labels if not label.present],
-        notes=list(table.notes),
+        notes=[*table.notes, *_soft_note(table)],
     )
 
 
@@ -103,6 +103,15 @@ def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int |
     if labels is not None and len(table.space) != labels:
         sentences.append(f"there are {len(table.space)} labels, the whole set has {labels}")
     return sentences
+
+
+def _soft_note(table: LabelTable) -> list[str]:
+    if table.soft is None:
+        return []
+    return [
+        f"{len(table.soft.shares):,} labels are soft, a share between 0 and 1; they count as "
+        "present above one half"
+    ]
 
 
 def _share(present: int, known: int) -> float | None:

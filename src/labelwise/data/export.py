@@ -16,6 +16,7 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.data.images import BytesImages, FeatureRows, FileImages, SpanImages
+from labelwise.data.sets import SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.files import replacing
@@ -30,7 +31,8 @@ def export(table: LabelTable, path: str | Path) -> None:
     """Write the table; images that are not files go into Parquet as bytes.
 
     ``unknown`` is ``*`` where every label that is not present is unknown. Text formats name a label
-    only where it occurs; if one never does, they get one column per label instead.
+    only where it occurs; if one never does, they get one column per label instead. Soft labels
+    stand in the columns ``soft`` and ``shares``, and not in ``labels``.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -48,6 +50,10 @@ def export(table: LabelTable, path: str | Path) -> None:
             f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
         )
     per_label = suffix != ".parquet" and _has_silent_labels(table)
+    if per_label and table.soft is not None:
+        raise DataError(
+            f"{table.name}: some labels never occur and others are soft, which only .parquet holds"
+        )
     if per_label:
         _reject_headers(table.space.names)
     elif suffix in (".csv", ".tsv"):
@@ -89,7 +95,8 @@ def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 def _has_silent_labels(table: LabelTable) -> bool:
     """Return whether a label is named by no row, neither as present nor as unknown."""
     named = table.unknown.take(np.flatnonzero(~_all_open(table))).counts()
-    return bool((table.present.counts() + named == 0).any())
+    soft = 0 if table.soft is None else table.soft.sets.counts()
+    return bool((table.present.counts() + named + soft == 0).any())
 
 
 def _reject_headers(names: Sequence[str]) -> None:
@@ -113,6 +120,8 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             columns["labels"] = _label_lists(part, as_text)
             if table.has_unknown():
                 columns["unknown"] = _unknown_lists(part, as_text)
+            if table.soft is not None:
+                columns |= _soft_lists(part, as_text)
         if part.split is not None:
             columns["split"] = pa.array(part.split.tolist(), pa.string())
         if part.group is not None:
@@ -141,15 +150,30 @@ def _state_columns(table: LabelTable, as_text: bool) -> dict[str, Any]:
 
 def _all_open(table: LabelTable) -> NDArray[np.bool_]:
     """Return the rows of which every label that is not present is unknown."""
-    sizes = table.unknown.sizes()
-    rows: NDArray[np.bool_] = (table.present.sizes() + sizes == len(table.space)) & (sizes > 0)
+    sizes, stated = table.unknown.sizes(), table.present.sizes()
+    if table.soft is not None:
+        stated = stated - table.soft.majority().sizes() + table.soft.sets.sizes()
+    rows: NDArray[np.bool_] = (stated + sizes == len(table.space)) & (sizes > 0)
     return rows
 
 
 def _label_lists(table: LabelTable, as_text: bool) -> Any:
-    names = table.space.names
-    rows = [[names[column] for column in table.present.row(row)] for row in range(len(table))]
-    return _column(rows, as_text)
+    names, soft = table.space.names, table.soft
+    sets = [table.present.row(row) for row in range(len(table))]
+    if soft is not None:
+        sets = [np.setdiff1d(columns, soft.row(row)[0]) for row, columns in enumerate(sets)]
+    return _column([[names[column] for column in columns] for columns in sets], as_text)
+
+
+def _soft_lists(table: LabelTable, as_text: bool) -> dict[str, Any]:
+    soft = table.soft or SoftLabels.none(len(table), len(table.space))
+    rows = [soft.row(row) for row in range(len(table))]
+    named = [[table.space.names[column] for column in columns] for columns, _ in rows]
+    if as_text:
+        shares = pa.array(["|".join(map(str, values)) for _, values in rows], pa.string())
+    else:
+        shares = pa.array([values for _, values in rows], pa.list_(pa.float32()))
+    return {"soft": _column(named, as_text), "shares": shares}
 
 
 def _unknown_lists(table: LabelTable, as_text: bool) -> Any:

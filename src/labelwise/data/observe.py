@@ -49,6 +49,7 @@ def single_positive(
 
     Without a split column every row is corrupted. An image without label becomes unlabelled.
     """
+    table.require_hard("single positives are chosen among labels that are 0 or 1")
     labels, known = table.targets()
     split = np.full(len(table), "train") if table.split is None else table.split
     for is_test in (False, True):
@@ -101,6 +102,7 @@ def flip_labels(
 
 def _changed(table: LabelTable, change: Change) -> LabelTable:
     """Return the table with every block of (present, unknown) masks changed."""
+    table.require_hard("hiding or flipping labels is for those that are 0 or 1")
     parts = [
         change(present, unknown)
         for (_, present), (_, unknown) in zip(

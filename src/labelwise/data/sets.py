@@ -2,15 +2,18 @@
 
 A row whose complement is shorter may be stored as its complement (``inverted``), so an image of
 which nothing is known costs one bit, not K column numbers.
+
+SoftLabels: the entries that are neither 0 nor 1, in the same form, each with its share.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LabelSets"]
+__all__ = ["LabelSets", "SoftLabels"]
 
 BLOCK_ROWS = 1 << 18
 BLOCK = 1 << 24  # entries of a dense block: bounds the memory of counting and converting
@@ -111,6 +114,14 @@ class LabelSets:
         rows = np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.offsets))
         return rows * self.width + self.columns
 
+    def union(self, other: "LabelSets") -> "LabelSets":
+        """Return what is in either; both must be stored plainly, no row inverted."""
+        keys = np.union1d(self.keys(), other.keys())
+        row, column = np.divmod(keys, max(self.width, 1))
+        sizes = np.bincount(row, minlength=len(self))
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return LabelSets.from_csr(offsets, column.astype(np.int32), self.width)
+
     def row(self, row: int) -> NDArray[np.int64]:
         """Return the columns of one row, ascending."""
         stored = self.columns[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
@@ -132,11 +143,15 @@ class LabelSets:
 
     def take(self, rows: NDArray[np.int64]) -> "LabelSets":
         """Return the sets of the given rows, in the given order."""
+        offsets, places = self.places(rows)
+        return LabelSets(offsets, self.columns[places], self.width, self.inverted[rows])
+
+    def places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offsets of the given rows, and where in ``columns`` their entries stand."""
         sizes = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         shift = np.repeat(self.offsets[rows] - offsets[:-1], sizes)
-        columns = self.columns[np.arange(offsets[-1]) + shift]
-        return LabelSets(offsets, columns, self.width, self.inverted[rows])
+        return offsets, np.arange(offsets[-1]) + shift
 
     def plain(self) -> "LabelSets":
         """Return the same sets, every row stored as itself."""
@@ -156,3 +171,71 @@ class LabelSets:
         step = max(1, BLOCK // max(1, self.width))
         for start in range(0, len(self), step):
             yield start, self.take(np.arange(start, min(start + step, len(self)))).dense()
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """Labels of which a share in (0, 1) is stated: ``shares[i]`` is that of ``sets.columns[i]``.
+
+    No row of ``sets`` is inverted.
+    """
+
+    sets: LabelSets
+    shares: NDArray[np.float32]
+
+    @classmethod
+    def none(cls, rows: int, width: int) -> "SoftLabels":
+        """Return rows without soft labels."""
+        return cls(LabelSets.none(rows, width), np.zeros(0, np.float32))
+
+    @classmethod
+    def from_dense(cls, labels: NDArray[np.floating[Any]]) -> "SoftLabels":
+        """Return the entries of (N, K) labels that lie strictly between 0 and 1."""
+        soft = (labels > 0) & (labels < 1)
+        row, column = np.nonzero(soft)
+        sizes = np.bincount(row, minlength=len(labels))
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        sets = LabelSets.from_csr(offsets, column.astype(np.int32), labels.shape[1])
+        return cls(sets, labels[soft].astype(np.float32))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["SoftLabels"]) -> "SoftLabels":
+        """Return the rows of all parts, in order."""
+        return cls(
+            LabelSets.concatenate([part.sets for part in parts]),
+            np.concatenate([part.shares for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    @property
+    def width(self) -> int:
+        """The number of labels."""
+        return self.sets.width
+
+    def majority(self) -> LabelSets:
+        """Return the labels whose share is above one half."""
+        kept = self.shares > 0.5
+        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
+        sizes = np.bincount(rows, minlength=len(self))
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return LabelSets.from_csr(offsets, self.sets.columns[kept], self.width)
+
+    def take(self, rows: NDArray[np.int64]) -> "SoftLabels":
+        """Return the entries of the given rows, in the given order."""
+        return SoftLabels(self.sets.take(rows), self.shares[self.sets.places(rows)[1]])
+
+    def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the columns of one row, and their shares."""
+        part = slice(self.sets.offsets[row], self.sets.offsets[row + 1])
+        return self.sets.columns[part], self.shares[part]
+
+    def sums(self) -> NDArray[np.float64]:
+        """Return the sum of shares of each label, (K,)."""
+        return np.bincount(self.sets.columns, self.shares, minlength=self.width).astype(np.float64)
+
+    def put(self, labels: NDArray[np.float32]) -> None:
+        """Write the shares into a matrix (N, K)."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))
+        labels[rows, self.sets.columns] = self.shares

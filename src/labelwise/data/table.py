@@ -2,19 +2,23 @@
 
 Each entry (image, label) is present, absent or unknown. An image with no present and no unknown
 label was reviewed and has none of them; an image whose labels are all unknown is unlabelled.
+
+A label may also be soft: a share in (0, 1), such as that of the people who say yes. Wherever a yes
+or no is needed it is cut at one half: ``present`` holds it if the share is above that.
 """
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelwise.data.images import FileImages, ImageSource, JoinedImages
 from labelwise.data.names import Names
-from labelwise.data.sets import LabelSets
+from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
 from labelwise.types import DatasetFacts, LabelSpace
 
@@ -37,7 +41,8 @@ SPLIT_WORDS = {
 class LabelTable:
     """Images with their label sets, and optionally the split and the group of each image.
 
-    ``notes`` are sentences on what was left out when the table was read.
+    ``notes`` are sentences on what was left out when the table was read. ``soft`` is None if every
+    known label is 0 or 1.
     """
 
     space: LabelSpace
@@ -48,10 +53,14 @@ class LabelTable:
     group: Names | None = None
     name: str = "table"
     notes: tuple[str, ...] = ()
+    soft: SoftLabels | None = None
 
     def __post_init__(self) -> None:
         rows, labels = len(self.images), len(self.space)
-        for sets in (self.present, self.unknown):
+        if self.soft is not None and not len(self.soft.shares):
+            object.__setattr__(self, "soft", None)
+        given = [self.present, self.unknown] + ([] if self.soft is None else [self.soft.sets])
+        for sets in given:
             if (len(sets), sets.width) != (rows, labels):
                 raise ValueError(
                     f"label sets must be {rows} rows by {labels} labels, "
@@ -79,9 +88,19 @@ class LabelTable:
         group: Sequence[str] | None = None,
         name: str = "table",
     ) -> "LabelTable":
-        """Return the table of a (N, K) array of 0/1 labels and an optional mask of known ones."""
-        mask = np.asarray(labels).astype(np.bool_)
-        known = np.ones_like(mask) if observed is None else np.asarray(observed, np.bool_)
+        """Return the table of (N, K) labels in [0, 1] and an optional mask of known ones."""
+        values: NDArray[Any] = np.asarray(labels)
+        known = (
+            np.ones(values.shape, np.bool_) if observed is None else np.asarray(observed, np.bool_)
+        )
+        soft = None
+        if values.dtype.kind == "f":
+            values = np.where(known, values, 0)
+            if not ((values >= 0) & (values <= 1)).all():
+                raise ValueError("labels must lie in [0, 1] where they are observed")
+            soft = SoftLabels.from_dense(values)
+            values = values > 0.5
+        mask = values.astype(np.bool_)
         return cls(
             space if isinstance(space, LabelSpace) else LabelSpace(tuple(space)),
             images,
@@ -90,6 +109,7 @@ class LabelTable:
             None if split is None else np.asarray(split, np.str_),
             None if group is None else Names(group),
             name,
+            soft=soft,
         )
 
     def __len__(self) -> int:
@@ -113,6 +133,7 @@ class LabelTable:
             unknown=self.unknown.take(index),
             split=None if self.split is None else self.split[index],
             group=None if self.group is None else self.group.take(index),
+            soft=None if self.soft is None else self.soft.take(index),
         )
 
     def splits(self) -> dict[str, "LabelTable"]:
@@ -127,11 +148,25 @@ class LabelTable:
 
     def targets(
         self, rows: ArrayLike | None = None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:
-        """Return dense labels (n, K) and which are known, or None if the table knows them all."""
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """Return dense labels (n, K) and which are known, or None if the table knows them all.
+
+        Labels are uint8, or float32 if some are soft.
+        """
         index = np.arange(len(self)) if rows is None else np.asarray(rows)
-        labels = self.present.take(index).dense().view(np.uint8)
+        labels: NDArray[Any] = self.present.take(index).dense().view(np.uint8)
+        if self.soft is not None:
+            labels = labels.astype(np.float32)
+            self.soft.take(index).put(labels)
         return labels, ~self.unknown.take(index).dense() if self.has_unknown() else None
+
+    def require_hard(self, what: str) -> None:
+        """Raise a DataError if some labels are soft; ``what`` says what cannot use them."""
+        if self.soft is not None:
+            raise DataError(
+                f"{self.name}: {len(self.soft.shares):,} labels are soft (a share between 0 and 1),"
+                f" and {what}"
+            )
 
     def has_unknown(self) -> bool:
         """Return whether any entry is unknown."""
@@ -147,8 +182,13 @@ class LabelTable:
         return none
 
     def facts(self) -> DatasetFacts:
-        """Return the counts that objectives and heads are built from; priors are over known."""
-        present, known = self.present.counts(), len(self) - self.unknown.counts()
+        """Return the counts that objectives and heads are built from; priors are over known.
+
+        A soft label counts as its share.
+        """
+        present, known = self.present.counts().astype(float), len(self) - self.unknown.counts()
+        if self.soft is not None:
+            present += self.soft.sums() - self.soft.majority().counts()
         priors = present / np.maximum(known, 1)
         return DatasetFacts(
             num_images=len(self),
@@ -177,6 +217,11 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
     if known and len(known) != len(parts):
         raise DataError(f"{name}: either all parts must have a split or none")
     groups = [table.group for table in tables if table.group is not None]
+    soft = None
+    if any(table.soft is not None for table in tables):
+        soft = SoftLabels.concatenate(
+            [table.soft or SoftLabels.none(len(table), len(names)) for table in tables]
+        )
     return LabelTable(
         tables[0].space,
         _joined_images([table.images for table in tables]),
@@ -186,6 +231,7 @@ def join(parts: Sequence[tuple[str | None, LabelTable]], *, name: str) -> LabelT
         Names.concatenate(groups) if len(groups) == len(tables) else None,
         name,
         tuple(note for table in tables for note in table.notes),
+        soft,
     )
 
 

@@ -26,11 +26,12 @@ from labelwise.data.columns import (
     first_true,
     read_lists,
     read_one_hot,
+    read_shares,
 )
 from labelwise.data.images import BytesImages, FileImages, ImageSource
 from labelwise.data.names import Names
 from labelwise.data.rows import label_names, require_file
-from labelwise.data.sets import LabelSets
+from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
 from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
 from labelwise.errors import DataError, SettingsError
@@ -101,13 +102,21 @@ class TableBuilder:
     """Collects the batches of one or more files with the same layout."""
 
     def __init__(
-        self, layout: TableColumns, vocabulary: Vocabulary, *, separator: str = "|"
+        self,
+        layout: TableColumns,
+        vocabulary: Vocabulary,
+        *,
+        separator: str = "|",
+        soft: bool = False,
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator
+        self.soft_columns = soft
         self.paths: list[Any] = []
         self.images = Spool()
         self.present: list[SparseRows] = []
         self.unknown: list[SparseRows] = []
+        self.soft: list[SparseRows] = []
+        self.shares: list[NDArray[np.float32]] = []
         self.split: list[NDArray[np.uint8]] = []  # places in SPLITS
         self.group: list[Any] = []
 
@@ -152,23 +161,34 @@ class TableBuilder:
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
         unknown = _sets(self.unknown, columns, len(space))
-        _reject_both(present, unknown, space.names, name)
+        soft = _soft_labels(self.soft, self.shares, columns, len(space), name)
+        _reject_both(present, unknown, "present and unknown", space.names, name)
+        stated = present
+        if soft is not None:
+            _reject_both(present, soft.sets, "present and soft", space.names, name)
+            _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
+            stated, present = present.union(soft.sets), present.union(soft.majority())
         return LabelTable(
             space,
             self._images(root, name),
             present,
-            _with_everything(unknown, everything, present),
+            _with_everything(unknown, everything, stated),
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
+            soft=soft,
         )
 
     def _add_labels(self, batch: Any, at: Any) -> None:
         layout = self.columns
         if layout.labels is None:
-            present, unknown = read_one_hot(batch, layout.one_hot, at)
+            present, unknown, soft, shares = read_one_hot(
+                batch, layout.one_hot, at, soft=self.soft_columns
+            )
             self.present.append(present)
             self.unknown.append(unknown)
+            self.soft.append(soft)
+            self.shares.append(shares)
             return
         words = self.vocabulary, at
         present = read_lists(
@@ -176,6 +196,17 @@ class TableBuilder:
         )
         if present.everything.any():
             raise DataError(f"{at(int(present.everything.argmax()))}: '*' is for 'unknown' only")
+        if layout.soft is not None and layout.shares is not None:
+            soft = read_lists(
+                batch.column(layout.soft), layout.soft, *words, separator=self.separator
+            )
+            if soft.everything.any():
+                raise DataError(f"{at(int(soft.everything.argmax()))}: '*' is for 'unknown' only")
+            column = batch.column(layout.shares)
+            self.soft.append(soft)
+            self.shares.append(
+                read_shares(column, layout.shares, soft, at, separator=self.separator)
+            )
         nothing = np.zeros_like(present.sizes)
         unknown = SparseRows(nothing, present.numbers[:0], present.null, present.null)
         if layout.unknown is not None:
@@ -258,26 +289,45 @@ def _sets(parts: list[SparseRows], columns: NDArray[np.int32], width: int) -> La
     return LabelSets.from_csr(offsets, columns[numbers], width)
 
 
+def _soft_labels(
+    rows: list[SparseRows],
+    shares: list[NDArray[np.float32]],
+    columns: NDArray[np.int32],
+    width: int,
+    where: str,
+) -> SoftLabels | None:
+    if not rows:
+        return None
+    values = np.concatenate(shares)
+    sizes = np.concatenate([part.sizes for part in rows])
+    keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
+    keys += columns[np.concatenate([part.numbers for part in rows])]
+    order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(twice):
+        row = int(keys[order[twice[0]]]) // width
+        raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
+    return SoftLabels(_sets(rows, columns, width), values[order])
+
+
 def _reject_both(
-    present: LabelSets, unknown: LabelSets, names: tuple[str, ...], where: str
+    one: LabelSets, other: LabelSets, words: str, names: tuple[str, ...], where: str
 ) -> None:
-    both = np.intersect1d(present.keys(), unknown.keys(), assume_unique=True)
+    both = np.intersect1d(one.keys(), other.keys(), assume_unique=True)
     if len(both):
-        row, column = divmod(int(both[0]), present.width)
-        raise DataError(
-            f"{where}, row {row + 1}: {names[column]!r} cannot be both present and unknown"
-        )
+        row, column = divmod(int(both[0]), one.width)
+        raise DataError(f"{where}, row {row + 1}: {names[column]!r} cannot be both {words}")
 
 
 def _with_everything(
-    named: LabelSets, everything: NDArray[np.bool_], present: LabelSets
+    named: LabelSets, everything: NDArray[np.bool_], stated: LabelSets
 ) -> LabelSets:
-    """Return the unknown sets, where some rows are "all but the present ones"."""
+    """Return the unknown sets, where some rows are "all but what is stated"."""
     if not everything.any():
         return named
     place = np.arange(len(named))
     place[everything] += len(named)
-    chosen = LabelSets.concatenate([named, present]).take(place)
+    chosen = LabelSets.concatenate([named, stated]).take(place)
     return LabelSets(chosen.offsets, chosen.columns, chosen.width, everything)
 
 
@@ -291,13 +341,15 @@ def read_tables(
     root: str | Path | None = None,
     delimiter: str | None = None,
     extension: str = "",
+    soft: bool = False,
     called: str | None = None,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
     Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
-    parts the labels of a cell, ``delimiter`` the columns of CSV, TSV and TXT. The table is
-    ``called`` after the first file unless told otherwise.
+    parts the labels of a cell, ``delimiter`` the columns of CSV, TSV and TXT. ``soft`` allows
+    shares between 0 and 1 in the label columns. The table is ``called`` after the first file
+    unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
     if not separator:
@@ -328,7 +380,12 @@ def read_tables(
         if builder is None:
             first = file
             known = words if layout.labels is not None else layout.one_hot
-            builder = TableBuilder(layout, Vocabulary(known), separator=separator)
+            if soft and layout.labels is not None:
+                raise SettingsError(
+                    f"{file.name}: soft=true is for one column per label; beside a column "
+                    f"{layout.labels!r} soft labels stand in the columns 'soft' and 'shares'"
+                )
+            builder = TableBuilder(layout, Vocabulary(known), separator=separator, soft=soft)
         elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
         elif words is not None and words != list(builder.vocabulary):

@@ -40,7 +40,10 @@ def read_answers(probs: Matrix, labels: Matrix, observed: Matrix | None) -> Answ
         present, absent = present & seen, absent & seen
         known = known | ~seen
     if not known.all():
-        raise ValueError(f"labels must be 0 or 1 where observed, got {truth[~known][0]}")
+        raise ValueError(
+            f"labels must be 0 or 1 where observed, got {truth[~known][0]}; cut soft labels first, "
+            "as labels > 0.5"
+        )
     if np.isnan(answers).any() and np.isnan(answers[present | absent]).any():
         raise ValueError("probs must not be NaN where observed, got NaN")
     return Answers(answers, present, absent)

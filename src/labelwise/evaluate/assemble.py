@@ -7,6 +7,7 @@ rule. Figures "after" come from the calibrated probabilities, and so do sets and
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from labelwise.decide import Rule
@@ -140,7 +141,7 @@ def evaluate(
         retrieval=retrieval,
         retrieval_how=retrieval_how,
         shots=shot_rows(train_counts, by_label, counts),
-        notes=(*notes, *ranks_only),
+        notes=(*notes, *ranks_only, *_soft_note(known)),
     )
 
 
@@ -173,6 +174,22 @@ def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> 
             f"only; mean over {by_label.num_defined:,} of {len(names):,} labels, "
             f"{len(undefined):,} without a known positive left out."
         ),
+    )
+
+
+def _soft_note(known: Known) -> tuple[str, ...]:
+    """Return what soft labels were used for, and the log loss that not even they can go below."""
+    shares = known.soft_entries()
+    if not len(shares):
+        return ()
+    entries = known.present.numel() if known.observed is None else int(known.observed.sum())
+    entropy = -(torch.xlogy(shares, shares) + torch.xlogy(1 - shares, 1 - shares)).sum() / entries
+    return (
+        f"{len(shares):,} of {entries:,} known labels are soft, shares between 0 and 1. Log loss, "
+        "Brier score (squared distance to the share) and calibration are measured against the "
+        "shares; ranking, sets, images "
+        "without labels and retrieval take a label as present if its share is above one half. "
+        f"Answering with the shares themselves would have a log loss of {float(entropy):.4f}.",
     )
 
 

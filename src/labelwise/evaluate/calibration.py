@@ -49,10 +49,27 @@ class Probabilities:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the labels: present (N, K), and the mask where some are unknown."""
+    """What is known of the labels: present (N, K), and the mask where some are unknown.
+
+    ``shares`` (N, K) are the labels themselves where some are soft; ``present`` then holds those
+    above one half.
+    """
 
     present: Tensor
     observed: Tensor | None
+    shares: Tensor | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels for what takes soft ones: calibration and proper scores."""
+        return self.present if self.shares is None else self.shares
+
+    def soft_entries(self) -> Tensor:
+        """Return the known labels that are soft, as a vector."""
+        if self.shares is None:
+            return torch.zeros(0, dtype=torch.float64)
+        soft = (self.shares > 0) & (self.shares < 1)
+        return self.shares[soft if self.observed is None else soft & self.observed].double()
 
     def rows_complete(self) -> Tensor:
         """Return the (N,) mask of rows whose labels are all known."""
@@ -73,23 +90,26 @@ def probabilities(stage: str, logits: Tensor, source: Link | Tensor) -> Probabil
 
 
 def known_labels(predictions: Predictions) -> Known:
-    """Return the known labels; they must be 0 or 1, and something must be known."""
+    """Return the known labels; they must lie in [0, 1], and something must be known."""
     labels, observed = predictions.labels, predictions.observed
     if observed is not None and bool(observed.all()):
         observed = None
-    odd = (labels != 0) & (labels != 1)
+    odd = ~((labels >= 0) & (labels <= 1))
     if observed is not None:
         odd &= observed
     if odd.any():
         row, column = odd.nonzero()[0].tolist()
         raise DataError(
-            f"labels must be 0 or 1 to be evaluated, got {labels[row, column].item():g} for "
+            f"labels must lie in [0, 1] to be evaluated, got {labels[row, column].item():g} for "
             f"{predictions.names[column]!r} of {predictions.ids[row]!r}"
         )
     if labels.numel() == 0 or (observed is not None and not observed.any()):
         raise DataError("an evaluation needs at least one known label, got none")
-    present = labels == 1
-    return Known(present if observed is None else present & observed, observed)
+    present = labels > 0.5
+    shares = None
+    if predictions.has_soft_labels():
+        shares = labels if observed is None else torch.where(observed, labels, 0)
+    return Known(present if observed is None else present & observed, observed, shares)
 
 
 def defined(value: float | NDArray[np.float64]) -> float | None:
@@ -103,7 +123,7 @@ CURVES = 24  # labels whose own curve is kept
 
 def label_errors(answers: Probabilities, known: Known, bins: int) -> Reliability:
     """Return every label's reliability, (K, M)."""
-    return label_reliability(answers.probs, known.present, known.observed, bins=bins)
+    return label_reliability(answers.probs, known.labels, known.observed, bins=bins)
 
 
 def worst_labels(errors: Reliability) -> list[int]:
@@ -123,12 +143,12 @@ def calibration_part(
     k: int,
 ) -> Calibration:
     """Return how calibrated one stage is; ``columns`` are the labels whose curves are kept."""
-    present, observed = known.present, known.observed
-    pooled = reliability(answers.probs, present, observed, bins=bins)
+    labels, observed = known.labels, known.observed
+    pooled = reliability(answers.probs, labels, observed, bins=bins)
     surest = top_k_sets(answers.probs, k)
-    top = reliability(answers.probs, present, observed, where=surest, bins=bins)
-    brier = brier_score(answers.probs, present, observed, bins=bins)
-    loss = log_loss_from_logs(answers.log_p, answers.log_q, present, observed, bins=bins)
+    top = reliability(answers.probs, labels, observed, where=surest, bins=bins)
+    brier = brier_score(answers.probs, labels, observed, bins=bins)
+    loss = log_loss_from_logs(answers.log_p, answers.log_q, labels, observed, bins=bins)
     return calibration_of(answers.stage, names, errors, columns, pooled, top, brier, loss, k=k)
 
 

@@ -161,7 +161,7 @@ def calibration_figures(
     """Return calibration errors and proper scores."""
     loss, square, counts = row_sums(answers, known)
     errors = partial(
-        calibration_interval, answers.probs, known.present, known.observed, bins=bins, draws=DRAWS
+        calibration_interval, answers.probs, known.labels, known.observed, bins=bins, draws=DRAWS
     )
     surest = top_k_sets(answers.probs, part.k)
     figures = []
@@ -212,13 +212,20 @@ def zero_label_figures(part: ZeroLabel, sets: Tensor | None, known: Known) -> li
 
 def row_sums(answers: Probabilities, known: Known) -> list[NDArray[np.float64]]:
     """Return what each image adds to the log loss, to the Brier score and to their count."""
-    present, mask = known.present, known.observed
-    loss = -torch.where(present, answers.log_p, answers.log_q)
-    square = (answers.probs - present.to(answers.probs.dtype)) ** 2
+    labels, mask = known.labels, known.observed
+    if known.shares is None:
+        loss = -torch.where(known.present, answers.log_p, answers.log_q)
+    else:  # 0 times an infinite logarithm is 0
+        loss = -(_times(labels, answers.log_p) + _times(1 - labels, answers.log_q))
+    square = (answers.probs - labels.to(answers.probs.dtype)) ** 2
     if mask is not None:
         loss, square = (part.masked_fill(~mask, 0.0) for part in (loss, square))
-    counts = torch.full((len(present),), present.shape[1]) if mask is None else mask.sum(1)
+    counts = torch.full((len(labels),), labels.shape[1]) if mask is None else mask.sum(1)
     return [part.double().numpy() for part in (loss.sum(1), square.sum(1), counts)]
+
+
+def _times(weight: Tensor, value: Tensor) -> Tensor:
+    return torch.where(weight == 0, 0.0, weight * value)
 
 
 def _items_influence(items: Averaged) -> NDArray[np.float64]:

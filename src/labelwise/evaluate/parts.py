@@ -309,7 +309,7 @@ def zero_label_of(
 def _shares(known: Known) -> Probabilities:
     """Return the answers of a model that knows how frequent the labels are, and nothing else."""
     count = len(known.present) if known.observed is None else known.observed.sum(0).clamp(min=1)
-    share = (known.present.sum(0) / count).double().expand(known.present.shape)
+    share = (known.labels.sum(0) / count).double().expand(known.present.shape)
     return Probabilities(SHARES, share.log(), torch.log1p(-share), share.float())
 
 
@@ -321,11 +321,11 @@ def _stage_scores(
 ) -> StageScores:
     scores: list[float | None] = []
     for rows in (torch.from_numpy(inside), torch.from_numpy(outside)):
-        present = known.present[rows]
+        labels = known.labels[rows]
         observed = None if known.observed is None else known.observed[rows]
         logs = answers.log_p[rows], answers.log_q[rows]
-        scores.append(defined(log_loss_from_logs(*logs, present, observed).value))
-        scores.append(defined(brier_score(answers.probs[rows], present, observed).value))
+        scores.append(defined(log_loss_from_logs(*logs, labels, observed).value))
+        scores.append(defined(brier_score(answers.probs[rows], labels, observed).value))
     log_loss_in, brier_in, log_loss_out, brier_out = scores
     mmc = defined(max_confidence(answers.probs)[outside].mean())
     return StageScores(answers.stage, mmc, log_loss_in, log_loss_out, brier_in, brier_out)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.decide import Rule
+from labelwise.errors import DataError
 from labelwise.evaluate.calibration import (
     Known,
     Probabilities,
@@ -376,6 +377,9 @@ def measure(
     """
     count, width = logits.shape
     k = min(k, width)
+    soft = (labels > 0) & (labels < 1)
+    if (soft if observed is None else soft & observed).any():
+        raise DataError("sums over shards need labels of 0 and 1, and some are soft; use evaluate")
     known = Known(labels == 1 if observed is None else (labels == 1) & observed, observed)
     present, mask = known.present, observed
     answers = probabilities("before", logits, link)

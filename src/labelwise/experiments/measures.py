@@ -119,7 +119,7 @@ def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, fl
     ``queries`` bounds the number of queries of each length in retrieval mAP.
     """
     val, test = run.val, run.test
-    labels, observed = test.labels, test.observed
+    labels, observed = test.majority, test.observed
     figures = {
         "mAP@class": average_precision(test.logits, labels, observed).value,
         "mAP@sample": average_precision(test.logits, labels, observed, by="image").value,
@@ -131,7 +131,7 @@ def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, fl
     if val is not None:
         fitted = platt(val.logits, val.labels, own, val.observed)
         figures |= _staged("after", probability_figures(fitted, test))
-        rule = best_f(fitted(val.logits), val.labels, val.observed, scope="shared")
+        rule = best_f(fitted(val.logits), val.majority, val.observed, scope="shared")
         sets = rule(fitted(test.logits))
         figures["macro F1"] = confusion(sets, labels, observed).f_score().value
     link = own or fitted
@@ -154,26 +154,28 @@ def image_effects(run: Outcome) -> dict[str, Floats]:
     """
     val, test = run.val, run.test
     observed = test.observed
-    present = test.labels > 0.5 if observed is None else (test.labels > 0.5) & observed
-    by_image = average_precision(test.logits, test.labels, observed, by="image").items
+    present = test.majority if observed is None else test.majority & observed
+    by_image = average_precision(test.logits, present, observed, by="image").items
     effects = {
         "mAP@class": mean_ap_influence(test.logits, present, observed),
         "mAP@sample": mean_influence(np.nan_to_num(by_image), ~np.isnan(by_image)),
     }
     if test.link is not None:
-        effects |= _staged("before", _probability_effects(test.link, test, present))
+        effects |= _staged("before", _probability_effects(test.link, test))
     if val is not None:
         fitted = platt(val.logits, val.labels, test.link, val.observed)
-        effects |= _staged("after", _probability_effects(fitted, test, present))
+        effects |= _staged("after", _probability_effects(fitted, test))
     return effects
 
 
-def _probability_effects(link: Link, test: Predictions, present: Tensor) -> dict[str, Floats]:
+def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:
     log_p, log_q = link.log_probs(test.logits.double())
     probs = log_p.exp()
-    known = torch.ones_like(present) if test.observed is None else test.observed
-    loss = -torch.where(present, log_p, log_q).masked_fill(~known, 0.0)
-    square = ((probs - present.double()) ** 2).masked_fill(~known, 0.0)
+    known = torch.ones_like(probs, dtype=torch.bool) if test.observed is None else test.observed
+    labels = test.labels.double().masked_fill(~known, 0.0)
+    loss = -torch.where(labels > 0, labels * log_p, 0.0)
+    loss = (loss - torch.where(labels < 1, (1 - labels) * log_q, 0.0)).masked_fill(~known, 0.0)
+    square = ((probs - labels) ** 2).masked_fill(~known, 0.0)
     entries = known.sum(1).numpy()
     counts, given, seen = image_cells(probs, test.labels, test.observed, None, width_edges(BINS))
     total = counts.sum(0)
@@ -195,7 +197,7 @@ def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
     probs = log_p.exp()
     bins = reliability(probs, labels, observed)
     figures = {"ECE": float(bins.ece()), "ACE": float(bins.ace()), "MCE": float(bins.mce())}
-    empty = torch.from_numpy(zero_label_rows(labels, observed))
+    empty = torch.from_numpy(zero_label_rows(test.majority, observed))
     parts: dict[str, Tensor | None] = {"": None, " IN": ~empty, " OUT": empty}
     for part, rows in parts.items():
         if rows is not None and not rows.any():
@@ -210,7 +212,7 @@ def probability_figures(link: Link, test: Predictions) -> dict[str, float]:
 
 
 def _zero_label(link: Link, test: Predictions) -> dict[str, float]:
-    empty = zero_label_rows(test.labels, test.observed)
+    empty = zero_label_rows(test.majority, test.observed)
     if not empty.any() or empty.all():
         return {}
     with torch.no_grad():

@@ -186,7 +186,7 @@ def _figures(model: OnnxModel, predictions: Predictions) -> Figures:
     log_p, log_q = link.log_probs(predictions.logits.double())
     return Figures(
         len(model.proto.SerializeToString()),
-        float(average_precision(predictions.logits, labels, observed).value),
+        float(average_precision(predictions.logits, predictions.majority, observed).value),
         float(reliability(log_p.exp(), labels, observed, bins=15).ece()),
         float(log_loss_from_logs(log_p, log_q, labels, observed).value),
         _milliseconds(model),

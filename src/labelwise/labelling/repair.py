@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from labelwise.data import LabelTable
-from labelwise.data.sets import LabelSets
+from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
 from labelwise.files import replacing
 from labelwise.plain import as_cell, from_cell
@@ -161,9 +161,8 @@ def repair(
     """
     place = {name: row for row, name in enumerate(table.ids)}
     labels, observed = table.targets()
-    present = labels.astype(bool)
-    known = np.ones_like(present) if observed is None else observed.copy()
-    present &= known
+    known = np.ones(labels.shape, np.bool_) if observed is None else observed.copy()
+    labels = np.where(known, labels, 0)
     changes = []
     for one in questions:
         answer, because = one.answer, "answered"
@@ -174,7 +173,7 @@ def repair(
         if one.photo not in place:
             raise DataError(f"{table.name} has no photo {one.photo!r}{nearest(one.photo, place)}")
         row, column = place[one.photo], table.space.column(one.label)
-        before = _state(bool(present[row, column]), bool(known[row, column]))
+        before = _state(float(labels[row, column]), bool(known[row, column]))
         after = STATES[answer]
         if after == before:
             continue
@@ -184,7 +183,7 @@ def repair(
                 "suspects would flatter it; leave test out of the suspects, or say --test-too and "
                 "review test photos that the model did not choose as well"
             )
-        present[row, column], known[row, column] = answer == "yes", answer != "unknown"
+        labels[row, column], known[row, column] = answer == "yes", answer != "unknown"
         changes.append(
             Change(
                 one.photo,
@@ -195,7 +194,10 @@ def repair(
             )
         )
     repaired = replace(
-        table, present=LabelSets.from_dense(present), unknown=LabelSets.from_dense(~known)
+        table,
+        present=LabelSets.from_dense(labels > 0.5),
+        unknown=LabelSets.from_dense(~known),
+        soft=None if table.soft is None else SoftLabels.from_dense(labels),
     )
     return repaired, changes
 
@@ -215,7 +217,9 @@ def write_changes(path: Path, changes: Iterable[Change]) -> None:
             writer.writerow([now, photo, label, one.before, one.after, one.because])
 
 
-def _state(present: bool, known: bool) -> str:
+def _state(label: float, known: bool) -> str:
     if not known:
         return "unknown"
-    return "present" if present else "absent"
+    if 0 < label < 1:
+        return "soft"
+    return "present" if label else "absent"

@@ -103,6 +103,8 @@ class PhiLink(Link):
 class Asymmetric(Objective):
     """Mean asymmetric loss over the observed entries; its link is a plain sigmoid, or ``phi``."""
 
+    soft_labels = True
+
     def __init__(self, focusing: Focusing | None = None, *, phi: bool = False) -> None:
         self_focusing = Focusing() if focusing is None else focusing
         super().__init__(PhiLink(**asdict(self_focusing)) if phi else Sigmoid())

@@ -29,7 +29,8 @@ class Objective(nn.Module, ABC):
     ``couples_batch`` says that the loss is no mean over micro-batches, so that accumulating
     gradients would change the method. ``aux`` names the extra head outputs the loss reads.
     ``reads_unknown`` says that unobserved entries take part in the loss (as not known to be
-    present) instead of being left out. The objective's own parameters, if any, are trained
+    present) instead of being left out. ``soft_labels`` says that labels between 0 and 1 are used as
+    they are; other objectives refuse them. The objective's own parameters, if any, are trained
     without weight decay at ``lr_scale`` times the learning rate of the model.
     """
 
@@ -37,6 +38,7 @@ class Objective(nn.Module, ABC):
     couples_batch: bool = False
     aux: tuple[str, ...] = ()
     reads_unknown: bool = False
+    soft_labels: bool = False
     lr_scale: float = 1.0
 
     def __init__(self, link: Link | None = None) -> None:
@@ -66,6 +68,8 @@ class Objective(nn.Module, ABC):
             _check_shapes(outputs, targets)
             if not torch.compiler.is_compiling():
                 _check_values(targets)
+                if not self.soft_labels:
+                    _refuse_soft(targets, type(self).__name__)
         _check_shapes(outputs, targets)
         for name in self.aux:
             if name not in outputs.aux:
@@ -125,6 +129,7 @@ class Term(nn.Module, ABC):
     """An addition to an objective that reads the objective's link; scale it by ``2.0 * term``."""
 
     couples_batch: bool = False
+    soft_labels: bool = False
 
     @abstractmethod
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
@@ -142,7 +147,7 @@ class Weighted(Term):
         if weight < 0:
             raise ValueError(f"the weight of a term must not be negative, got {weight}")
         self.weight, self.term = weight, term
-        self.couples_batch = term.couples_batch
+        self.couples_batch, self.soft_labels = term.couples_batch, term.soft_labels
 
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
         value: Tensor = self.term(outputs, targets, link)
@@ -156,6 +161,7 @@ class Sum(Objective):
         super().__init__(main.link)
         self.main, self.terms, self.aux = main, nn.ModuleList(terms), main.aux
         self.couples_batch = main.couples_batch or any(term.couples_batch for term in terms)
+        self.soft_labels = main.soft_labels and all(term.soft_labels for term in terms)
         self.reads_unknown, self.lr_scale = main.reads_unknown, main.lr_scale
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -217,6 +223,18 @@ def _check_values(targets: Targets) -> None:
     bad = ~((labels >= 0) & (labels <= 1))
     if bad.any():
         raise ValueError(f"labels must lie in [0, 1], got {labels[bad].flatten()[0].item()}")
+
+
+def _refuse_soft(targets: Targets, name: str) -> None:
+    labels = targets.labels
+    if targets.observed is not None:
+        labels = labels[mask_tensor(targets.observed, "observed")]
+    soft = (labels > 0) & (labels < 1)
+    if soft.any():
+        raise ValueError(
+            f"{name} needs labels of 0 and 1, got {labels[soft].flatten()[0].item():g}; cut soft "
+            "labels, as labels > 0.5, or take an objective that uses them, such as BCE"
+        )
 
 
 def _full_precision(outputs: Outputs, targets: Targets) -> tuple[Outputs, Targets]:

@@ -66,6 +66,8 @@ class BCE(Objective):
     prior of each label with ``priors`` from the training set.
     """
 
+    soft_labels = True
+
     def __init__(
         self,
         *,

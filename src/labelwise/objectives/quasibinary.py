@@ -159,6 +159,7 @@ class Quasibinary(Objective):
     link: QuasibinaryLink
     log_c: Tensor
     couples_batch = True
+    soft_labels = True
 
     def __init__(
         self,

@@ -106,6 +106,7 @@ class AN(Objective):
     """Assume negative: what is not known to be present is taken as absent."""
 
     reads_unknown = True
+    soft_labels = True
 
     def __init__(self, *, smoothing: float = 0.0, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
@@ -125,6 +126,7 @@ class WAN(Objective):
     """Weak assume negative: the assumed negatives of an image weigh as much as one positive."""
 
     reads_unknown = True
+    soft_labels = True
 
     def __init__(self, *, per: Per = "entry", eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
@@ -157,6 +159,7 @@ class IU(Objective):
     """Ignore unobserved: cross-entropy at known entries, 0 at unknown, mean over all entries."""
 
     reads_unknown = True
+    soft_labels = True
 
     def __init__(self, *, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
@@ -174,6 +177,8 @@ class IU(Objective):
 
 class SmoothedBCE(Objective):
     """Cross-entropy with label smoothing over the observed entries (BCE-LS)."""
+
+    soft_labels = True
 
     def __init__(self, *, smoothing: float = 0.1, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())

@@ -44,6 +44,8 @@ class SoftmaxCrossEntropy(Objective):
     lowest_log_c: Tensor
     highest_log_c: Tensor
 
+    soft_labels = True
+
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__(Softmax(temperature))
         self.temperature = temperature

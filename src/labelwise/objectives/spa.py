@@ -81,6 +81,8 @@ class SPALink(Link):
 class SPA(Objective):
     """Mean SPA loss over the observed entries of a batch (eq. 21), with its link."""
 
+    soft_labels = True
+
     def __init__(self, present: Side = CROSS_ENTROPY, absent: Side = EASY_NEGATIVES) -> None:
         super().__init__(SPALink(present, absent))
         self.present, self.absent = present, absent

@@ -65,8 +65,8 @@ def read_embeddings(path: Path) -> Embeddings:
         if labels.ndim != 2 or len(labels) != rows or labels.dtype.kind not in "fiub":
             raise DataError(f"{path}: labels must be numbers ({rows}, K), got {labels.shape}")
         labels = labels.astype(np.float64)
-        if not np.isin(labels[~np.isnan(labels)], (0, 1)).all():
-            raise DataError(f"{path}: a label is 1, 0, or NaN for unknown")
+        if not (np.isnan(labels) | ((labels >= 0) & (labels <= 1))).all():
+            raise DataError(f"{path}: a label is 1, 0, a share in between, or NaN for unknown")
         if "observed" in arrays:
             if arrays["observed"].shape != labels.shape:
                 raise DataError(f"{path}: observed must have the shape of labels, {labels.shape}")

@@ -69,10 +69,11 @@ def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None
     for number, name in enumerate(predictions.names):
         columns[f"score:{name}"] = pa.array(probs[:, number])
     labels = predictions.labels.numpy()
+    kind = pa.float32() if predictions.has_soft_labels() else pa.int8()
     known = None if predictions.observed is None else predictions.observed.numpy()
     for number, name in enumerate(predictions.names):
         hidden = None if known is None else ~known[:, number]
-        columns[f"label:{name}"] = pa.array(labels[:, number], pa.int8(), mask=hidden)
+        columns[f"label:{name}"] = pa.array(labels[:, number], kind, mask=hidden)
     with replacing(path) as temporary:
         pq.write_table(pa.table(columns), temporary)
 

@@ -208,7 +208,7 @@ def _fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = N
         )
     with torch.no_grad():
         probs = last.decision_probs(predictions.logits)
-    rule, rule_words = fit_rule(plan.rule, probs, predictions.labels, predictions.observed)
+    rule, rule_words = fit_rule(plan.rule, probs, predictions.majority, predictions.observed)
     return FittedPair(link, words, rule, rule_words, compared, notes)
 
 

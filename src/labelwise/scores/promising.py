@@ -63,7 +63,7 @@ def evidence_of(
     probs = link.decision_probs(predictions.logits)
     return Evidence.read(
         probs,
-        predictions.labels,
+        predictions.majority,
         predictions.observed,
         names=predictions.names,
         ids=predictions.ids,
@@ -119,7 +119,7 @@ def promise_scores(
         with torch.no_grad():
             sets = np.asarray(promised.rule(link.decision_probs(seen.logits).numpy()))
         checks = tuple(
-            check_promise(p, sets, seen.labels, seen.observed, names=seen.names, ids=seen.ids)
+            check_promise(p, sets, seen.majority, seen.observed, names=seen.names, ids=seen.ids)
             for p in promised.promises
         )
     part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"

@@ -29,6 +29,7 @@ __all__ = [
     "ScoreTable",
     "UnlabelledScores",
     "aligned_labels",
+    "label_tensors",
     "load_for_labels",
     "read_scores",
     "read_unlabelled",
@@ -141,13 +142,12 @@ def read_scores(
             f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
             "the others are left out."
         )
-    present = torch.from_numpy(truth[matched] == 1).to(torch.uint8)
-    unknown = np.isnan(truth[matched])
+    present, known = label_tensors(truth[matched])
     predictions = Predictions(
         [name for name, kept in zip(raw.ids, matched, strict=True) if kept],
         scores.logits[torch.from_numpy(matched)],
         present,
-        torch.from_numpy(~unknown) if unknown.any() else None,
+        known,
         raw.names,
         "",
         scores.link,
@@ -234,8 +234,9 @@ def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
 
 
 def _check_labels(raw: RawScores, labels: NDArray[np.float64]) -> None:
-    odd = ~np.isnan(labels) & (labels != 0) & (labels != 1)
-    _refuse(raw, odd, labels, "a label is 1, 0, or empty for unknown", "correct the cell")
+    odd = ~np.isnan(labels) & ~((labels >= 0) & (labels <= 1))
+    rule = "a label is 1, 0, a share in between if it is soft, or empty for unknown"
+    _refuse(raw, odd, labels, rule, "correct the cell")
 
 
 def _refuse(
@@ -308,6 +309,18 @@ def _columns_of(raw: RawScores, there: str, names: tuple[str, ...]) -> list[int]
                 f"{other}: label {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
             )
     return [column[name] for name in raw.names]
+
+
+def label_tensors(labels: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
+    """Return labels (N, K) with NaN for unknown as predictions hold them, and which are known.
+
+    Labels are uint8, or float32 if some are soft.
+    """
+    unknown = np.isnan(labels)
+    values = np.where(unknown, 0.0, labels)
+    kind = torch.float32 if ((values > 0) & (values < 1)).any() else torch.uint8
+    known = torch.from_numpy(~unknown) if unknown.any() else None
+    return torch.from_numpy(values).to(kind), known
 
 
 def load_for_labels(

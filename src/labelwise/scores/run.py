@@ -16,7 +16,7 @@ from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent, Watch
 from labelwise.runs import RunFolder
-from labelwise.scores.read import aligned_labels
+from labelwise.scores.read import aligned_labels, label_tensors
 from labelwise.scoring import Failure, infer
 
 __all__ = ["RunScores", "read_run", "score_data"]
@@ -44,7 +44,7 @@ class RunScores:
             return ()
         sets = np.asarray(self.rule(link.decision_probs(rows.logits)))
         return tuple(
-            f"Promise {check_promise(one, sets, rows.labels, rows.observed, names=rows.names)}; "
+            f"Promise {check_promise(one, sets, rows.majority, rows.observed, names=rows.names)}; "
             f"it was: {one}."
             for one in self.promises
         )
@@ -100,13 +100,10 @@ def score_data(
         )
     if not rows:
         raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
-    known = truth[rows]
-    unknown = np.isnan(known)
     predictions = Predictions(
         [table.ids[row] for row in rows],
         torch.cat(logits),
-        torch.from_numpy(known == 1).to(torch.uint8),
-        torch.from_numpy(~unknown) if unknown.any() else None,
+        *label_tensors(truth[rows]),
         predictor.space.names,
         table.name,
         predictor.link,

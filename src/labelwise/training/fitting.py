@@ -30,7 +30,7 @@ def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str
     """Return the rule fitted to the probabilities of held-out rows, and what it is in words."""
     with torch.no_grad():
         probs = link.decision_probs(predictions.logits)
-    return decide.fit_rule(text, probs, predictions.labels, predictions.observed)
+    return decide.fit_rule(text, probs, predictions.majority, predictions.observed)
 
 
 @torch.no_grad()
@@ -44,7 +44,7 @@ def make_promise(
     kept, tuning = (
         Evidence.read(
             link.decision_probs(rows.logits),
-            rows.labels,
+            rows.majority,
             rows.observed,
             names=rows.names,
             ids=rows.ids,
@@ -62,7 +62,7 @@ def check_promises(promised: Promised, link: Link, rows: Predictions) -> list[Ch
     sets = np.asarray(promised.rule(link.decision_probs(rows.logits)))
     return [
         decide.check_promise(
-            promise, sets, rows.labels, rows.observed, names=rows.names, ids=rows.ids
+            promise, sets, rows.majority, rows.observed, names=rows.names, ids=rows.ids
         )
         for promise in promised.promises
     ]

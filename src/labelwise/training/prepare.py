@@ -3,6 +3,7 @@
 The method ``auto`` is what the comparisons in docs/reproduction.md recommend for a training set.
 The first line that applies decides:
 
+    some labels are soft                  bce
     no label is known to be absent        wan
     some labels are unknown               bce
     an image has several labels           bce
@@ -228,6 +229,11 @@ def prepare(
         facts = replace(facts, mean_labels=_labels_per_image(settings.method, splits))
         watch.say(f"labels per image, from validation: {facts.mean_labels:.2f} (options.k)")
     objective = build_objective(settings, facts, model, fabric.device)
+    if not objective.soft_labels:
+        splits["train"].require_hard(
+            f"the method {settings.method!r} needs labels of 0 and 1; take one that uses soft "
+            "labels, such as bce, spa or softmax"
+        )
     parts = (table, splits, model, head, objective, frozen)
     training = Training(settings, folder, fabric, watch, *parts)
     if settings.start is None:
@@ -388,6 +394,8 @@ def _check_zero_share(share: float, splits: Mapping[str, LabelTable]) -> None:
 def choose_method(table: LabelTable) -> tuple[str, str]:
     """Return the name of a method for a training split, and why."""
     present, unknown = table.present.sizes(), table.unknown.sizes()
+    if table.soft is not None:
+        return "bce", "labels are soft"
     if not (present + unknown < len(table.space)).any():
         return "wan", "no label is known to be absent"
     if unknown.any() or present.max() > 1:
@@ -544,4 +552,6 @@ def fingerprint(splits: Mapping[str, LabelTable]) -> str:
             arrays: tuple[Any, ...] = (sets.offsets, sets.columns, sets.inverted)
             for array in arrays:
                 digest.update(array.tobytes())
+        if table.soft is not None:
+            digest.update(table.soft.sets.keys().tobytes() + table.soft.shares.tobytes())
     return digest.hexdigest()

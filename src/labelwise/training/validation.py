@@ -3,6 +3,7 @@
 map         mean over labels of average precision (mAP@class)
 map_sample  mean over images of average precision (mAP@sample)
 log_loss    mean of -y log p - (1 - y) log(1 - p) under the objective's link, if it has one
+            Soft labels are cut at one half for the first two and average-K.
 brier, ece, ace, mce   under the same link, over all known entries, 10 bins; only if asked for
 average-K   accuracy of sets of K labels on average, such as average-5: softmax scores of the
             logits above the threshold that makes them so here; only if asked for
@@ -63,9 +64,10 @@ def validation_figures(
 
     ``link`` moves to the CPU.
     """
+    present = labels > 0.5
     figures: dict[str, float | None] = {
-        "map": _defined(average_precision(logits, labels, observed).value),
-        "map_sample": _defined(average_precision(logits, labels, observed, by="image").value),
+        "map": _defined(average_precision(logits, present, observed).value),
+        "map_sample": _defined(average_precision(logits, present, observed, by="image").value),
     }
     if link is not None:
         log_p, log_q = link.cpu().log_probs(logits.double())
@@ -78,7 +80,7 @@ def validation_figures(
             figures[metric] = _defined(float(errors[metric]()))
     chosen = AVERAGE_K.fullmatch(metric)
     if chosen is not None:
-        figures[metric] = _average_k(logits, labels, observed, float(chosen[1]))
+        figures[metric] = _average_k(logits, present, observed, float(chosen[1]))
     return {metric: None, **figures}
 
 
