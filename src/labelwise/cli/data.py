@@ -7,6 +7,7 @@ import typer
 
 from labelwise.cli.data_next import next_questions
 from labelwise.cli.data_review import repair_table, suspects
+from labelwise.cli.data_votes import votes_table
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
@@ -24,6 +25,7 @@ data_app = typer.Typer(
 data_app.command("suspects")(suspects)
 data_app.command("repair")(repair_table)
 data_app.command("next")(next_questions)
+data_app.command("votes")(votes_table)
 
 Source = Annotated[
     str,

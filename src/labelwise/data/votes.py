@@ -1,0 +1,395 @@
+"""Votes: what several people answered to "does this photo carry this label?", as soft labels.
+
+A file of votes (CSV, TSV, JSON Lines or Parquet) has one answer per row: photo, label, worker, and
+yes, no or don't know. "Don't know" says nothing of the photo; it is only counted. A label of a
+photo that nobody answered with yes or no is unknown.
+
+``counts`` takes the share of yes. ``workers`` is the model of Dawid and Skene (1979), for each
+label by itself. The truth t of a photo is 1 with chance pi; a worker w says yes with chance a_w
+(sensitivity) if t = 1, and no with chance b_w (specificity) if t = 0, independently of the others:
+
+    log odds of t = logit pi + sum over votes   log a_w / (1 - b_w)      of yes
+                                                log (1 - a_w) / b_w      of no
+
+The parameters are the most probable ones under these priors, which stand for answers seen before:
+
+    a_w, b_w ~ Beta(1 + s q, 1 + s (1 - q))     s answers, a share q of them right
+    pi       ~ Beta(1 + m, 1 + m)               m photos with the label and m without
+
+EM alternates T = P(t = 1 | votes), the line above, and closed forms, sums over the votes of w:
+
+    a_w = (sum T yes + s q) / (sum T + s)         pi = (sum T + m) / (photos + 2 m)
+    b_w = (sum (1 - T) no + s q) / (sum (1 - T) + s)
+
+which never lowers the posterior density. The soft label is T: how probable the label is, not the
+share of people who would say yes. Where people differ because the photo is unclear, and not
+because some of them err, the counts are the better target.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelwise.data.images import FileImages, ImageSource
+from labelwise.data.names import Names
+from labelwise.data.rows import require_file
+from labelwise.data.sets import LabelSets, SoftLabels
+from labelwise.data.table import LabelTable
+from labelwise.data.tabular import TABULAR
+from labelwise.errors import DataError, SettingsError
+from labelwise.types import LabelSpace, nearest
+
+__all__ = ["ALL_LABELS", "SoftVotes", "Votes", "WorkerRecord", "count_votes", "model_workers"]
+
+HEADERS = {
+    "photo": ("photo", "path", "image", "file", "file_name", "filename", "id", "task", "item"),
+    "label": ("label", "tag", "class", "question"),
+    "worker": ("worker", "annotator", "rater", "user", "worker_id", "annotator_id"),
+    "answer": ("answer", "vote", "value", "response"),
+}
+YES, NO, DONT_KNOW = 1, 0, -1
+ANSWERS = {
+    **dict.fromkeys(("yes", "y", "1", "1.0", "true", "present"), YES),
+    **dict.fromkeys(("no", "n", "0", "0.0", "false", "absent"), NO),
+    **dict.fromkeys(("don't know", "dont know", "don’t know", "unknown", "unsure"), DONT_KNOW),
+    **dict.fromkeys(("?", "-1", "-1.0", "skip"), DONT_KNOW),
+}
+ALL_LABELS = "*"
+RIGHT, ANSWERS_BEFORE = 0.8, 4.0  # of the prior: q and s
+CLOSE, MOST_STEPS = 1e-6, 1000
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """Every vote (V,) as numbers: of its photo, its label and its worker, and the answer."""
+
+    photos: Names
+    labels: tuple[str, ...]
+    workers: tuple[str, ...]
+    photo: Ints
+    label: Ints
+    worker: Ints
+    answer: NDArray[np.int8]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Votes":
+        """Return the votes of a file; an error names the line."""
+        file = require_file(Path(path))
+        if file.suffix.lower() not in TABULAR:
+            raise DataError(f"{file}: a file of votes must end in {', '.join(TABULAR)}")
+        stream = TABULAR[file.suffix.lower()](file)
+        headers = _headers(stream.header, file.name)
+        place, first = "row", 1
+        if stream.text_only:
+            place = "line"
+            first = 1 if file.suffix.lower() in (".jsonl", ".ndjson") else 2  # after the header
+        columns: dict[str, list[Any]] = {name: [] for name in headers}
+        for batch in stream.batches(list(headers.values())):
+            for name, header in headers.items():
+                columns[name].append(_texts(batch.column(header)))
+        texts = {
+            name: pa.chunked_array(parts, pa.large_string()).combine_chunks()
+            for name, parts in columns.items()
+        }
+        if not len(texts["photo"]):
+            raise DataError(f"{file.name}: there are no votes in it")
+
+        def at(row: int) -> str:
+            return f"{file.name}, {place} {row + first}"
+
+        for name, column in texts.items():
+            empty = np.asarray(pc.equal(column, ""))
+            if empty.any():
+                raise DataError(f"{at(int(empty.argmax()))}: the column {headers[name]!r} is empty")
+        return cls._made(list(texts.values()), at)
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[str, str, str, str]]) -> "Votes":
+        """Return votes given as (photo, label, worker, answer in words)."""
+        texts = [pa.array([str(row[k]) for row in rows], pa.large_string()) for k in range(4)]
+        return cls._made(texts, lambda row: f"votes, row {row + 1}")
+
+    @classmethod
+    def _made(cls, texts: Sequence[Any], at: Callable[[int], str]) -> "Votes":
+        (photos, photo), (labels, label), (workers, worker) = map(_coded, texts[:3])
+        space = LabelSpace(tuple(sorted(labels)))
+        place = np.array([space.column(name) for name in labels], np.int64)
+        answer = _answers(texts[3], at)
+        votes = cls(Names(photos), space.names, tuple(workers), photo, place[label], worker, answer)
+        votes._reject_repeats(at)
+        return votes
+
+    def __len__(self) -> int:
+        return len(self.answer)
+
+    @property
+    def entry(self) -> Ints:
+        """The number of each vote's entry, photo * labels + label, (V,)."""
+        return self.photo * len(self.labels) + self.label
+
+    def answered(self) -> "Votes":
+        """Return the votes that say yes or no."""
+        kept = self.answer != DONT_KNOW
+        parts = (self.photo[kept], self.label[kept], self.worker[kept], self.answer[kept])
+        return Votes(self.photos, self.labels, self.workers, *parts)
+
+    def counts(self) -> tuple[Floats, Floats]:
+        """Return how many said yes and how many no to each entry, both (photos, labels)."""
+        shape = len(self.photos), len(self.labels)
+        yes, no = (
+            np.bincount(self.entry[self.answer == answer], minlength=shape[0] * shape[1])
+            for answer in (YES, NO)
+        )
+        return yes.reshape(shape).astype(float), no.reshape(shape).astype(float)
+
+    def _reject_repeats(self, at: Callable[[int], str]) -> None:
+        key = self.entry * len(self.workers) + self.worker
+        order = np.argsort(key, kind="stable")
+        again = np.flatnonzero(np.diff(key[order]) == 0)
+        if len(again):
+            row, earlier = min((int(order[k + 1]), int(order[k])) for k in again)
+            photo, label = self.photos[int(self.photo[row])], self.labels[self.label[row]]
+            raise DataError(
+                f"{at(row)}: {self.workers[self.worker[row]]!r} has answered {label!r} of "
+                f"{photo!r} before, in {at(earlier).rpartition(', ')[2]}; keep one of the two"
+            )
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """How one worker answered one label, or all of them (``*``).
+
+    ``present`` and ``absent`` are the expected numbers of photos with and without the label among
+    those that were answered; a rate is None where there are none and no prior.
+    """
+
+    worker: str
+    label: str
+    yes: int
+    no: int
+    dont_know: int
+    present: float
+    absent: float
+    sensitivity: float | None
+    specificity: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class SoftVotes:
+    """Soft labels (photos, labels), NaN where unknown, and how each worker did."""
+
+    votes: Votes
+    shares: Floats
+    records: tuple[WorkerRecord, ...]
+    how: str
+
+    def table(self, images: ImageSource | Path, name: str = "votes") -> LabelTable:
+        """Return the photos with their soft labels; a path is the folder they lie in.
+
+        Of given images those without a vote are unlabelled; each photo voted on must be there.
+        """
+        if isinstance(images, Path):
+            images = FileImages(images, self.votes.photos)
+        place = {photo: row for row, photo in enumerate(images.ids)}
+        shares = np.full((len(images), len(self.votes.labels)), np.nan)
+        for number, photo in enumerate(self.votes.photos):
+            if photo not in place:
+                raise DataError(
+                    f"{name} has no photo {photo!r}, which has votes{nearest(photo, place)}"
+                )
+            shares[place[photo]] = self.shares[number]
+        known = ~np.isnan(shares)
+        filled = np.where(known, shares, 0.0).astype(np.float32)
+        return LabelTable(
+            LabelSpace(self.votes.labels),
+            images,
+            LabelSets.from_dense(filled > 0.5),
+            LabelSets.from_dense(~known),
+            name=name,
+            soft=SoftLabels.from_dense(filled),
+        )
+
+
+def count_votes(votes: Votes, *, smoothing: float = 0.0, least: int = 1) -> SoftVotes:
+    """Return the share of yes among yes and no, ``(yes + smoothing) / (yes + no + 2 smoothing)``.
+
+    An entry with fewer than ``least`` answers is unknown. A worker's rates are measured against
+    the others' shares; photos that nobody else answered are left out.
+    """
+    if smoothing < 0:
+        raise SettingsError(f"smoothing must not be negative, got {smoothing}")
+    yes, no = votes.counts()
+    with np.errstate(invalid="ignore"):
+        shares = (yes + smoothing) / (yes + no + 2 * smoothing)
+    shares[yes + no < max(least, 1)] = np.nan
+    kept = votes.answered()
+    said = kept.answer == YES
+    others = (yes + no).ravel()[kept.entry] - 1
+    with np.errstate(invalid="ignore"):
+        truth = np.where(others > 0, (yes.ravel()[kept.entry] - said) / others, np.nan)
+    counted = others > 0
+    records = _records(votes, kept, np.where(counted, truth, 0.0), counted.astype(float), None)
+    smooth = f", smoothed by {smoothing:g}" if smoothing else ""
+    return SoftVotes(votes, shares, records, f"shares of yes{smooth}")
+
+
+def model_workers(
+    votes: Votes,
+    *,
+    right: float = RIGHT,
+    strength: float = ANSWERS_BEFORE,
+    photos: float = 1.0,
+    least: int = 1,
+) -> SoftVotes:
+    """Return the probability of each label by the model of workers described above.
+
+    ``right`` is q, ``strength`` is s and ``photos`` is m of the prior. An entry with fewer than
+    ``least`` answers is unknown.
+    """
+    if not 0.5 < right < 1:
+        raise SettingsError(f"right must lie between 0.5 and 1, got {right}")
+    if strength < 0 or photos < 0:
+        raise SettingsError(f"a prior must not be negative, got {strength=:g}, {photos=:g}")
+    kept = votes.answered()
+    said, width = kept.answer == YES, len(votes.labels)
+    entries, entry = np.unique(kept.entry, return_inverse=True)
+    label = entries % width
+    pairs, pair = np.unique(kept.worker * width + kept.label, return_inverse=True)
+    seen = np.bincount(label, minlength=width)
+    truth = _start(entry, said, len(entries))
+    steps = 0
+    for steps in range(1, MOST_STEPS + 1):  # noqa: B007 (said below)
+        share = (np.bincount(label, truth, width) + photos) / np.maximum(seen + 2 * photos, 1)
+        there = truth[entry]
+        rates = [
+            (np.bincount(pair, weight * right_answer, len(pairs)) + strength * right)
+            / np.maximum(np.bincount(pair, weight, len(pairs)) + strength, 1e-300)
+            for weight, right_answer in ((there, said), (1 - there, ~said))
+        ]
+        before, truth = truth, _posterior(share[label], rates, entry, pair, said)
+        if np.abs(truth - before).max(initial=0.0) < CLOSE:
+            break
+    shares = np.full((len(votes.photos), width), np.nan)
+    shares.ravel()[entries] = truth
+    yes, no = votes.counts()
+    shares[yes + no < max(least, 1)] = np.nan
+    ones = np.ones(len(kept))
+    records = _records(votes, kept, truth[entry], ones, (right, strength))
+    ended = f"{steps} steps" if steps < MOST_STEPS else f"not settled after {steps} steps"
+    how = (
+        f"Dawid–Skene model of {len(votes.workers):,} workers per label, prior of {strength:g} "
+        f"answers with {right:.0%} right, {ended}"
+    )
+    return SoftVotes(votes, shares, records, how)
+
+
+def _start(entry: Ints, said: NDArray[np.bool_], entries: int) -> Floats:
+    """Return where EM begins: the smoothed share of yes."""
+    return (np.bincount(entry, said, entries) + 0.5) / (np.bincount(entry, minlength=entries) + 1)
+
+
+def _posterior(
+    share: Floats, rates: Sequence[Floats], entry: Ints, pair: Ints, said: NDArray[np.bool_]
+) -> Floats:
+    """Return P(t = 1 | votes) of every entry under given shares and rates."""
+    with np.errstate(divide="ignore"):
+        of_yes = np.log(rates[0]) - np.log1p(-rates[1])
+        of_no = np.log1p(-rates[0]) - np.log(rates[1])
+    weights = np.where(said, of_yes[pair], of_no[pair]).clip(-700, 700)
+    odds = np.log(share) - np.log1p(-share) + np.bincount(entry, weights, len(share))
+    # The same as 1 / (1 + exp(-odds)), without overflow.
+    return 0.5 * (1 + np.tanh(odds / 2))
+
+
+def _records(
+    votes: Votes,
+    kept: Votes,
+    truth: Floats,
+    weight: Floats,
+    prior: tuple[float, float] | None,
+) -> tuple[WorkerRecord, ...]:
+    """Return the records of each worker: all labels first, then each label that was answered."""
+    width, workers = len(votes.labels), len(votes.workers)
+    said = kept.answer == YES
+    cells = kept.worker * width + kept.label
+    shape = workers, width
+
+    def total(values: Any, where: Ints = cells) -> Floats:
+        return np.bincount(where, values, workers * width).reshape(shape).astype(np.float64)
+
+    unsure = votes.answer == DONT_KNOW
+    sums = np.stack(
+        [
+            total(said),
+            total(~said),
+            total(np.ones(int(unsure.sum())), votes.worker[unsure] * width + votes.label[unsure]),
+            total(weight * truth),
+            total(weight * (1 - truth)),
+            total(weight * truth * said),
+            total(weight * (1 - truth) * ~said),
+        ],
+        axis=-1,
+    )
+
+    def rate(right: float, among: float) -> float | None:
+        q, s = prior or (0.0, 0.0)
+        return (right + s * q) / (among + s) if among + s > 0 else None
+
+    def record(worker: int, label: str, row: Floats) -> WorkerRecord:
+        yes, no, unknown, present, absent, hits, passes = row.tolist()
+        counts = int(yes), int(no), int(unknown)
+        rates = rate(hits, present), rate(passes, absent)
+        return WorkerRecord(votes.workers[worker], label, *counts, present, absent, *rates)
+
+    def rows() -> Iterator[WorkerRecord]:
+        for worker in range(workers):
+            yield record(worker, ALL_LABELS, sums[worker].sum(0))
+            for column in np.flatnonzero(sums[worker, :, :3].any(1)).tolist():
+                yield record(worker, votes.labels[column], sums[worker, column])
+
+    return tuple(rows())
+
+
+def _headers(header: Sequence[str], where: str) -> dict[str, str]:
+    folded = {name.strip().lower().replace(" ", "_"): name for name in header}
+    found = {}
+    for meaning, names in HEADERS.items():
+        name = next((name for name in names if name in folded), None)
+        if name is None:
+            raise DataError(
+                f"{where}: there must be a column {meaning!r} (or {', '.join(names[1:])}), "
+                f"got {', '.join(map(repr, header))}"
+            )
+        found[meaning] = folded[name]
+    return found
+
+
+def _texts(column: Any) -> Any:
+    return pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.large_string()), ""))
+
+
+def _answers(column: Any, at: Callable[[int], str]) -> NDArray[np.int8]:
+    words, code = _coded(pc.utf8_lower(column))
+    values = np.array([ANSWERS.get(word, 2) for word in words], np.int8)
+    answer = values[code]
+    if (answer == 2).any():
+        row = int((answer == 2).argmax())
+        raise DataError(
+            f"{at(row)}: an answer is yes, no or don't know, got {column[row].as_py()!r}"
+        )
+    return answer
+
+
+def _coded(column: Any) -> tuple[list[str], Ints]:
+    """Return the distinct texts in order of first use, and the number of each row's."""
+    coded = pc.dictionary_encode(column)
+    return coded.dictionary.to_pylist(), np.asarray(coded.indices, np.int64)
