@@ -198,3 +198,34 @@ def test_unfinished_names_are_completed():
     assert complete("fou", SPACE) == ['"not found"']
     assert complete("pe", SPACE, Taxonomy({"cat": "pet"})) == ["pet"]
     assert complete("xyz", SPACE) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 5000 + "dog" + ")" * 5000, "!" * 5000 + "dog", "not " * 60 + "dog"]
+)
+def test_a_deeply_nested_query_gets_one_short_sentence(text):
+    with pytest.raises(DataError, match="nested 50 deep") as caught:
+        Query.parse(text, SPACE)
+    assert len(str(caught.value)) < 250
+    assert Query.parse("(" * 50 + "dog" + ")" * 50, SPACE).wanted == ("dog",)
+
+
+def test_labels_named_twice_are_simplified_or_refused():
+    """Each of them doubles the work, so what is left of them must be few."""
+    names = tuple(f"label {k}" for k in range(40))
+    space = LabelSpace(names)
+    kinds = Taxonomy({**dict.fromkeys(names[:30], "pet"), "pet": "animal", "label 35": "animal"})
+
+    def columns(text):
+        return sorted(bind(Query.parse(text, space, kinds), space, kinds).columns)
+
+    assert columns("animal, pet") == [*range(30)]
+    assert columns("animal, -pet") == [*range(30), 35]
+    assert columns("pet, -label 3") == [*range(30)]
+    assert columns("animal, label 3") == [3]
+    assert columns("label 3 | pet") == [*range(30)]
+    assert columns("(label 0 | label 1), (label 1 | label 0 | label 2)") == [0, 1]
+    chain = [f"(label {k} | label {k + 1})" for k in range(20)]
+    assert len(columns(", ".join(chain[:7]))) == 8
+    with pytest.raises(DataError, match=r"may name 6 labels more than once.*got 7"):
+        columns(", ".join(chain[:8]))

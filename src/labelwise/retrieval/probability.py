@@ -5,7 +5,7 @@
     calibrated      logit P = a logit(product) + b,  a ~ N(1, 1/16), b ~ N(0, 1/4) before held-out
                     photos are seen: with few positives a query keeps its product
 
-Labels that occur twice in a query are conditioned on, so the product is exact for every query.
+Labels that occur twice in a query are conditioned on, so the product is exact.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,13 @@ from scipy.stats import norm
 
 from labelwise.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.decide import PromisedList, list_candidates, promise_list
+from labelwise.retrieval.logic import (
+    given,
+    independent_parts,
+    labels_of,
+    repeated_labels,
+    simplified,
+)
 from labelwise.retrieval.query import (
     AllOf,
     AnyOf,
@@ -56,7 +63,7 @@ class BoundQuery:
             raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
         place = {str(column): number for number, column in enumerate(self.columns)}
         pairs = {name: (present[:, k], absent[:, k]) for name, k in place.items()}
-        scores = _log_pair(self.expression, pairs, len(present))[0]
+        scores = _LogPairs(pairs, len(present)).of(self.expression)[0]
         for column, bound, above in self.limits:
             logs = present[:, place[str(column)]]
             with np.errstate(divide="ignore"):
@@ -86,7 +93,11 @@ class BoundQuery:
 
 
 def bind(query: Query, space: LabelSpace, taxonomy: Taxonomy | None = None) -> BoundQuery:
-    """Return the query over the columns of a label space; a parent's labels are any of them."""
+    """Return the query over the columns of a label space; a parent's labels are any of them.
+
+    It is put in its simplest form: ``animal, pet`` asks for pets. What then still names many labels
+    more than once is refused, since each of them doubles the work.
+    """
     tree = taxonomy or Taxonomy()
 
     def bound(expression: Expression) -> Expression:
@@ -103,9 +114,9 @@ def bind(query: Query, space: LabelSpace, taxonomy: Taxonomy | None = None) -> B
             case _:
                 return AllOf(tuple(Not(Has(str(k))) for k in range(len(space))))
 
-    expression = bound(query.expression)
+    expression = simplified(bound(query.expression))
     limits = tuple((space.column(at.name), at.bound, at.above) for at in query.limits)
-    touched = dict.fromkeys(_columns(expression)) | dict.fromkeys(at[0] for at in limits)
+    touched = dict.fromkeys(map(int, labels_of(expression))) | dict.fromkeys(at[0] for at in limits)
     return BoundQuery(query, tuple(touched), expression, limits)
 
 
@@ -232,61 +243,46 @@ def _log1mexp(values: Numbers) -> Numbers:
         return np.where(values > -0.6931, np.log(-np.expm1(values)), np.log1p(-np.exp(values)))
 
 
-def _columns(expression: Expression) -> list[int]:
-    match expression:
-        case Has(name):
-            return [int(name)]
-        case Not(part):
-            return _columns(part)
-        case AllOf(parts) | AnyOf(parts):
-            return [column for part in parts for column in _columns(part)]
-        case _:
-            return []
+class _LogPairs:
+    """(log P, log(1 - P)) of expressions over columns with given pairs; each is computed once."""
 
+    def __init__(self, pairs: dict[str, tuple[Numbers, Numbers]], count: int) -> None:
+        self.pairs = pairs
+        self.sure, self.never = np.zeros(count), np.full(count, -np.inf)
+        self.known: dict[Expression, tuple[Numbers, Numbers]] = {}
 
-def _log_pair(
-    expression: Expression,
-    pairs: dict[str, tuple[Numbers, Numbers]],
-    count: int,
-    fixed: frozenset[str] = frozenset(),
-) -> tuple[Numbers, Numbers]:
-    """Return (log P, log(1 - P)) of an expression over columns with these pairs."""
-    names = [str(column) for column in _columns(expression)]
-    twice = [name for name in names if names.count(name) > 1 and name not in fixed]
-    if not twice:
-        return _once(expression, pairs, count)
-    # P = P(label) P(rest | label) + P(no label) P(rest | no label)
-    name, sure, never = twice[0], np.zeros(count), np.full(count, -np.inf)
-    (p_with, q_with), (p_without, q_without) = (
-        _log_pair(expression, {**pairs, name: pair}, count, fixed | {name})
-        for pair in ((sure, never), (never, sure))
-    )
-    log_p, log_q = pairs[name]
-    return (
-        np.logaddexp(log_p + p_with, log_q + p_without),
-        np.logaddexp(log_p + q_with, log_q + q_without),
-    )
+    def of(self, expression: Expression | bool) -> tuple[Numbers, Numbers]:
+        """Return the pair of an expression, or of a certainty."""
+        match expression:
+            case bool():
+                return (self.sure, self.never) if expression else (self.never, self.sure)
+            case Has(name):
+                return self.pairs[name]
+            case Not(part):
+                return self.of(part)[::-1]
+        if expression not in self.known:
+            self.known[expression] = self._computed(expression)
+        return self.known[expression]
 
-
-def _once(
-    expression: Expression, pairs: dict[str, tuple[Numbers, Numbers]], count: int
-) -> tuple[Numbers, Numbers]:
-    match expression:
-        case Has(name):
-            return pairs[name]
-        case Not(part):
-            log_p, log_q = _once(part, pairs, count)
-            return log_q, log_p
-        case AllOf(parts):
-            total = np.zeros(count)
-            for part in parts:
-                total = total + _once(part, pairs, count)[0]
-            return total, _log1mexp(np.minimum(total, 0.0))
-        case AnyOf(parts):
-            log_q, log_p = _once(AllOf(tuple(Not(part) for part in parts)), pairs, count)
-            return log_p, log_q
-        case _:
-            raise ValueError("an expression must be bound to columns first")
+    def _computed(self, expression: Expression) -> tuple[Numbers, Numbers]:
+        groups = independent_parts(expression)
+        if len(groups) > 1:
+            every = isinstance(expression, AllOf)
+            total = sum((self.of(part)[0 if every else 1] for part in groups), self.sure)
+            rest = _log1mexp(np.minimum(total, 0.0))
+            return (total, rest) if every else (rest, total)
+        if not (repeated := repeated_labels(expression)):  # all of one part, or any of it
+            return self.of(groups[0])
+        # P = P(label) P(rest | label) + P(no label) P(rest | no label)
+        name = repeated[0]
+        (p_with, q_with), (p_without, q_without) = (
+            self.of(given(expression, name, present)) for present in (True, False)
+        )
+        log_p, log_q = self.pairs[name]
+        return (
+            np.logaddexp(log_p + p_with, log_q + p_without),
+            np.logaddexp(log_p + q_with, log_q + q_without),
+        )
 
 
 def _states(

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 DEEPEST = 50  # of what stands in parentheses
+SHOWN = 120  # letters of a query in an error
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ class _Parser:
             raise DataError("a query must name at least one label, as in 'dog, -beach'; got none")
         expression = self.every(depth=0)
         if self.at < len(self.text):
-            raise DataError(f"a parenthesis must be opened before it is closed, got {self.text!r}")
+            self.fail("a parenthesis must be opened before it is closed")
         return expression
 
     def every(self, depth: int) -> Expression:
@@ -405,4 +406,8 @@ class _Parser:
         return self.text[self.at : self.at + 1]
 
     def fail(self, rule: str) -> NoReturn:
-        raise DataError(f"{rule}, got {self.text!r}")
+        raise DataError(f"{rule}, got {_shortened(self.text)!r}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
