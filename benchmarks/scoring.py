@@ -1,5 +1,7 @@
 """Speed of the inference engine: ``python benchmarks/scoring.py [--quick]``.
 
+``--device cuda --decode cpu|cuda`` measures it on a GPU instead (benchmarks/scoring_gpu.py).
+
 engine      JPEG files to probabilities, against decode + forward by hand (one after the other, the
             lower bound of the work) and against a plain torchvision DataLoader loop
 decoder     one JPEG to a Pillow picture: Pillow, and torchvision's ``decode_jpeg`` with the copy
@@ -167,12 +169,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--forward", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--decode", choices=("cpu", "cuda"), default="cpu", help="with a GPU")
+    parser.add_argument("--count", type=int, default=8192, help="files, with a GPU")
+    parser.add_argument("--batch", type=int, default=256, help="batch size, with a GPU")
+    parser.add_argument("--threads", type=int, help="with a GPU; by default one per core")
     given = parser.parse_args()
     if given.forward:
         forward()
         return
     keep_freed_memory()
     torch.set_num_threads(1)
+    if given.device == "cuda":
+        from scoring_gpu import measure_gpu
+
+        for size in ((500, 375), (1440, 1080)):
+            measure_gpu(make_predictor(), given.decode, size, given)
+        return
     for size in ((500, 375), (1440, 1080)):
         measure_engine(64 if given.quick else 256, size)
         measure_decoder(size)

@@ -13,19 +13,24 @@ model in whatever form it has.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from math import ceil
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from labelwise.data import ArrayImages, FeatureRows, ImageSource
+from labelwise.batches import (
+    Decode,
+    Failure,
+    Inputs,
+    Resizer,
+    available_cores,
+    read_ahead,
+    resized_array,
+)
+from labelwise.data import ArrayImages, ImageSource
 from labelwise.data.ahead import started_ahead
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
@@ -48,28 +53,9 @@ __all__ = [
     "scored",
 ]
 
-AHEAD = 2  # batches decoded before they are asked for
 NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
 
 Network = Callable[[Tensor], tuple[Tensor, ...]]
-
-
-class Resizer(Protocol):
-    """How a picture becomes the pixels of a network's input; a Transform is one."""
-
-    @property
-    def size(self) -> int:
-        """The side of the input."""
-
-    @property
-    def at_least(self) -> int:
-        """The side that a JPEG must not be decoded below."""
-
-    def scale_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
-
-    def resize(self, image: Image.Image) -> Image.Image:
-        """Return the (size, size) picture of an RGB picture."""
 
 
 class Scorer(Protocol):
@@ -105,15 +91,6 @@ class Embedder(Protocol):
 
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits (N, K) and pooled features of the backbone (N, D), float32."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An image without an answer: its row, its id, and a sentence that says why."""
-
-    row: int
-    id: str
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,11 +185,14 @@ def score(
     batch_size: int = 64,
     workers: int | None = None,
     embed: bool = False,
+    decode: Decode = "cpu",
 ) -> Iterator[Scored]:
     """Yield the answers of a model for images, batch by batch.
 
     ``rows`` (increasing) chooses some of the images; ``workers`` threads decode, by default one
-    per core; with ``embed`` the pooled features of the backbone come too.
+    per core; with ``embed`` the pooled features of the backbone come too. ``decode="cuda"`` lets
+    nvJPEG decode JPEGs on the model's device, with pixels a few levels off; ``auto`` does so
+    wherever the model is on one.
     """
     require_probabilities(scorer)
     if embed and not isinstance(scorer, Embedder):
@@ -231,6 +211,7 @@ def score(
         batch_size=batch_size,
         workers=workers,
         device=scorer.device,
+        decode=decode,
     )
     for part in parts:
         empty = torch.empty(0, len(scorer.space))
@@ -307,6 +288,7 @@ def infer(
     batch_size: int = 64,
     workers: int | None = None,
     device: torch.device | str = "cpu",
+    decode: Decode = "cpu",
 ) -> Iterator[Inferred]:
     """Yield what ``network`` makes of images, batch by batch, in the order of the rows.
 
@@ -319,12 +301,12 @@ def infer(
     chosen = np.arange(len(images)) if rows is None else np.asarray(rows, dtype=np.int64)
     batches = [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
 
-    def launch(batch: _Inputs) -> tuple[_Inputs, tuple[Tensor, ...]]:
+    def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...]]:
         with torch.inference_mode():
-            values = network(_to_device(batch.values, device)) if len(batch.rows) else ()
+            values = network(batch.values) if len(batch.rows) else ()
         return batch, values
 
-    inputs = _read(images, transform, batches, workers, pinned=device.type == "cuda")
+    inputs = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
     for batch, values in started_ahead(inputs, launch, 1 if device.type == "cuda" else 0):
         yield Inferred(batch.rows, tuple(value.cpu() for value in values), tuple(batch.failures))
 
@@ -344,7 +326,7 @@ def decoded(
     size = len(images) * transform.size**2 * 3
     if (
         size > (_memory_share() if limit is None else limit)
-        or _array(images, transform) is not None
+        or resized_array(images, transform) is not None
         or not len(images)
     ):
         return images
@@ -361,115 +343,9 @@ def raise_failure(part: Inferred | Scored) -> None:
         raise ImageError(part.failures[0].reason)
 
 
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _memory_share() -> float:
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         memory = 0
     return max(1 << 30, memory / 16)
-
-
-@dataclass(frozen=True, eq=False)
-class _Inputs:
-    """The inputs of a batch on the host, for the rows that could be read."""
-
-    rows: NDArray[np.int64]
-    values: Tensor
-    failures: list[Failure] = field(default_factory=list)
-
-
-def _read(
-    images: ImageSource,
-    transform: Resizer,
-    batches: Sequence[NDArray[np.int64]],
-    workers: int | None,
-    *,
-    pinned: bool,
-) -> Iterator[_Inputs]:
-    array = _array(images, transform)
-    if array is not None:
-        for batch in batches:
-            values = torch.from_numpy(array[batch])  # indexing copies
-            yield _Inputs(batch, _channels_first(values.pin_memory() if pinned else values))
-        return
-    threads = workers or available_cores()
-    longest = max(map(len, batches), default=1)
-    ahead = max(AHEAD, ceil(2 * threads / longest))
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    start = partial(_start, images, transform, pool, pinned)
-    try:
-        for batch, buffer, waiting in started_ahead(batches, start, ahead):
-            yield _finish(images, batch, buffer, waiting)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_Started = tuple[NDArray[np.int64], Tensor, list[Future[None]]]
-
-
-def _start(
-    images: ImageSource,
-    transform: Resizer,
-    pool: ThreadPoolExecutor,
-    pinned: bool,
-    batch: NDArray[np.int64],
-) -> _Started:
-    side = transform.size
-    buffer = torch.empty((len(batch), side, side, 3), dtype=torch.uint8, pin_memory=pinned)
-    array = buffer.numpy()
-
-    def fill(at: int, row: int) -> None:
-        array[at] = transform.resize(images.read(row, transform.at_least))
-
-    return batch, buffer, [pool.submit(fill, at, row) for at, row in enumerate(batch.tolist())]
-
-
-def _finish(
-    images: ImageSource, batch: NDArray[np.int64], buffer: Tensor, waiting: list[Future[None]]
-) -> _Inputs:
-    failures, good = [], []
-    for at, future in enumerate(waiting):
-        error = future.exception()
-        if error is None:
-            good.append(at)
-        elif isinstance(error, Exception):
-            row = int(batch[at])
-            failures.append(Failure(row, images.ids[row], _reason(images.ids[row], error)))
-        else:
-            raise error
-    if failures:
-        batch, buffer = batch[good], buffer[good]
-    return _Inputs(batch, _channels_first(buffer), failures)
-
-
-def _reason(name: str, error: Exception) -> str:
-    if isinstance(error, ImageError):
-        return str(error)
-    what = "not enough memory" if isinstance(error, MemoryError) else str(error)
-    return f"{name}: the image cannot be used ({what or type(error).__name__})"
-
-
-def _array(images: ImageSource, transform: Resizer) -> NDArray[np.generic] | None:
-    """Return the inputs of all images if they are in memory as they should be, else None."""
-    if isinstance(images, FeatureRows):
-        return images.features
-    if isinstance(images, ArrayImages):
-        height, width = images.pixels.shape[1:3]
-        if (height, width) == (transform.size,) * 2 == transform.scale_size(width, height):
-            return images.pixels
-    return None
-
-
-def _channels_first(values: Tensor) -> Tensor:
-    return values.permute(0, 3, 1, 2) if values.dtype == torch.uint8 else values
-
-
-def _to_device(values: Tensor, device: torch.device) -> Tensor:
-    return values.to(device, non_blocking=device.type == "cuda")

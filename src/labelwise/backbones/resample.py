@@ -40,6 +40,9 @@ def resample(planes: Tensor, rows: Axis, columns: Axis, interpolation: str) -> T
     device = planes.device
     down, down_from, down_to = _on_device(rows, interpolation, device)
     across, across_from, across_to = _on_device(columns, interpolation, device)
+    if planes.is_cuda:  # weights are kept between calls, which may use different streams
+        for weights in (down, across):
+            weights.record_stream(torch.cuda.current_stream(device))
     kept = planes[..., down_from:down_to, across_from:across_to]
     if height_first(rows, columns):
         return _scaled(_scaled(kept, down, vertical=True), across, vertical=False)
