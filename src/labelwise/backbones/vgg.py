@@ -8,7 +8,6 @@ after the last; 32 x 32 -> 1 x 1.
 
 import torch
 from torch import Tensor, nn
-from torchvision import models
 
 from labelwise.backbones.base import Backbone
 from labelwise.backbones.init import he_init
@@ -40,6 +39,8 @@ class VGG16Dense(Backbone):
     """torchvision's VGG16 up to fc7: 4,096 features of one place, dropout in front of the head."""
 
     def __init__(self, weights: str | None = None, image_size: int | None = None) -> None:
+        from torchvision import models  # slow to import, and seldom needed
+
         published = models.VGG16_Weights.IMAGENET1K_V1
         recipe = published.transforms()
         transform = Transform(

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
-from scipy.stats import norm
+from scipy.special import expit, ndtri
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -122,7 +121,7 @@ class FewLabels:
             u = limited_log_odds(self.link.link, to_tensor(logits).double(), self.link.limit)
         x = (u.numpy() - self.centre) / self.scale
         z, variance = _spread_of(x, self.mean, self.covariance)
-        reach = norm.ppf((1 + confidence) / 2) * np.sqrt(variance)
+        reach = ndtri((1 + confidence) / 2) * np.sqrt(variance)
         return expit(z - reach), expit(z + reach)
 
 

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
-from sklearn.datasets import load_digits
 
 from labelwise.data.images import ArrayImages, FeatureRows
 from labelwise.data.table import SPLITS, LabelTable
@@ -92,6 +91,8 @@ def scenes(
 
 def _handwriting(seed: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
     """Return, for train, val and test, the digit images (n, 8, 8) in [0, 1] sorted by digit."""
+    from sklearn.datasets import load_digits  # slow to import, and seldom needed
+
     images, digits = load_digits(return_X_y=True)
     rng = np.random.default_rng((seed, 1797))
     parts: list[list[NDArray[np.int64]]] = [[], [], []]

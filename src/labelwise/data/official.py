@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from labelwise.data.images import CropImages, FileImages
 from labelwise.data.rows import from_rows, image_files, read_json, read_lines, require_file
@@ -114,6 +113,8 @@ def _flat_validation(path: Path, files: list[str]) -> dict[str, str]:
 
 def _kit_order(meta: Path) -> dict[int, str]:
     """Return {class number of the development kit: WordNet id}, from its meta.mat."""
+    from scipy.io import loadmat  # slow to import, and seldom needed
+
     try:
         synsets = loadmat(meta, squeeze_me=True)["synsets"]
         return {int(synset["ILSVRC2012_ID"]): str(synset["WNID"]) for synset in synsets}

@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
-from scipy.stats import beta, binom
+from scipy.special import betainc, betaincinv, logsumexp
 
 __all__ = [
     "betting_p_values",
@@ -41,8 +40,7 @@ STAKES = np.geomspace(0.02, 0.95, 12)
 
 def binomial_p_values(losses: NDArray[Any], counts: NDArray[Any], level: float) -> Numbers:
     """Return the p-values of "risk >= level" for numbers of losses among ``counts`` trials."""
-    values: Numbers = np.asarray(binom.cdf(losses, counts, level), dtype=np.float64)
-    return np.where(np.asarray(counts) > 0, values, 1.0)
+    return _binomial_cdf(np.asarray(losses), np.asarray(counts), level)
 
 
 def betting_p_values(excess: Numbers, most: float) -> Numbers:
@@ -65,7 +63,7 @@ def hoeffding_bentkus_p_values(means: NDArray[Any], counts: NDArray[Any], level:
         first = np.where(mean > 0, mean * np.log(mean / level), 0.0)
         distance = first + (1 - mean) * np.log((1 - mean) / (1 - level))
     whole = np.ceil(counts * np.asarray(means) - 1e-9)
-    bentkus = np.e * binom.cdf(whole, counts, level)
+    bentkus = np.e * _binomial_cdf(whole, counts, level)
     return np.where(counts > 0, np.minimum(np.minimum(np.exp(-counts * distance), bentkus), 1), 1.0)
 
 
@@ -77,8 +75,8 @@ def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, fl
     """
     if count == 0:
         return 0.0, 1.0
-    lower = 0.0 if hits == 0 else float(beta.ppf(1 - confidence, hits, count - hits + 1))
-    upper = 1.0 if hits == count else float(beta.ppf(confidence, hits + 1, count - hits))
+    lower = 0.0 if hits == 0 else float(betaincinv(hits, count - hits + 1, 1 - confidence))
+    upper = 1.0 if hits == count else float(betaincinv(hits + 1, count - hits, confidence))
     return lower, upper
 
 
@@ -132,3 +130,13 @@ def _edge(excluded: Callable[[float], bool], inside: float, outside: float) -> f
         else:
             inside = middle
     return outside
+
+
+def _binomial_cdf(hits: NDArray[Any], counts: NDArray[Any], chance: float) -> Numbers:
+    """Return P(X <= hits) of binomial counts, I_{1-p}(n - k, k + 1); 1 where there are no trials.
+
+    From scipy.special, since importing scipy.stats takes longer than a search.
+    """
+    failures = np.asarray(counts, np.float64) - hits
+    inside = betainc(np.maximum(failures, 1.0), hits + 1.0, 1 - chance)
+    return np.where(failures > 0, inside, 1.0)

@@ -22,7 +22,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
-from scipy.stats import binom
 
 from labelwise.decide.arrays import Answers, Matrix, as_numpy
 from labelwise.decide.bounds import (
@@ -322,6 +321,8 @@ def list_candidates(
 
 def _chances_to_pass(expected: Numbers, trials: Numbers, risk: float, delta: float) -> Numbers:
     """Return the chance (2, T) that the binomial test passes, at odds of error off by DOUBT."""
+    from scipy.stats import binom  # slow to import, and needed for promised lists alone
+
     most = binom.ppf(delta, trials, risk)
     most = np.where(binom.cdf(most, trials, risk) <= delta, most, most - 1)
     odds = logit(np.clip(expected, 1e-9, 1 - 1e-9))

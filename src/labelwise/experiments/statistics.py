@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, isinf, isnan, nan, sqrt
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtr, stdtrit
 
 __all__ = [
     "Covariance",
@@ -69,7 +69,7 @@ def seed_mean(values: Sequence[float]) -> SeedMean:
     mean = float(kept.mean())
     if len(kept) < ENOUGH or isinf(mean):
         return SeedMean(mean, -inf, inf, len(kept))
-    half = float(student.ppf(0.975, len(kept) - 1) * kept.std(ddof=1) / sqrt(len(kept)))
+    half = float(stdtrit(len(kept) - 1, 0.975) * kept.std(ddof=1) / sqrt(len(kept)))
     return SeedMean(mean, mean - half, mean + half, len(kept))
 
 
@@ -97,7 +97,7 @@ def paired_difference(
     if spread == 0:
         return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
     freedom = (over_seeds.n - 1) * ((by_seeds + by_images) / by_seeds) ** 2 if by_seeds else inf
-    p_value = float(2 * student.sf(abs(over_seeds.mean) / spread, freedom))
+    p_value = float(2 * stdtr(freedom, -abs(over_seeds.mean) / spread))
     return Difference(first, second, over_seeds, p_value)
 
 

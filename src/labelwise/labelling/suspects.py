@@ -28,7 +28,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from scipy.stats import hypergeom
 
 from labelwise.arrays import Array, as_mask, check_shapes, to_numpy
 
@@ -172,6 +171,8 @@ def promise_suspects(
     a person cannot tell counts as false. A stretch with marked suspects nobody answered ends the
     list.
     """
+    from scipy.stats import hypergeom  # slow to import, and seldom needed
+
     if not 0 < level < 1 or not 0 < confidence < 1:
         raise ValueError(f"level and confidence must lie in (0, 1), got {level} and {confidence}")
     chosen = np.flatnonzero(np.asarray(marked))

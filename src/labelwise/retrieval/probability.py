@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
-from scipy.stats import norm
+from scipy.special import expit, ndtri
 
 from labelwise.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.decide import PromisedList, list_candidates, promise_list
@@ -162,7 +161,7 @@ class CalibratedQuery:
         slopes = p * (1 - p)
         gradient = np.array([(slopes * odds).sum(), slopes.sum()])
         variance = slopes.sum() + gradient @ self.covariance @ gradient
-        reach = float(norm.ppf((1 + confidence) / 2) * np.sqrt(variance))
+        reach = float(ndtri((1 + confidence) / 2) * np.sqrt(variance))
         expected = float(p.sum())
         return HitCount(
             expected, max(0.0, expected - reach), min(len(p), expected + reach), confidence
