@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,3 +232,24 @@ def test_validation_photos_set_what_is_promised_on_all_held_out_ones(update, tmp
     promise = answer(index, query, wrong_at_most=0.6).promise.promise
     assert promise.n == 400
     assert index.tuning().photos == "validation photos of the model"
+
+
+def test_photos_whose_names_differ_in_case_are_two_photos(update, photos, model):
+    """On a disk that tells them apart; renaming in case alone, as others do, is a move."""
+    picture(photos / "A.png", 40)
+    picture(photos / "a.png", 41)
+    assert counts(update()) == {"new": 14}
+    index = Index(update.folder)
+    assert index.require(photos / "A.png") != index.require(photos / "a.png")
+    (photos / "a.png").unlink()
+    (photos / "A.png").rename(photos / "a.PNG")
+    assert counts(update()) == {"copied": 1, "missing": 2, "unchanged": 12}
+
+
+def test_a_killed_update_leaves_an_index_that_goes_on():
+    """The same with 50 kills: ``python tests/kill_indexing.py``."""
+    program = Path(__file__).parents[1] / "kill_indexing.py"
+    command = [sys.executable, str(program), "--kills", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "killed 2 of" in result.stdout

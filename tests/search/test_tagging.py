@@ -118,3 +118,21 @@ def test_tags_can_be_promised(update):
     assert promise.what == "tags"
     assert promise.observed >= 0.7
     assert rule is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "photo", "expected"),
+    [
+        (["a.jpg", "A.JPG.XMP"], "a.jpg", "A.JPG.XMP"),
+        (["IMG.JPG", "img.xmp"], "IMG.JPG", "img.xmp"),
+        (["a.jpg", "A.jpg", "A.jpg.xmp"], "a.jpg", "a.jpg.xmp"),
+        (["a.jpg", "A.jpg", "A.jpg.xmp"], "A.jpg", "A.jpg.xmp"),
+        (["a.jpg", "A.png", "A.xmp"], "a.jpg", "a.jpg.xmp"),
+        (["a.jpg", "a.jpg.xmp", "A.JPG.xmp"], "a.jpg", "a.jpg.xmp"),
+        (["a.jpg", "a.cr2", "a.xmp"], "a.jpg", "a.xmp"),
+    ],
+)
+def test_names_that_differ_in_case_find_their_own_sidecar(tmp_path, names, photo, expected):
+    for name in names:
+        (tmp_path / name).touch()
+    assert sidecar_of(str(tmp_path / photo)) == str(tmp_path / expected)

@@ -93,16 +93,24 @@ def _above(index: Index, label: str) -> tuple[str, ...]:
 
 
 def sidecar_of(photo: str) -> str:
-    """Return the side-car of a photo: ``a.jpg.xmp`` or ``a.xmp``, whichever exists."""
+    """Return the side-car of a photo: ``a.jpg.xmp`` or ``a.xmp``, whichever exists.
+
+    Disks that take ``A.XMP`` and ``a.xmp`` for the same are met as well as others: a name that
+    differs in its case is taken unless it is the side-car of another photo.
+    """
     folder, name = os.path.split(photo)
     wanted = [f"{name}.xmp", f"{os.path.splitext(name)[0]}.xmp"]
     try:
-        there = {entry.casefold(): entry for entry in os.listdir(folder or ".")}
+        there = sorted(os.listdir(folder or "."))
     except OSError:
-        there = {}
+        there = []
+    others = [one for one in there if one != name and not one.casefold().endswith(".xmp")]
+    owned = {base for one in others for base in (one, os.path.splitext(one)[0])}
     for candidate in wanted:
-        if candidate.casefold() in there:
-            return os.path.join(folder, there[candidate.casefold()])
+        same = [one for one in there if one.casefold() == candidate.casefold()]
+        free = [one for one in same if one[: -len(".xmp")] not in owned]
+        if candidate in same or free:
+            return os.path.join(folder, candidate if candidate in same else free[0])
     return os.path.join(folder, wanted[0])
 
 
