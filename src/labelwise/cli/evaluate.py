@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from labelwise.cli.options import LabelsOption, LinkOption, ScoresOption
+from labelwise.cli.predict import refuse_program
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
@@ -57,6 +58,7 @@ def evaluate(
     extras: dict[str, Any] = {}
     figures = {"bins": bins, "k": top_k, "query_length": query_length}
     of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
+    refuse_program(source)
     if source.suffix.lower() == ".onnx":
         given = {"--scores": scores, "--link": link, "--labels": labels, "--device": device}
         _refuse(source, "is an exported file", given)

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-Format = Literal["onnx", "web", "hf"]
+Format = Literal["onnx", "web", "hf", "torch-export"]
 OPTIONS: dict[str, tuple[str, ...]] = {
     "onnx": ("--input", "--exact-resize", "--pictures", "--int8"),
     "web": ("--exact-resize", "--pictures", "--runtime"),
     "hf": (),
+    "torch-export": ("--pictures",),
 }
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
@@ -25,7 +26,9 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file or folder to write.")],
     format: Annotated[
         Format,
-        typer.Option(help="An .onnx file, a folder with a page, or a folder for a model hub."),
+        typer.Option(
+            help="An .onnx file, a folder with a page, a folder for a model hub, a .pt2 program."
+        ),
     ] = "onnx",
     input: Annotated[
         Literal["image", "pixels"] | None,
@@ -99,6 +102,13 @@ def export(
     if format == "web":
         parity = export_web(predictor, spec, out, images, rows, runtime=runtime, exact_resize=exact)
         say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
+        say(str(parity))
+        return
+    if format == "torch-export":
+        from labelwise.export.torch_program import export_program
+
+        size, parity = export_program(predictor, spec, out, images, rows)
+        say(f"wrote {out} ({size / 1e6:.1f} MB)")
         say(str(parity))
         return
     written = export_onnx(

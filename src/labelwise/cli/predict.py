@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from labelwise.engines import Engine
     from labelwise.scoring import Scorer
 
-__all__ = ["predict"]
+__all__ = ["predict", "refuse_program"]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -188,8 +188,20 @@ def _explain(scorer: "Scorer", source: "ImageSource", path: Path) -> None:
     say(f"where each label was seen on {count:,} photos: {path}")
 
 
+def refuse_program(place: Path) -> None:
+    """Raise if a file is one that torch can only load by unpickling it."""
+    from labelwise.errors import SettingsError
+
+    if place.suffix.lower() == ".pt2":
+        raise SettingsError(
+            f"{place} is not run: torch loads .pt2 files by unpickling, which runs what a stranger "
+            "put there; give the folder of the model, or export it as .onnx"
+        )
+
+
 def _scorer(place: Path, device: str) -> "Scorer":
     """Return the model of a run, or an exported file."""
+    refuse_program(place)
     if place.suffix.lower() != ".onnx":
         from labelwise.predictor import Predictor
 

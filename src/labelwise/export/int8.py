@@ -100,7 +100,8 @@ def quantised_content(predictor: Predictor, facts: Facts, table: LabelTable) -> 
     link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit"))
     after = _file(small, replace(rough.facts, link=link))
     own = measured_predictions(after, held_out, "held out")
-    compare_answers(after, replace(predictor, link=link), own.logits.numpy(), "the photos")
+    logits = own.logits.numpy()
+    compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
     reference = measured_predictions(before, held_out, "held out")
     old, new = _figures(before, reference), _figures(after, own)
     lost, gained = old.map - new.map, new.ece - old.ece

@@ -28,11 +28,11 @@ from labelwise.errors import LabelwiseError
 from labelwise.export.assemble import cut
 from labelwise.export.network import INPUT
 from labelwise.export.rules import default_thresholds
-from labelwise.export.runtime import OnnxModel
+from labelwise.export.runtime import Decided, OnnxModel
 from labelwise.export.session import open_session
 from labelwise.predictor import Predictor
 
-__all__ = ["Parity", "assert_parity", "compare_answers", "first_difference"]
+__all__ = ["MAX_LOGIT", "Parity", "assert_parity", "compare_answers", "first_difference"]
 
 MAX_LEVELS = 1
 MAX_LOGIT = 1e-4
@@ -42,10 +42,13 @@ ROUNDING = 1e-6  # of a logit, relative above 1
 
 @dataclass(frozen=True)
 class Parity:
-    """The largest differences of each stage over ``pictures``, and of all stages together."""
+    """The largest differences of each stage over ``pictures``, and of all stages together.
+
+    ``levels`` is None of a program that begins with scaled pixels.
+    """
 
     pictures: int
-    levels: int
+    levels: int | None
     pixels_differing: float
     logit: float
     probability: float
@@ -54,10 +57,13 @@ class Parity:
     labels: int
 
     def __str__(self) -> str:
+        scaled = ""
+        if self.levels is not None:
+            unit = "level" if self.levels == 1 else "levels"
+            scaled = f"pixels within {self.levels} {unit} ({self.pixels_differing:.3%} differ), "
         lines = [
-            f"agrees with the model on {self.pictures:,} pictures: pixels within {self.levels} "
-            f"level ({self.pixels_differing:.3%} differ), logits within {self.logit:.1e}, "
-            f"probabilities within {self.probability:.1e}",
+            f"agrees with the model on {self.pictures:,} pictures: {scaled}logits within "
+            f"{self.logit:.1e}, probabilities within {self.probability:.1e}",
             f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
             f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",
         ]
@@ -94,12 +100,12 @@ def assert_parity(
             )
         if predictor.link is None:
             continue
-        probability = max(
-            probability, compare_answers(model, predictor, answers.logits, images.ids[row])
-        )
+        decided = model.decided(answers.logits)
+        apart_p = compare_answers(decided, predictor, answers.logits, images.ids[row])
+        probability = max(probability, apart_p)
         if answers.probability is not None and answers.label is not None:
             mine = predictor.link(logits.double())
-            own = model.answers(found[None])
+            own = answers if not apart.any() else model.answers(found[None])
             if own.probability is not None and own.label is not None:
                 whole = max(whole, float(np.abs(own.probability - mine.numpy()).max()))
                 flipped += int((own.label != predictor.rule(mine).numpy()).sum())
@@ -117,13 +123,12 @@ def assert_parity(
 
 
 def compare_answers(
-    model: OnnxModel, predictor: Predictor, logits: NDArray[np.float32], name: str
+    found: Decided, predictor: Predictor, logits: NDArray[np.float32], name: str
 ) -> float:
-    """Return the largest difference of probabilities of the same logits; raise if it is large."""
+    """Return how far what a file makes of logits is from the model's; raise if it is too far."""
     link, given = predictor.link, torch.from_numpy(np.ascontiguousarray(logits)).double()
     if link is None:
         return 0.0
-    found = model.decided(logits)
     expected = link(given)
     slack = ROUNDING * given.abs().clamp(min=1)
     around = torch.stack([expected, link(given - slack), link(given + slack)])

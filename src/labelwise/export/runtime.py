@@ -24,7 +24,7 @@ from labelwise.export.session import open_session
 from labelwise.links import Link
 from labelwise.types import LabelSpace
 
-__all__ = ["GraphAnswers", "OnnxModel"]
+__all__ = ["Decided", "GraphAnswers", "OnnxModel"]
 
 AGREES = 1e-5
 

@@ -1,0 +1,132 @@
+"""``export --format torch-export``: a program of torch, from scaled pixels to decided labels.
+
+    pixels uint8 (N, 3, size, size), N any -> {"logits", "probability", "label", "none"}
+
+as in an ONNX file; a model that only ranks gives logits alone. The ``.pt2`` file holds the
+description of the model as ``model.json`` among its extra files. It is loaded again and compared
+with the model on real pictures before it is written.
+
+torch loads such files by unpickling, which runs what whoever wrote them put there. So labelwise
+writes them, for programs that are given files by people they trust, and runs none itself.
+"""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from labelwise.data import ImageSource
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.export.parity import MAX_LOGIT, Parity, compare_answers
+from labelwise.export.quiet import quiet
+from labelwise.export.runtime import Decided
+from labelwise.files import replacing
+from labelwise.plain import one_line
+from labelwise.predictor import MODEL_FILE, ModelSpec, Predictor
+
+__all__ = ["captured_program", "export_program"]
+
+Program = Callable[[Tensor], dict[str, Tensor]]
+
+
+class _Answers(nn.Module):
+    """Pixels to answers, as :func:`labelwise.scoring.scored` gives them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.model, self.link, self.rule = predictor.model, predictor.link, predictor.rule
+        mean, std = predictor.transform.statistics()
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("std", std.clone())
+
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        logits: Tensor = self.model((pixels - self.mean) / self.std).logits
+        if self.link is None:
+            return {"logits": logits}
+        probability = self.link(logits.double()).float()
+        label = self.rule(probability)
+        none = self.link.log_none(logits.double()).exp().float()
+        return {"logits": logits, "probability": probability, "label": label, "none": none}
+
+
+def export_program(
+    predictor: Predictor, spec: ModelSpec, path: Path, images: ImageSource, rows: Sequence[int]
+) -> tuple[int, Parity]:
+    """Write a ``.pt2`` file once it agrees with the model; return its size and how it compares."""
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise SettingsError(f"--format torch-export writes a file that ends in .pt2, got {path}")
+    if predictor.model.backbone.name == "identity":
+        raise SettingsError(
+            "this model reads stored features, not pictures, so there is nothing to export"
+        )
+    if not len(rows):
+        raise SettingsError("an export is compared with its model on pictures; none were given")
+    buffer = io.BytesIO()
+    description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
+    program = captured_program(_Answers(predictor), _example(predictor))
+    with quiet():
+        torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
+        buffer.seek(0)
+        loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
+    parity = _parity(loaded, predictor, images, rows)
+    content = buffer.getvalue()
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return len(content), parity
+
+
+def _example(predictor: Predictor) -> Tensor:
+    size = predictor.transform.size
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(256, (2, 3, size, size), generator=generator).byte()
+
+
+def captured_program(answers: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    """Return the program of a module that takes batches of any size."""
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with quiet(), torch.no_grad():
+            return torch.export.export(
+                answers.eval().cpu(), (example,), dynamic_shapes=({0: batch},)
+            )
+    except Exception as error:  # of everything a program may do
+        raise LabelwiseError(
+            "this model cannot be captured by torch.export "
+            f"({one_line(str(error).strip().partition(chr(10))[0])[:200]}); use --format onnx"
+        ) from None
+
+
+def _parity(
+    program: Program, predictor: Predictor, images: ImageSource, rows: Sequence[int]
+) -> Parity:
+    logit, probability, whole, flipped = 0.0, 0.0, 0.0, 0
+    for row in rows:
+        name = images.ids[row]
+        pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least))[None]
+        with torch.no_grad():
+            found = program(pixels)
+        expected = predictor.logits(pixels)
+        gap = float((found["logits"] - expected).abs().max())
+        logit = max(logit, gap)
+        if not gap <= MAX_LOGIT:
+            raise LabelwiseError(
+                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
+                f"{MAX_LOGIT:g}; the captured network differs"
+            )
+        if predictor.link is None:
+            continue
+        decided = Decided(*(found[one].numpy() for one in ("probability", "label", "none")))
+        apart = compare_answers(decided, predictor, found["logits"].numpy(), name)
+        mine = predictor.link(expected.double())
+        probability = max(probability, apart)
+        whole = max(whole, float((found["probability"] - mine).abs().max()))
+        flipped += int((found["label"] != predictor.rule(mine.float())).sum())
+    entries = len(rows) * len(predictor.space)
+    return Parity(len(rows), None, 0.0, logit, probability, whole, flipped, entries)
