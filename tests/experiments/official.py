@@ -125,6 +125,33 @@ def _imagenet(root):
         folder.pictures(*(f"{part}/n{n % 5}/{n}.JPEG" for n in range(count)))
 
 
+def _vqa(root):
+    folder = Folder(root / "vqa")
+    answers = ("yes", "no", "2", "red")
+    for part, count in (("train2014", TRAIN), ("val2014", TEST)):
+        questions, notes = [], []
+        for n in range(count):
+            number, votes = 1000 * len(part) + n, RNG.multinomial(10, (0.6, 0.2, 0.1, 0.1))
+            given = [answers[(n + k) % 4] for k, times in enumerate(votes) for _ in range(times)]
+            facts = {"image_id": n // 2, "question_id": number}
+            questions.append({**facts, "question": f"What is it, {n}?"})
+            ten = [{"answer": a, "answer_confidence": "yes", "answer_id": k}
+                   for k, a in enumerate(given, 1)]  # fmt: skip
+            notes.append({**facts, "answers": ten, "multiple_choice_answer": answers[n % 4],
+                          "question_type": "what is", "answer_type": "other"})  # fmt: skip
+        facts = {"info": {}, "license": {}, "data_subtype": part, "data_type": "mscoco"}
+        asked = {**facts, "task_type": "Open-Ended", "questions": questions}
+        folder.text(f"v2_OpenEnded_mscoco_{part}_questions.json", json.dumps(asked))
+        folder.text(
+            f"v2_mscoco_{part}_annotations.json", json.dumps({**facts, "annotations": notes})
+        )
+        ids = np.array([one["question_id"] for one in questions])
+        features = RNG.normal(size=(count, 8)).astype(np.float32)
+        np.savez(
+            folder.path / f"{part}_features.npz", question_id=ids[::-1], features=features[::-1]
+        )
+
+
 WRITERS = {
     "cifar10": _cifar10,
     "cifar100": _cifar100,
@@ -137,5 +164,6 @@ WRITERS = {
     "tiny-imagenet": _tiny_imagenet,
     "vispr": _vispr,
     "voc": _voc,
+    "vqa": _vqa,
     "wider": _wider,
 }

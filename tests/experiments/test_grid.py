@@ -57,7 +57,10 @@ def test_every_row_has_a_network_a_head_and_a_loss(cell):
         higher_is_better(settings.recipe.metric)
         if experiment.rows[row].runs == "never":
             continue
-        width = channels(settings.backbone, settings.image_size)
+        if DATASETS[experiment.data].holds_features:
+            width = 768
+        else:
+            width = channels(settings.backbone, settings.image_size)
         head = HEADS[settings.head or METHODS[settings.method].head]
         with torch.device("meta"):
             out = head(width, 80, **settings.head_options)(torch.zeros(2, width, 3, 3))
@@ -78,6 +81,8 @@ def test_one_row_of_each_table_and_data_set_trains_and_writes_its_table(tmp_path
     official.write(data, tmp_path / "data")
     row = next(name for name, one in experiment.rows.items() if one.runs == "always")
     overrides = dict(SMALL)
+    if DATASETS[data].holds_features:
+        overrides = {"recipe.epochs": 1, "precision": "32", "data_options": {"at_least": 2}}
     if experiment.protocol.get("head") == "query2label":
         overrides["head_options"] = {"width": 16, "feedforward": 16}
     request = Request(

@@ -13,7 +13,7 @@ from labelwise.cli.options import (
     WeightsOption,
 )
 from labelwise.cli.text import duration, in_all, resumable, say, show_table
-from labelwise.errors import SettingsError
+from labelwise.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from labelwise.experiments.reproduce import Request
@@ -23,6 +23,7 @@ __all__ = ["reproduce"]
 
 COMPUTED = "001-table1"
 TRANSFERRED = "002-tableA"
+ANSWERED = "001-vqa"
 
 
 def reproduce(
@@ -44,6 +45,12 @@ def reproduce(
     features: FeaturesOption = None,
     weights: WeightsOption = None,
     set_: SettingsOption = None,
+    scores: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="001-vqa: judge a model's scores, as spa=FILE (question_id, answers, logits)."
+        ),
+    ] = None,
     query: Annotated[
         str | None, typer.Option(help="What to retrieve in 001-fig4, as 'dog, -beach'.")
     ] = None,
@@ -80,6 +87,11 @@ def reproduce(
     folder = out or Path("runs") / table
     if table == COMPUTED:
         _compute(folder)
+        return
+    if scores:
+        if table != ANSWERED or data or quick or set_ or query or dry_run or chosen or frozen:
+            raise SettingsError(f"--scores is for {ANSWERED}, with --root and --out alone")
+        _judge(root, scores, folder)
         return
     if table == TRANSFERRED:
         if data or quick or set_ or query or dry_run:
@@ -142,13 +154,36 @@ def _say_files(files: list[Path]) -> None:
 def _compute(folder: Path) -> None:
     """Show and write Table 1 of SPA, which no run is needed for."""
     from labelwise.experiments.recovery import recovery_rows
-    from labelwise.files import replacing
 
     header, rows = recovery_rows()
-    show_table(header, rows, title="SPA and LPR, Table 1: does the minimiser give eta back?")
+    title = "SPA and LPR, Table 1: does the minimiser give eta back?"
+    show_table(header, rows, title=title)
+    _write_table(folder, title, header, rows)
+
+
+def _judge(root: Path, scores: list[str], folder: Path) -> None:
+    """Judge scores that were computed elsewhere."""
+    from labelwise.experiments.reproduce import find_experiment, has_data, where_to_put
+    from labelwise.experiments.vqa import judge_scores, judged_cells
+
+    files = {row: Path(file) for row, _, file in (one.partition("=") for one in scores)}
+    if len(files) < len(scores) or any(not row or not str(file) for row, file in files.items()):
+        raise SettingsError(f"--scores must be METHOD=FILE, each method once, got {scores}")
+    experiment = find_experiment(ANSWERED)
+    if not has_data(experiment, root):
+        raise DataError(f"{ANSWERED} needs data: {where_to_put(experiment, root)}")
+    header, rows = judged_cells(judge_scores(root / "vqa", files))
+    title = f"{experiment.published.title}; brought scores"
+    show_table(header, rows, title=title)
+    _write_table(folder, title, header, rows)
+
+
+def _write_table(folder: Path, title: str, header: list[str], rows: list[list[str]]) -> None:
+    from labelwise.files import replacing
+
     lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
     with replacing(folder / "table.md") as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join([f"### {title}", "", *lines, ""]), encoding="utf-8")
     say(f"written: {folder / 'table.md'}")
 
 

@@ -32,6 +32,7 @@ from labelwise.data.official import (
 )
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
+from labelwise.data.vqa import read_vqa
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import nearest
 
@@ -170,6 +171,14 @@ READERS: dict[str, Reader] = {
             marks=("attributes/image_attribute_labels.txt",),
             labels=312,
             counts={"train": 5_994, "test": 5_794},
+        ),
+        Reader(
+            "vqa",
+            read_vqa,
+            "VQA v2: soft labels of questions with stored features",
+            marks=("v2_mscoco_train2014_annotations.json",),
+            labels=3129,
+            counts={"train": 443_757, "test": 214_354},
         ),
         Reader(
             "plantnet",

@@ -43,6 +43,7 @@ __all__ = [
     "top_four_as_softmax",
     "top_four_normalised",
     "voc_precision",
+    "vqa",
 ]
 
 
@@ -201,3 +202,14 @@ def link_of(run: Outcome) -> Link:
         return run.test.link
     val = run.held_out
     return temperature(val.logits, val.labels, None, val.observed)
+
+
+def vqa(run: Outcome) -> dict[str, float]:
+    """SPA's appendix: official accuracy of the likeliest answer, calibration of soft labels."""
+    test = run.test
+    chosen = test.logits.argmax(dim=1, keepdim=True)
+    figures = probability_figures(link_of(run), test)
+    return {
+        "VQA accuracy": 100 * float(test.labels.double().gather(1, chosen).mean()),
+        **{name: 100 * figures[name] for name in ("ACE", "MCE")},
+    }

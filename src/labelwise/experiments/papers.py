@@ -237,6 +237,29 @@ def _spa() -> Iterator[Experiment]:
         )
 
 
+_VQA = Experiment(
+    "001-vqa",
+    "vqa",
+    _methods("bce", "bce+lpr", "spa", "spa+lpr"),
+    {
+        **SGD,
+        "backbone": "identity",
+        "recipe.optimizer.lr": 0.1,
+        "recipe.optimizer.nesterov": True,
+        "recipe.epochs": 15,
+        "recipe.schedule.name": "cosine",
+        "batch_size": 256,
+        "calibrate": "none",
+    },
+    FROZEN,
+    columns.vqa,
+    deviations=(
+        "Linear heads on stored features; the appendix, with its protocol, is not at hand.",
+        "10 bins over all entries, soft labels as they are; val2014 is the test.",
+    ),
+    stated={**PLAIN, "held_out": 0.0, "backbone": "LXMERT"},
+    unstated=UNSTATED_BY_SPA,
+)
 _TWO_WAY_RECIPE: Values = {
     **COCO,
     "backbone": "torchvision/resnet50",
@@ -499,6 +522,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         _ZERO_LABEL,
         *_top_four(),
         *_spa(),
+        _VQA,
         *_TWO_WAY,
         *_average_k(),
         _QUERY2LABEL,

@@ -44,6 +44,7 @@ class Dataset:
     folder: str
     how_to_get: str
     has_validation: bool = False
+    holds_features: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,14 @@ DATASETS: dict[str, Dataset] = {
         "voc2012",
         "VOC2012",
         "Pascal VOC 2012: JPEGImages/, Annotations/ and ImageSets/Main/",
+    ),
+    "vqa": Dataset(
+        "vqa",
+        "vqa",
+        "VQA v2: v2_OpenEnded_mscoco_{train,val}2014_questions.json, "
+        "v2_mscoco_{train,val}2014_annotations.json and {train,val}2014_features.npz with "
+        "question_id and features",
+        holds_features=True,
     ),
     "wider": Dataset(
         "wider",

@@ -261,6 +261,12 @@ PUBLISHED: dict[str, PublishedTable] = {
         },
         "The printed header swaps mAP@class and mAP@sample.",
     ),
+    "001-vqa": PublishedTable(
+        "SPA and LPR, appendix: VQA v2, LXMERT",
+        ("VQA accuracy", "ACE", "MCE"),
+        dict.fromkeys(("bce", "bce+lpr", "spa", "spa+lpr"), (None, None, None)),
+        _UNPRINTED,
+    ),
     "002-tableB": PublishedTable(
         "Two-way loss, Table B: MS-COCO, ResNet-50",
         ("mAP@class", "mAP@sample"),

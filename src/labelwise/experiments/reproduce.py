@@ -239,7 +239,8 @@ def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
     if request.source is None and not has_data(experiment, request.root):
         raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
     settings = request.settings(request.chosen_rows()[0], request.seeds[0])
-    if settings.backbone == "identity" and request.frozen is None:
+    stored = DATASETS[experiment.data].holds_features and request.source is None
+    if settings.backbone == "identity" and request.frozen is None and not stored:
         raise SettingsError(
             f"the quick recipe of {request.table} trains on frozen features; name their backbone "
             "with --features and its weights with --weights"
