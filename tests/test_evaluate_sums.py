@@ -8,14 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_scores import sample
+from sample_scores import assert_close, in_memory, sample
 
 from labelwise.decide import Threshold, TopK
 from labelwise.evaluate import describe_link, evaluate, measure
 from labelwise.evaluate import sums as sums_module
 from labelwise.links import Sigmoid, Softmax
-
-WITHOUT_INTERVAL = ("mAP over labels", "ECE", "F1")
 
 
 def shards_of(predictions, owner, **options):
@@ -29,37 +27,6 @@ def shards_of(predictions, owner, **options):
             own["rule"] = own["rule"][rows]
         parts.append(measure(predictions.logits[rows], predictions.labels[rows], observed, **own))
     return parts
-
-
-def in_memory(predictions, link, rule):
-    """Return the evaluation of all rows, without what sums cannot have."""
-    whole = evaluate(predictions, link, rule, query_length=0)
-    headline = tuple(
-        replace(figure, low=None, high=None) if figure.name.startswith(WITHOUT_INTERVAL) else figure
-        for figure in whole.headline
-    )
-    return replace(whole, headline=headline)
-
-
-def assert_close(found, truth, place=""):
-    """Compare plain data: numbers to 1e-9, words alike but for how intervals were made."""
-    if isinstance(truth, dict):
-        assert found.keys() == truth.keys(), place
-        for key in truth.keys() - {"notes"}:
-            assert_close(found[key], truth[key], f"{place}.{key}")
-    elif isinstance(truth, tuple):
-        assert len(found) == len(truth), place
-        for row, (one, other) in enumerate(zip(found, truth, strict=True)):
-            assert_close(one, other, f"{place}[{row}]")
-    elif isinstance(truth, float):
-        assert found == pytest.approx(truth, rel=1e-9, abs=1e-9), place
-    elif isinstance(truth, str) and place.endswith("how"):
-        assert (
-            found.partition(" Interval")[0].partition(" No interval")[0]
-            == (truth.partition(" Interval")[0])
-        ), place
-    else:
-        assert found == truth, place
 
 
 def with_empty_rows(predictions, share):

@@ -1,7 +1,7 @@
 """``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["evaluate", "measured_data", "measured_run", "show", "write_folder"]
 
 WORST = 5
+QUERY_LENGTH = 3
 
 
 def evaluate(
-    source: Annotated[
-        Path,
+    place: Annotated[
+        str,
         typer.Argument(
-            help="A run folder, an exported .onnx, or scores: .csv, .tsv, .parquet, .npz, .jsonl."
+            metavar="SOURCE",
+            help="A run folder, an exported .onnx, scores (.csv, .tsv, .parquet, .npz, .jsonl), or "
+            "a folder or bucket of shards that predict wrote.",
         ),
     ],
     data: Annotated[
@@ -34,14 +37,18 @@ def evaluate(
     split: Annotated[str | None, typer.Option(help="Which rows; `all` for every one.")] = None,
     rule: Annotated[
         str | None,
-        typer.Option(help="0.5 (default for files), top-4, expected-f, none; a run has its own."),
+        typer.Option(
+            help="0.5 (default for files), top-4, expected-f, none; runs and shards have their own."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for report, charts and JSON.")
     ] = None,
     bins: Annotated[int, typer.Option(min=1, help="Bins of the reliability curves.")] = 10,
     top_k: Annotated[int, typer.Option(min=1, help="Surest labels of an image.")] = 4,
-    query_length: Annotated[int, typer.Option(min=0, help="Longest query; 0 for none.")] = 3,
+    query_length: Annotated[
+        int | None, typer.Option(min=0, help=f"Longest query; 0 for none (default {QUERY_LENGTH}).")
+    ] = None,
     options: Annotated[
         list[str] | None, typer.Option("--set", help="An option of --data's format.")
     ] = None,
@@ -49,17 +56,32 @@ def evaluate(
         bool, typer.Option("--skip-missing", help="Leave missing images of --data out.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="For --data: cpu (default), cuda, ...")] = None,
+    engine: Annotated[
+        Literal["local", "ray"] | None, typer.Option(help="Of shards: where they are evaluated.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of shards: processes, or workers of Ray.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
 ) -> None:
     """Measure ranking, calibration, sets and empty images.
 
-    Of a run folder: its saved predictions of a split, or with --data photos it has not seen.
+    Of a run folder: its saved predictions of a split, or with --data photos it has not seen. Of
+    shards: sums that merge, so memory does not grow with the rows.
     """
+    source = Path(place)
     extras: dict[str, Any] = {}
-    figures = {"bins": bins, "k": top_k, "query_length": query_length}
+    longest = QUERY_LENGTH if query_length is None else query_length
+    figures = {"bins": bins, "k": top_k, "query_length": longest}
     of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
     refuse_program(source)
-    if source.suffix.lower() == ".onnx":
+    if _holds_shards(place):
+        other = {"--data": data, "--scores": scores, "--link": link, "--split": split}
+        _refuse(place, "holds shards", {**other, "--query-length": query_length, **of_data})
+        evaluation = _shards(place, labels, rule, engine or "local", workers or 1, bins, top_k)
+    elif engine is not None or workers is not None:
+        raise _not_shards(place)
+    elif source.suffix.lower() == ".onnx":
         given = {"--scores": scores, "--link": link, "--labels": labels, "--device": device}
         _refuse(source, "is an exported file", given)
         evaluation = _exported(source, data, (options, skip_missing, split), rule, figures)
@@ -87,13 +109,54 @@ def evaluate(
     show(evaluation, json=json, out=out)
 
 
-def _refuse(source: Path, what: str, options: dict[str, Any]) -> None:
+def _refuse(source: Path | str, what: str, options: dict[str, Any]) -> None:
     """Raise if an option was given that does not apply."""
     from labelwise.errors import SettingsError
 
     for name, value in options.items():
         if value is not None:
             raise SettingsError(f"{name} does not apply: {source} {what}; leave it out")
+
+
+def _holds_shards(place: str) -> bool:
+    """Return whether a place is a bucket, or a folder that `predict` wrote shards to."""
+    folder = Path(place)
+    if "://" in place or not folder.is_dir():
+        return "://" in place
+    return (folder / "_manifest.jsonl").exists() or any(folder.glob("part-*.parquet"))
+
+
+def _not_shards(place: str) -> Exception:
+    from labelwise.errors import SettingsError
+
+    return SettingsError(f"--engine and --workers are for shards, and {place} is no folder of them")
+
+
+def _shards(
+    place: str,
+    labels: str | None,
+    rule: str | None,
+    engine: str,
+    workers: int,
+    bins: int,
+    top_k: int,
+) -> "Evaluation":
+    """Return the evaluation of a folder of shards."""
+    from labelwise.cli.predict import make_engine
+    from labelwise.engines import evaluate_shards
+    from labelwise.progress import make_watch
+    from labelwise.scores import fixed_rule
+
+    return evaluate_shards(
+        place,
+        labels,
+        make_engine(engine, workers),
+        rule=None if rule is None else fixed_rule(rule),
+        sets=rule != "none",
+        bins=bins,
+        k=top_k,
+        watch=make_watch(),
+    )
 
 
 def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from labelwise.engines import Engine
     from labelwise.scoring import Scorer
 
-__all__ = ["predict", "refuse_program"]
+__all__ = ["make_engine", "predict", "refuse_program"]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -103,7 +103,7 @@ def _predict_shards(
     decoders = decoders_per_worker(workers)
     task = ScoringTask(out, model, _scorer, batch_size, device, decoders)
     outcome = predict_shards(
-        task, places, _engine(engine, workers), shard_rows=shard_rows, watch=make_watch()
+        task, places, make_engine(engine, workers), shard_rows=shard_rows, watch=make_watch()
     )
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
@@ -117,7 +117,8 @@ def _predict_shards(
         raise typer.Exit(1)
 
 
-def _engine(name: str, workers: int) -> "Engine":
+def make_engine(name: str, workers: int) -> "Engine":
+    """Return the engine of a name."""
     if name == "ray":
         from labelwise.engines.ray_cluster import RayEngine
 

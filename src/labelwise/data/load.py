@@ -36,7 +36,15 @@ from labelwise.data.vqa import read_vqa
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import nearest
 
-__all__ = ["GENERATED", "READERS", "Reader", "find_parts", "load", "recognise"]
+__all__ = [
+    "GENERATED",
+    "READERS",
+    "Reader",
+    "find_parts",
+    "load",
+    "load_for_labels",
+    "recognise",
+]
 
 
 @dataclass(frozen=True)
@@ -331,3 +339,18 @@ def _known(
                 f"the option {option!r} of {name!r}: {rule}, got {value!r:.60}"
             ) from None
     return values
+
+
+def load_for_labels(
+    source: str | Path, names: tuple[str, ...], *, check_files: bool = False, **options: Any
+) -> LabelTable:
+    """Return any readable labelled data; where its format lists labels, these are the ones.
+
+    In a table of label lists a label that never occurs is absent everywhere, not unheard of.
+    """
+    try:
+        return load(source, names=list(names), check_files=check_files, **options)
+    except SettingsError as error:
+        if "names" not in str(error):
+            raise
+    return load(source, check_files=check_files, **options)

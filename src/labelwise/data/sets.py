@@ -148,7 +148,7 @@ class LabelSets:
 
     def places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the offsets of the given rows, and where in ``columns`` their entries stand."""
-        sizes = np.diff(self.offsets)[rows]
+        sizes = self.offsets[rows + 1] - self.offsets[rows]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         shift = np.repeat(self.offsets[rows] - offsets[:-1], sizes)
         return offsets, np.arange(offsets[-1]) + shift

@@ -1,6 +1,7 @@
 """Work on very many rows: shards, carried out on this machine or a cluster, each exactly once."""
 
 from labelwise.engines.engine import Engine, Task
+from labelwise.engines.evaluation_task import EvaluationTask, evaluate_shards
 from labelwise.engines.local import LocalEngine
 from labelwise.engines.manifest import Manifest, ShardRecord
 from labelwise.engines.scoring_task import ModelFiles, Outcome, ScoringTask, predict_shards
@@ -8,6 +9,7 @@ from labelwise.engines.storage import Storage, StorageError, storage_at
 
 __all__ = [
     "Engine",
+    "EvaluationTask",
     "LocalEngine",
     "Manifest",
     "ModelFiles",
@@ -17,6 +19,7 @@ __all__ = [
     "Storage",
     "StorageError",
     "Task",
+    "evaluate_shards",
     "predict_shards",
     "storage_at",
 ]

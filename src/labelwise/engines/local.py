@@ -8,13 +8,13 @@ from contextlib import suppress
 from itertools import chain
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 from labelwise.engines.engine import ATTEMPTS, LostShardError, Task
-from labelwise.engines.manifest import ShardRecord
 
 __all__ = ["LocalEngine"]
 
+T = TypeVar("T")
 SPAWN = get_context("spawn")  # a fork of threads that hold locks could wait for ever
 
 
@@ -26,8 +26,8 @@ class LocalEngine:
             raise ValueError(f"workers must be positive, got {workers}")
         self.workers = workers
 
-    def run(self, task: Task, shards: Iterable[int]) -> Iterator[ShardRecord]:
-        """Yield the record of each shard when it is in its place, in any order."""
+    def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
+        """Yield the result of each shard when it is finished, in any order."""
         if self.workers == 1:
             yield from map(task.start(), shards)
             return
@@ -51,19 +51,20 @@ class LocalEngine:
                     return
                 for ready in connection.wait(list(busy)):
                     worker, shard = busy.pop(ready)
-                    answer = worker.answer()
-                    if isinstance(answer, ShardRecord):
-                        idle.append(worker)
-                        yield answer
-                    elif answer is not None:
-                        worker.stop()
-                        raise answer
-                    else:
+                    try:
+                        result, error = worker.answer()
+                    except (EOFError, OSError):  # it died
                         worker.stop()
                         deaths[shard] += 1
                         if deaths[shard] == ATTEMPTS:
-                            raise LostShardError(shard)
+                            raise LostShardError(shard) from None
                         lost.append(shard)
+                        continue
+                    if error is not None:
+                        worker.stop()
+                        raise error
+                    idle.append(worker)
+                    yield result
         finally:
             for worker in (*idle, *(one for one, _ in busy.values())):
                 worker.stop()
@@ -72,7 +73,7 @@ class LocalEngine:
 class _Worker:
     """A process that is given one shard at a time."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task[Any]) -> None:
         self.ours, theirs = SPAWN.Pipe()
         self.process = SPAWN.Process(target=_work, args=(task, theirs), daemon=True)
         self.process.start()
@@ -82,13 +83,10 @@ class _Worker:
         with suppress(OSError):  # it died while it was idle: answer() will say so
             self.ours.send(shard)
 
-    def answer(self) -> ShardRecord | Exception | None:
-        """Return the record, or what was raised, or None if the process died."""
-        try:
-            answer: ShardRecord | Exception = self.ours.recv()
-            return answer
-        except (EOFError, OSError):
-            return None
+    def answer(self) -> tuple[Any, Exception | None]:
+        """Return the result and what was raised instead, if anything."""
+        result, error = self.ours.recv()
+        return result, error
 
     def stop(self) -> None:
         self.process.kill()
@@ -96,16 +94,16 @@ class _Worker:
         self.ours.close()
 
 
-def _work(task: Task, theirs: "Connection[Any, Any]") -> None:
+def _work(task: Task[Any], theirs: "Connection[Any, Any]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work = task.start()
         while True:
-            theirs.send(work(theirs.recv()))
+            theirs.send((work(theirs.recv()), None))
     except EOFError:
         return
     except Exception as error:
-        theirs.send(error)
+        theirs.send((None, error))
 
 
 def _end_with_parent() -> None:

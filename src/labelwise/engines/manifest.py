@@ -67,6 +67,10 @@ class Manifest:
         """The rows among them without an answer."""
         return sum(record.failed for record in self._records.values())
 
+    def records(self) -> list[ShardRecord]:
+        """Return the finished shards in order."""
+        return [self._records[name] for name in sorted(self._records)]
+
     def missing(self, shards: int) -> Iterator[int]:
         """Yield the numbers of the shards that are not there as the manifest says."""
         for number in range(shards):
@@ -83,7 +87,7 @@ class Manifest:
 
     def write(self) -> None:
         """Write the manifest now, in the order of the shards."""
-        lines = [json.dumps(asdict(self._records[name])) + "\n" for name in sorted(self._records)]
+        lines = [json.dumps(asdict(record)) + "\n" for record in self.records()]
         self._storage.write(MANIFEST_FILE, "".join(lines).encode())
         self._written = time.monotonic()
 

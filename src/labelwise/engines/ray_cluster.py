@@ -1,6 +1,6 @@
 """The engine of a Ray cluster: actors that each hold the model, spread over the nodes.
 
-It joins the cluster of ``RAY_ADDRESS``, or starts one on this machine. Shard numbers and records
+It joins the cluster of ``RAY_ADDRESS``, or starts one on this machine. Shard numbers and results
 travel; rows are read from the plan and pictures decoded where they are scored. The task, with the
 model's files in it, is put into the object store once, so each node fetches it once. The folders
 of inputs and answers must be the same place for every node: object storage, or a shared disk.
@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
-from labelwise.engines.engine import ATTEMPTS, LostShardError, Task, Work
-from labelwise.engines.manifest import ShardRecord
+from labelwise.engines.engine import ATTEMPTS, LostShardError, Task
 from labelwise.errors import LabelwiseError, SettingsError
 
 __all__ = ["RayEngine", "require_ray"]
 
+T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
 
 
@@ -44,8 +44,8 @@ class RayEngine:
             raise ValueError(f"workers must be positive, got {workers}")
         self.workers, self.gpus = workers, gpus
 
-    def run(self, task: Task, shards: Iterable[int]) -> Iterator[ShardRecord]:
-        """Yield the record of each shard when it is in its place, in any order."""
+    def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
+        """Yield the result of each shard when it is finished, in any order."""
         ray = require_ray()
         with joined(self.workers):
             needs = {"num_cpus": 1, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
@@ -77,7 +77,7 @@ class RayEngine:
                     (ready,), _ = ray.wait(list(awaited), num_returns=1)
                     worker, shard = awaited.pop(ready)
                     try:
-                        record: ShardRecord | None = ray.get(ready)
+                        result: T = ray.get(ready)
                     except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
                         if shard is None:
                             unstarted += 1
@@ -93,8 +93,8 @@ class RayEngine:
                         raise error.cause from None
                     else:
                         idle.append(worker)
-                        if record is not None:
-                            yield record
+                        if shard is not None:
+                            yield result
             finally:  # else they would keep their cores until the driver ends
                 for worker in (*idle, *(one for one, _ in awaited.values())):
                     ray.kill(worker)
@@ -103,13 +103,13 @@ class RayEngine:
 class _Worker:
     """What an actor does: makes the work of the task once, and one shard after the other."""
 
-    def __init__(self, task: Task) -> None:
-        self._work: Work = task.start()
+    def __init__(self, task: Task[Any]) -> None:
+        self._work = task.start()
 
     def ready(self) -> None:
         """Answer once there is a place to run and the model is loaded."""
 
-    def run(self, shard: int) -> ShardRecord:
+    def run(self, shard: int) -> Any:
         return self._work(shard)
 
 

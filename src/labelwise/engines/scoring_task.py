@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import torch
 
 from labelwise.allocator import keep_freed_memory
-from labelwise.engines.engine import Engine, Work
+from labelwise.engines.engine import Engine
 from labelwise.engines.inputs import Row, StoredImages, find_rows
 from labelwise.engines.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
 from labelwise.engines.storage import LocalStorage, Storage, storage_at
@@ -34,7 +34,7 @@ from labelwise.methods import link_to_spec
 from labelwise.progress import Silent, Watch
 from labelwise.scoring import Scored, Scorer, available_cores, require_probabilities, score
 
-__all__ = ["ModelFiles", "Outcome", "Plan", "ScoringTask", "predict_shards"]
+__all__ = ["ModelFiles", "Outcome", "Plan", "ScoringTask", "one_thread", "predict_shards"]
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers
@@ -155,7 +155,7 @@ class ScoringTask:
     device: str = "cpu"
     decoders: int | None = None  # threads
 
-    def start(self) -> Work:
+    def start(self) -> Callable[[int], ShardRecord]:
         """Load the model and return what scores a shard with it."""
         keep_freed_memory()
         with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +169,7 @@ class ScoringTask:
         def work(shard: int) -> ShardRecord:
             rows = plan_rows(storage, shard)
             images = StoredImages(rows)
-            with _one_thread():
+            with one_thread():
                 parts = list(
                     score(scorer, images, batch_size=self.batch_size, workers=self.decoders)
                 )
@@ -309,7 +309,7 @@ def _parquet(table: Any) -> bytes:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Compute on one thread inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -8,7 +8,6 @@ reads; rows are matched by id (or by being the same file), labels by name.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.data import FileImages, LabelTable, load
+from labelwise.data import FileImages, LabelTable
+from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.predictions import Predictions
@@ -321,21 +321,6 @@ def label_tensors(labels: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
     kind = torch.float32 if ((values > 0) & (values < 1)).any() else torch.uint8
     known = torch.from_numpy(~unknown) if unknown.any() else None
     return torch.from_numpy(values).to(kind), known
-
-
-def load_for_labels(
-    source: str | Path, names: tuple[str, ...], *, check_files: bool = False, **options: Any
-) -> LabelTable:
-    """Return any readable labelled data; where its format lists labels, these are the ones.
-
-    In a table of label lists a label that never occurs is absent everywhere, not unheard of.
-    """
-    try:
-        return load(source, names=list(names), check_files=check_files, **options)
-    except SettingsError as error:
-        if "names" not in str(error):
-            raise
-    return load(source, check_files=check_files, **options)
 
 
 def aligned_labels(
