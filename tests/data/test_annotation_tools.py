@@ -4,20 +4,43 @@ The files of the tools are written by hand as their documentation shows them.
 """
 
 import json
+import re
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pictures import jpeg
+from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import FileImages, LabelTable, export_for_tool, load
+from labelwise.data import FileImages, Guesses, LabelTable, export_for_tool, load
+from labelwise.data.annotation_exports import TOOLS
 from labelwise.errors import DataError
 
 NAMES = ("dog", "café & <b>", "never", "a|b, c")
-TOOLS = {"label-studio": "t.json", "cvat": "t.xml", "coco": "t.json"}
+FILES = {"voc": "voc", "huggingface": "metadata.jsonl", "fiftyone": "samples.json"}
+
+
+def written(table, folder, tool, guesses=None):
+    """Return where the table was written for a tool; VOC gets a new folder each time."""
+    name = FILES.get(tool, f"t{TOOLS[tool][0]}")
+    if tool == "voc":
+        name = f"voc-{len(list(folder.iterdir()))}"
+    export_for_tool(table, folder / name, tool, guesses)
+    return folder / name
+
+
+def states_of(table):
+    """Return {id: {label: 1, 0 or -1}}, ids as they are without folders."""
+    present, unknown = table.present.dense(), table.unknown.dense()
+    return {
+        name.replace("JPEGImages/", "").replace("/", "_"): dict(
+            zip(table.space.names, np.where(unknown[row], -1, present[row]).tolist(), strict=True)
+        )
+        for row, name in enumerate(table.ids)
+    }
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -40,13 +63,88 @@ def test_the_way_there_and_back(tmp_path, tool, states, with_split):
     table = LabelTable.from_arrays(
         NAMES, FileImages(tmp_path, ids), array == 1, array >= 0, split=split
     )
-    export_for_tool(table, tmp_path / TOOLS[tool], tool)
-    again = load(tmp_path / TOOLS[tool])
-    assert again.space.names == NAMES
-    assert list(again.ids) == ids
-    assert (again.present.dense() == (array == 1)).all()
-    assert (again.unknown.dense() == (array == -1)).all()
-    assert (None if again.split is None else again.split.tolist()) == split
+    again = load(written(table, tmp_path, tool))
+    if tool == "huggingface":  # whose lists of names say nothing of the order of all
+        assert set(again.space.names) == set(NAMES)
+    else:
+        assert again.space.names == NAMES
+    assert states_of(again) == states_of(table)
+    where = {name.split("_")[-1].split("/")[-1]: row for row, name in enumerate(again.ids)}
+    order = [where[f"{row}.jpg"] for row in range(len(states))]
+    assert (None if again.split is None else again.split[order].tolist()) == split
+    if tool != "voc":  # whose photos are called by their set
+        assert list(again.ids) == ids
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_predictions_are_no_labels(tmp_path, tool):
+    ids = ["0.jpg", "1.jpg", "2.jpg"]
+    for name in ids:
+        (tmp_path / name).write_bytes(jpeg())
+    states = np.array([[-1, -1, -1, -1], [1, 0, -1, 0], [0, 0, 0, 0]])
+    table = LabelTable.from_arrays(NAMES, FileImages(tmp_path, ids), states == 1, states >= 0)
+    probs = np.array([[0.9, 0.2, 0.8, 0.1], [0.0, 0.7, 0.6, 0.0], [0.9, 0.0, 0.0, 0.0]])
+    guesses = Guesses(probs, probs > 0.5, "first")
+    if not TOOLS[tool][2]:
+        with pytest.raises(DataError, match=f"{tool} has no place for predictions"):
+            written(table, tmp_path, tool, guesses)
+        return
+    file = written(table, tmp_path, tool, guesses)
+    assert states_of(load(file)) == states_of(table)
+    if tool == "cvat":
+        tags = re.findall(
+            r'label="([^"]+)" source="auto".*?confidence">([0-9.]+)', file.read_text(), re.S
+        )
+        assert [(name, float(p)) for name, p in tags] == [
+            ("dog", 0.9), ("never", 0.8), ("never", 0.6)
+        ]  # fmt: skip
+        return
+    content = json.loads(file.read_text())
+    if tool == "fiftyone":
+        found = [
+            [(one["label"], one["confidence"]) for one in sample["predictions"]["classifications"]]
+            for sample in content["samples"]
+        ]
+        assert found == [[("dog", 0.9), ("never", 0.8)], [("never", 0.6)], []]
+        return
+    made = [task["predictions"][0] for task in content]
+    assert [one["model_version"] for one in made] == ["first"] * 3
+    assert made[0]["score"] == pytest.approx(0.9 * 0.8 * 0.8 * 0.9)
+    assert [[r["value"]["choices"] for r in one["result"]] for one in made] == [
+        [["dog", "never"]], [["never"]], []
+    ]  # fmt: skip
+
+
+def test_fiftyone_as_it_exports(folder):
+    def classified(*labels):
+        listed = [{"_id": {"$oid": "1"}, "_cls": "Classification", "label": n} for n in labels]
+        return {"_cls": "Classifications", "classifications": listed}
+
+    samples = [
+        {"filepath": "data/a.jpg", "tags": ["validation"], "scene": classified("x", "y")},
+        {"filepath": "data/b.jpg", "tags": ["train"], "scene": classified()},
+        {"filepath": "data/c.jpg", "tags": ["train"], "scene": None},
+        {
+            "filepath": "data/d.jpg",
+            "tags": ["train", "blurred"],
+            "scene": {"_cls": "Classification", "label": "y"},
+            "predictions": classified("x"),
+        },
+    ]
+    folder.pictures("data/a.jpg", "data/b.jpg", "data/c.jpg", "data/d.jpg")
+    folder.text("metadata.json", json.dumps({"classes": {"scene": ["x", "y", "z"]}}))
+    folder.text("samples.json", json.dumps({"samples": samples}))
+    table = load(folder.path)
+    assert table.space.names == ("x", "y", "z")
+    assert [list(states.values()) for states in states_of(table).values()] == [
+        [1, 1, 0], [0, 0, 0], [-1, -1, -1], [0, 1, 0]
+    ]  # fmt: skip
+    assert table.split.tolist() == ["val", "train", "train", "train"]
+    samples[0]["weather"] = classified("sun")
+    folder.text("samples.json", json.dumps({"samples": samples}))
+    with pytest.raises(DataError, match=r"which field holds the labels.*scene, weather"):
+        load(folder.path)
+    assert load(folder.path, field="weather").space.names == ("sun",)
 
 
 def test_label_studio_as_it_exports(folder):
@@ -109,6 +207,23 @@ def test_cvat_as_it_exports(folder):
             '"annotations": [{"result": [{"type": "choices"}]}]}]',
             "task 4: choices must be a list of names",
         ),
+        ("samples.json", '{"samples": []}', "must be an object with a list of 'samples'"),
+        ("samples.json", '{"samples": [{"id": 1}]}', "sample 1: must be .* with a 'filepath'"),
+        (
+            "samples.json",
+            '{"samples": [{"filepath": "a"}, {"filepath": "b", "ground_truth": 3}]}',
+            "sample 2: labels must be Classifications, got 3",
+        ),
+        (
+            "samples.json",
+            '{"samples": [{"filepath": "a", "ground_truth": {"classifications": [{}]}}]}',
+            "sample 1: every classification must have a 'label'",
+        ),
+        (
+            "metadata.jsonl",
+            '{"file_name": "a", "labels": ["x"]}\n{"file_name": "", "labels": []}\n',
+            "metadata.jsonl.*2",
+        ),
         ("t.xml", "<annotations><image id='3'/></annotations>", "image 3: must have a name"),
         ("t.xml", "<annotations><image", "not XML"),
         ("t.xml", "<other/>", "must begin with <annotations>"),
@@ -133,3 +248,55 @@ def test_the_command_that_writes_for_a_tool(folder):
         app, ["data", "export", str(table), "--for", "cvat", "-o", str(out)]
     )
     assert "must end in .xml" in str(result.exception)
+
+
+def test_photos_that_a_format_cannot_name_are_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("a b.jpg", "c.jpg", "in/c.jpg", "in_c.jpg"):
+        (tmp_path / name).write_bytes(jpeg())
+    for names in (["a b.jpg"], ["in/c.jpg", "in_c.jpg"]):
+        table = LabelTable.from_arrays(
+            ("x",), FileImages(tmp_path, names), np.zeros((len(names), 1))
+        )
+        with pytest.raises(DataError, match="VOC knows photos by their names"):
+            export_for_tool(table, tmp_path / "voc", "voc")
+    table = LabelTable.from_arrays(("x",), FileImages(tmp_path, ["c.jpg"]), np.ones((1, 1)))
+    with pytest.raises(DataError, match="lie in or below it"):
+        export_for_tool(table, tmp_path / "in" / "metadata.jsonl", "huggingface")
+    export_for_tool(table, tmp_path / "voc", "voc")
+    with pytest.raises(DataError, match="is there already"):
+        export_for_tool(table, tmp_path / "voc", "voc")
+
+
+def test_a_model_gives_a_tool_what_to_begin_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_model(tmp_path / "model")
+    for seed in range(3):
+        picture(tmp_path / "photos" / f"{seed}.png", seed)
+    ask = ["data", "next", "photos", "-m", "model", "--for", "label-studio", "-o", "tasks.json"]
+    assert CliRunner().invoke(app, ask).exit_code == 0
+    assert load("tasks.json").unlabelled().all()
+    write = [
+        "data",
+        "export",
+        "tasks.json",
+        "--for",
+        "fiftyone",
+        "-m",
+        "model",
+        "-o",
+        "samples.json",
+    ]
+    assert CliRunner().invoke(app, write).exit_code == 0
+    made = [
+        task["predictions"][0]["result"]
+        for task in json.loads((tmp_path / "tasks.json").read_text())
+    ]
+    samples = json.loads((tmp_path / "samples.json").read_text())["samples"]
+    assert [{name for r in one for name in r["value"]["choices"]} for one in made] == [
+        {c["label"] for c in sample["predictions"]["classifications"]} for sample in samples
+    ]
+    assert any(made)
+    assert load("samples.json").space.names == LABELS
+    result = CliRunner().invoke(app, ["data", "export", "tasks.json", "-m", "model", "-o", "t.csv"])
+    assert "--model is for annotation tools" in str(result.exception)

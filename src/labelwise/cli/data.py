@@ -212,19 +212,43 @@ def export_table(
     extension: Extension = None,
     tool: Annotated[
         str | None,
-        typer.Option("--for", help="Write as this tool reads it: label-studio, cvat or coco."),
+        typer.Option(
+            "--for",
+            help="Write as this tool reads it: label-studio, cvat, fiftyone, coco, voc (a folder), "
+            "huggingface (metadata.jsonl).",
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", "-m", help="A run whose predictions are given to the tool to begin from."
+        ),
     ] = None,
 ) -> None:
     """Write the table in another format, or for an annotation tool."""
-    from labelwise.cli.text import say
-    from labelwise.data.annotation_tools import export_for_tool
+    from labelwise.cli.text import complain, say
+    from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
+    from labelwise.errors import SettingsError
 
+    if model is not None and tool is None:
+        raise SettingsError("--model is for annotation tools; say --for label-studio, or leave it")
     table = _load(source, options, skip_missing, duplicates, extension)
+    guesses = None
+    if model is not None:
+        from labelwise.predictor import Predictor
+        from labelwise.progress import make_watch
+        from labelwise.scores.pools import score_pool
+
+        scored = score_pool(table, Predictor.load(model), watch=make_watch())
+        for note in scored.notes:
+            complain(note)
+        table = scored.table
+        guesses = Guesses(scored.pool.probs, scored.pool.sets, model.name)
     if tool is None:
         export(table, out)
     else:
-        export_for_tool(table, out, tool)
+        export_for_tool(table, out, tool, guesses)
     say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
 
 

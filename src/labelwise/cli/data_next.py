@@ -44,6 +44,12 @@ def next_questions(
         Literal["photos", "labels"],
         typer.Option(help="Whole photos, or single labels: does this photo carry that label?"),
     ] = "photos",
+    tool: Annotated[
+        str | None,
+        typer.Option(
+            "--for", help="Write photos as this tool reads them, with the model's predictions."
+        ),
+    ] = None,
     page: Annotated[Path | None, typer.Option(help="Also write this page, .html.")] = None,
     blind: Annotated[
         bool, typer.Option("--blind", help="Leave the model's guesses out of the page.")
@@ -57,10 +63,11 @@ def next_questions(
     expected-f: answers that raise the expected F score of a photo's labels. diverse: photos unlike
     all others. Labels take turns, and photos that look like chosen or labelled ones come last.
 
-    Photos come as a table whose labels are unknown, for `data export --for TOOL` or a spreadsheet;
-    labels as a review file, whose answers `data repair` puts into a table.
+    Photos come as a table whose labels are unknown, or with --for label-studio, cvat or fiftyone as
+    a file of that tool; labels as a review file, whose answers `data repair` puts into a table.
     """
     from labelwise.cli.text import complain, say
+    from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
     from labelwise.labelling import choose_labels, choose_photos, write_review
@@ -69,6 +76,8 @@ def next_questions(
         raise SettingsError("--blind belongs to the page; say --page next.html")
     if questions == "labels" and out.suffix.lower() != ".csv":
         raise SettingsError(f"{out}: a review file must end in .csv")
+    if questions == "labels" and tool is not None:
+        raise SettingsError("--for writes whole photos for a tool; leave out --questions labels")
     found = _pool(pool, model, device, batch_size)
     for note in found.notes:
         complain(note)
@@ -77,14 +86,19 @@ def next_questions(
     if questions == "photos":
         rows = choose_photos(found.pool, budget, by)
         asked = _about_photos(found, rows, out.parent)
-        export(found.table.subset(rows), out)
+        if tool is None:
+            export(found.table.subset(rows), out)
+        else:
+            name = Path(pool if model is None else model).name
+            guesses = Guesses(found.pool.probs[rows], found.pool.sets[rows], name)
+            export_for_tool(found.table.subset(rows), out, tool, guesses)
     else:
         rows, columns = choose_labels(found.pool, budget, by)
         asked = _about_labels(found, rows, columns, out.parent)
         write_review(out, asked)
     if page is not None:
         _write_page(page, found, rows, asked, blind, by, out.parent)
-    _summary(found, rows, asked, questions, out, page)
+    _summary(found, rows, asked, questions, out, page, tool)
     if len(rows) < budget:
         say(f"nothing else is unknown: {len(rows):,} instead of {budget:,}")
 
@@ -181,6 +195,7 @@ def _summary(
     questions: str,
     out: Path,
     page: Path | None,
+    tool: str | None,
 ) -> None:
     from collections import Counter
 
@@ -198,5 +213,5 @@ def _summary(
         say(
             "answer yes, no or unknown in the column answer, then: labelwise data repair TABLE FILE"
         )
-    else:
+    elif tool is None:
         say(f"label them in a tool: labelwise data export {out} --for label-studio -o tasks.json")

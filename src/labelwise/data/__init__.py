@@ -1,6 +1,6 @@
 """Label tables, where their images are, and every format they are read from."""
 
-from labelwise.data.annotation_tools import export_for_tool
+from labelwise.data.annotation_exports import Guesses, export_for_tool
 from labelwise.data.checks import (
     UnreadableImage,
     find_unreadable,
@@ -35,6 +35,7 @@ __all__ = [
     "Description",
     "FeatureRows",
     "FileImages",
+    "Guesses",
     "ImageSource",
     "JoinedImages",
     "LabelSets",

@@ -1,31 +1,27 @@
-"""Label tables as annotation tools write them: Label Studio, CVAT, COCO; read and written.
+"""Label tables as annotation tools write them: Label Studio, CVAT, FiftyOne.
 
-All three states survive the way there and back. A label that is not known is
+A label that is not known is
 
     Label Studio   in the choices named ``unknown``, beside those named ``labels``
-    CVAT           a tag with the attribute state = unknown
-    COCO           in ``unknown_category_ids`` of its image (ours; other tools leave it alone)
+    CVAT           a tag with the attribute state = unknown, or = predicted by a model
+    FiftyOne       in the field ``unknown``, beside ``ground_truth``
 
-A task without annotation, or one that was cancelled, is unlabelled; one whose annotation is empty
-was reviewed and has none of them. Label Studio's tasks carry the names of all labels in ``meta``.
+A task without annotation, or one that was cancelled, and a sample without ``ground_truth`` are
+unlabelled; one whose annotation is empty was reviewed and has none of them. What a model predicted
+(``predictions``) is never read as a label. COCO, VOC and Hugging Face's metadata have readers of
+their own; :mod:`labelwise.data.annotation_exports` writes them all.
 """
 
-import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlparse
-from xml.etree import ElementTree
 
-from labelwise.data.images import FileImages
 from labelwise.data.rows import from_rows, read_json, read_xml
-from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.errors import DataError
-from labelwise.files import replacing
 
-__all__ = ["TOOLS", "export_for_tool", "read_cvat", "read_label_studio"]
+__all__ = ["read_cvat", "read_fiftyone", "read_label_studio"]
 
 Row = tuple[str, list[str], list[str], str | None]  # image, present, unknown, split
 EVERYTHING = "*"
@@ -113,11 +109,80 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
             if not label:
                 raise DataError(f"{where}: every tag must have a label")
             state = [a.text for a in tag.findall("attribute") if a.get("name") == "state"]
-            (unknown if state == ["unknown"] else present).append(label)
+            (unknown if state in (["unknown"], ["predicted"]) else present).append(label)
         rows.append((name, present, unknown, image.get("subset")))
     if not rows:
         raise DataError(f"{path}: there are no images")
     return _table(rows, names or None, path, root)
+
+
+def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
+    """Return the samples of FiftyOne's ``samples.json``, or of the folder it lies in.
+
+    ``field`` holds the classifications; without it ``ground_truth``, or the only one that does.
+    """
+    file = path / "samples.json" if path.is_dir() else path
+    content = read_json(file)
+    samples = content.get("samples") if isinstance(content, dict) else None
+    if not isinstance(samples, list) or not samples:
+        raise DataError(f"{file}: a FiftyOne file must be an object with a list of 'samples'")
+    for number, sample in enumerate(samples, 1):
+        if not isinstance(sample, dict) or not isinstance(sample.get("filepath"), str):
+            raise DataError(f"{file.name}, sample {number}: must be an object with a 'filepath'")
+    chosen = field or _label_field(file, samples)
+    rows: list[Row] = []
+    for number, sample in enumerate(samples, 1):
+        where = f"{file.name}, sample {number}"
+        present = _classified(sample.get(chosen), where)
+        unknown = _classified(sample.get("unknown"), where) or []
+        tags = sample.get("tags")
+        found = [SPLIT_WORDS[t] for t in tags if t in SPLIT_WORDS] if isinstance(tags, list) else []
+        split = found[0] if len(found) == 1 else None
+        rows.append(
+            (sample["filepath"], present or [], [EVERYTHING] if present is None else unknown, split)
+        )
+    return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
+
+
+def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
+    found = {
+        name
+        for sample in samples
+        for name, value in sample.items()
+        if isinstance(value, dict) and value.get("_cls") in ("Classification", "Classifications")
+    } - {"predictions", "unknown"}
+    if "ground_truth" in found or not found:
+        return "ground_truth"
+    if len(found) > 1:
+        listed = ", ".join(sorted(found))
+        raise DataError(f"{file}: say which field holds the labels with --set field=NAME: {listed}")
+    return found.pop()
+
+
+def _classified(value: Any, where: str) -> list[str] | None:
+    """Return the labels of Classifications or of one Classification; None where there is none."""
+    if value is None:
+        return None
+    listed = value.get("classifications", [value]) if isinstance(value, dict) else None
+    if not isinstance(listed, list):
+        raise DataError(f"{where}: labels must be Classifications, got {value!r:.60}")
+    names = [one.get("label") if isinstance(one, dict) else None for one in listed]
+    if not all(isinstance(name, str) for name in names):
+        raise DataError(f"{where}: every classification must have a 'label'")
+    return [str(name) for name in names]
+
+
+def _fiftyone_classes(file: Path, content: dict[str, Any], field: str) -> list[str] | None:
+    """Return the names of all labels: of our own exports, or of the metadata beside the samples."""
+    if isinstance(content.get("classes"), list):
+        return _words(content["classes"], file.name)
+    beside = file.with_name("metadata.json")
+    metadata = read_json(beside) if beside.is_file() else {}
+    classes = metadata.get("classes") if isinstance(metadata, dict) else None
+    own = classes.get(field) if isinstance(classes, dict) else None
+    default = metadata.get("default_classes") if isinstance(metadata, dict) else None
+    named = own or default
+    return _words(named, beside.name) if named else None
 
 
 def _table(
@@ -140,91 +205,3 @@ def _table(
         split=None if None in splits else [split or "" for split in splits],
         name=path.stem,
     )
-
-
-def export_for_tool(table: LabelTable, path: str | Path, tool: str) -> None:
-    """Write the table of image files as ``tool`` reads it; see TOOLS."""
-    target = Path(path)
-    if tool not in TOOLS:
-        raise DataError(f"a tool must be one of {', '.join(TOOLS)}, got {tool!r}")
-    suffix, write = TOOLS[tool]
-    if target.suffix.lower() != suffix:
-        raise DataError(f"{target}: a file for {tool} must end in {suffix}")
-    if not isinstance(table.images, FileImages) or table.images.real_names:
-        raise DataError(f"{table.name}: its images must be single files with UTF-8 names")
-    table.require_hard(f"{tool} knows yes, no and unknown")
-    inside = os.path.relpath(table.images.root, target.parent)
-    paths = [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
-    with replacing(target) as temporary:
-        temporary.write_bytes(write(table, paths))
-
-
-def _named(table: LabelTable, sets: LabelSets, row: int) -> list[str]:
-    return [table.space.names[column] for column in sets.row(row)]
-
-
-def _label_studio(table: LabelTable, paths: list[str]) -> bytes:
-    unlabelled = table.unlabelled()
-    tasks = []
-    for row, path in enumerate(paths):
-        facts = {"image": path} | ({} if table.split is None else {"split": str(table.split[row])})
-        results = [
-            {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": words}}
-            for name, words in (
-                ("labels", _named(table, table.present, row)),
-                ("unknown", _named(table, table.unknown, row)),
-            )
-            if words
-        ]
-        annotations = [] if unlabelled[row] else [{"result": results, "was_cancelled": False}]
-        task = {"id": row + 1, "data": facts, "annotations": annotations}
-        tasks.append(task | {"meta": {"labels": list(table.space.names)}})
-    return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
-
-
-def _cvat(table: LabelTable, paths: list[str]) -> bytes:
-    tree = ElementTree.Element("annotations")
-    ElementTree.SubElement(tree, "version").text = "1.1"
-    task = ElementTree.SubElement(ElementTree.SubElement(tree, "meta"), "task")
-    labels = ElementTree.SubElement(task, "labels")
-    for name in table.space.names:
-        if name != name.strip() or not name.isprintable():
-            raise DataError(f"the label {name!r} cannot stand in XML as it is")
-        ElementTree.SubElement(ElementTree.SubElement(labels, "label"), "name").text = name
-    for row, path in enumerate(paths):
-        width, height = table.images.read(row).size
-        facts = {"id": str(row), "name": path, "width": str(width), "height": str(height)}
-        if table.split is not None:
-            facts["subset"] = str(table.split[row])
-        image = ElementTree.SubElement(tree, "image", facts)
-        for name in _named(table, table.present, row):
-            ElementTree.SubElement(image, "tag", label=name, source="manual")
-        for name in _named(table, table.unknown, row):
-            tag = ElementTree.SubElement(image, "tag", label=name, source="manual")
-            ElementTree.SubElement(tag, "attribute", name="state").text = "unknown"
-    ElementTree.indent(tree)
-    content: bytes = ElementTree.tostring(tree, "utf-8", xml_declaration=True)
-    return content
-
-
-def _coco(table: LabelTable, paths: list[str]) -> bytes:
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, int]] = []
-    for row, path in enumerate(paths):
-        unknown = [int(column) + 1 for column in table.unknown.row(row)]
-        image = {"id": row + 1, "file_name": path, "unknown_category_ids": unknown}
-        images.append(image | ({} if table.split is None else {"split": str(table.split[row])}))
-        annotations += [
-            {"id": len(annotations) + n, "image_id": row + 1, "category_id": int(column) + 1}
-            for n, column in enumerate(table.present.row(row), 1)
-        ]
-    categories = [{"id": n, "name": name} for n, name in enumerate(table.space.names, 1)]
-    content = {"images": images, "categories": categories, "annotations": annotations}
-    return json.dumps(content, ensure_ascii=False).encode()
-
-
-TOOLS: dict[str, tuple[str, Callable[[LabelTable, list[str]], bytes]]] = {
-    "label-studio": (".json", _label_studio),
-    "cvat": (".xml", _cvat),
-    "coco": (".json", _coco),
-}

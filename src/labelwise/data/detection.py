@@ -232,10 +232,10 @@ def read_voc(
     if not (path / "ImageSets").is_dir() and not (path / "Annotations").is_dir():
         return _read_voc_below(path, parts, difficult, annotations)
     sets = path / "ImageSets" / "Main"
+    if parts is None and not any(sets.glob("*.txt")):
+        return _read_voc_xml(path, difficult)
     if annotations is None:
         annotations = "main" if _voc_classes(sets) else "xml"
-    if parts is None and not sets.is_dir():
-        return _read_voc_xml(path, difficult)
     chosen = parts or {part: part for part in VOC_PARTS if (sets / f"{part}.txt").is_file()}
     if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
@@ -257,7 +257,7 @@ def read_voc(
     return from_rows(
         (path, [_voc_image(path, image) for image in order]),
         labels,
-        names=sorted(set(names) | set(_voc_classes(sets))),
+        names=_voc_names(path, set(names) | set(_voc_classes(sets))),
         unknown=unknown,
         split=split,
         name=path.name,
@@ -304,10 +304,19 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
     return from_rows(
         (path, [_voc_image(path, image) for image in images]),
         plain,
-        names=sorted({name for state in states.values() for name in state}),
+        names=_voc_names(path, {name for state in states.values() for name in state}),
         unknown=hidden if difficult == "unknown" else None,
         name=path.name,
     )
+
+
+def _voc_names(path: Path, found: set[str]) -> list[str]:
+    """Return the labels of ``labelmap.txt``, which CVAT writes, in its order, and the others."""
+    file = path / "labelmap.txt"
+    lines = read_lines(file) if file.is_file() else []
+    listed = [line.partition(":")[0].strip() for line in lines if not line.startswith("#")]
+    named = [name for name in dict.fromkeys(listed) if name and name != "background"]
+    return named + sorted(found - set(named))
 
 
 def _voc_image(path: Path, image: str) -> str:

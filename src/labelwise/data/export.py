@@ -21,7 +21,7 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.files import replacing
 
-__all__ = ["export"]
+__all__ = ["export", "json_rows"]
 
 BATCH_ROWS = 4096
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -56,7 +56,12 @@ def export(table: LabelTable, path: str | Path) -> None:
         )
     if per_label:
         _reject_headers(table.space.names)
-    elif suffix in (".csv", ".tsv"):
+    if suffix == ".jsonl":
+        with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
+            for row in json_rows(table, target.parent):
+                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return
+    if not per_label and suffix in (".csv", ".tsv"):
         for name in table.space.names:
             if "|" in name or name.strip() != name or name == "*":
                 raise DataError(
@@ -67,12 +72,6 @@ def export(table: LabelTable, path: str | Path) -> None:
         table, target.parent, as_text=suffix in (".csv", ".tsv"), per_label=per_label
     )
     with replacing(target) as temporary:
-        if suffix == ".jsonl":
-            with temporary.open("w", encoding="utf-8") as stream:
-                for batch in batches:
-                    for row in batch.to_pylist():
-                        stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-            return
         first = next(batches)
         if suffix == ".parquet":
             classes = json.dumps(list(table.space.names)).encode()
@@ -85,6 +84,15 @@ def export(table: LabelTable, path: str | Path) -> None:
         with arrow_csv.CSVWriter(temporary, first.schema, write_options=options) as writer:
             for batch in _with_first(first, batches):
                 writer.write_batch(batch)
+
+
+def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows as JSON Lines hold them, paths as seen from ``folder``."""
+    per_label = _has_silent_labels(table)
+    if per_label:
+        _reject_headers(table.space.names)
+    for batch in _batches(table, folder, as_text=False, per_label=per_label):
+        yield from batch.to_pylist()
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

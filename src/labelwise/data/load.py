@@ -7,6 +7,7 @@ describe`` can say whether the files at hand are the whole set.
 
 import glob
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
-from labelwise.data.annotation_tools import read_cvat, read_label_studio
+from labelwise.data.annotation_tools import read_cvat, read_fiftyone, read_label_studio
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.detection import COCO_MARKS, VOC_MARKS, read_coco, read_coco2014, read_voc
@@ -66,6 +67,7 @@ GENERATED: dict[str, Callable[..., LabelTable]] = {"scenes": scenes, "posterior"
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
+        Reader("fiftyone", read_fiftyone, "samples.json of FiftyOne", marks=("samples.json",)),
         Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
         Reader("webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar",)),
         Reader(
@@ -202,8 +204,12 @@ READERS: dict[str, Reader] = {
 
 def recognise(path: Path) -> Reader:
     """Return the reader of a file by its suffix, of a folder by the files that mark it."""
-    if path.is_file() and path.suffix.lower() == ".json" and _holds_list(path):
-        return READERS["label-studio"]
+    if path.is_file() and path.suffix.lower() == ".json":
+        begin = _beginning(path)
+        if begin.startswith(b"["):
+            return READERS["label-studio"]
+        if re.match(rb'\{\s*"samples"', begin):
+            return READERS["fiftyone"]
     for reader in READERS.values():
         if path.is_file() and path.suffix.lower() in reader.suffixes:
             return reader
@@ -217,9 +223,9 @@ def recognise(path: Path) -> Reader:
 Part = tuple[str | None, Reader, Path]  # split, format, place
 
 
-def _holds_list(path: Path) -> bool:
+def _beginning(path: Path) -> bytes:
     with path.open("rb") as stream:
-        return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        return stream.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
 
 
 def load(

@@ -6,12 +6,11 @@ predict's file  .parquet, .csv or .jsonl with probabilities; it has no embedding
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from labelwise.data import FileImages, ImageSource, LabelTable
 from labelwise.data.columns import PATH_HEADERS
@@ -24,9 +23,9 @@ from labelwise.progress import Silent, Watch
 from labelwise.runs import RunFolder
 from labelwise.scores.read import aligned_labels, load_for_labels
 from labelwise.scores.tables import ANSWER_COLUMNS, read_raw
-from labelwise.scoring import Failure, Scored, score
+from labelwise.scoring import Scored, score
 
-__all__ = ["PhotoPool", "holds_answers", "read_pool"]
+__all__ = ["PhotoPool", "holds_answers", "read_pool", "score_pool"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,54 +55,56 @@ def read_pool(
         return _answered(path, model)
     predictor = Predictor.load(model, device)
     names = predictor.space.names
-    notes: list[str] = []
-    truth: NDArray[np.float64] | None = None
-    if path.is_dir():
-        found, skipped = find_images(path)
+    if path.is_dir() or (paths := _paths_alone(path, names)) is not None:
+        found, notes = find_images(path) if path.is_dir() else (paths, ())
         if not found:
             raise DataError(f"there are no images in the folder {path}")
-        images: ImageSource = FileImages(path, found)
-        notes += skipped
-    elif (paths := _paths_alone(path, names)) is not None:
-        images = FileImages(path.parent, paths)
+        images = FileImages(path if path.is_dir() else path.parent, found)
+        nothing = np.zeros((len(images), len(names)), bool)
+        table = LabelTable.from_arrays(names, images, nothing, nothing, name=source)
+        table = replace(table, notes=notes)
     else:
         table = load_for_labels(source, names, check_files=True)
-        images = table.images
-        truth, more = aligned_labels(table, names)
-        notes += [*table.notes, *more]
-    scored, failures = _scored(predictor, images, batch_size, watch or Silent())
-    if failures:
+    made = score_pool(table, predictor, batch_size=batch_size, watch=watch)
+    return replace(made, named=not path.is_dir())
+
+
+def score_pool(
+    table: LabelTable, predictor: Predictor, *, batch_size: int = 64, watch: Watch | None = None
+) -> PhotoPool:
+    """Return what a model says of the photos of a table, which is put in the model's labels."""
+    table.require_hard("questions to people are answered by yes, no and unknown")
+    truth, more = aligned_labels(table, predictor.space.names)
+    notes = [*table.notes, *more]
+    scored = _scored(predictor, table.images, batch_size, watch or Silent())
+    if scored.failures:
         notes.append(
-            f"{len(failures):,} of {len(images):,} images could not be read and are left out; "
-            f"first {failures[0].reason}"
+            f"{len(scored.failures):,} of {len(table):,} images could not be read and are left "
+            f"out; first {scored.failures[0].reason}"
         )
     if not len(scored):
-        raise DataError(f"{source}: no image could be read; {failures[0].reason}")
-    known = None if truth is None else truth[scored.rows]
+        raise DataError(f"{table.name}: no image could be read; {scored.failures[0].reason}")
+    known = truth[scored.rows]
     pool = Pool.of(scored.probs, scored.sets, known, scored.embeddings)
-    photos = _table(names, images.subset(scored.rows), known, source)
-    return PhotoPool(pool, photos, tuple(notes), named=not path.is_dir())
+    photos = LabelTable.from_arrays(
+        predictor.space,
+        table.images.subset(scored.rows),
+        known == 1,
+        ~np.isnan(known),
+        split=None if table.split is None else table.split[scored.rows],
+        name=table.name,
+    )
+    return PhotoPool(pool, photos, tuple(notes), named=True)
 
 
-def _scored(
-    predictor: Predictor, images: ImageSource, batch_size: int, watch: Watch
-) -> tuple[Scored, tuple[Failure, ...]]:
+def _scored(predictor: Predictor, images: ImageSource, batch_size: int, watch: Watch) -> Scored:
     watch.start("scoring", len(images))
     parts = []
     for part in score(predictor, images, batch_size=batch_size, embed=True):
         parts.append(part)
         watch.advance(len(part) + len(part.failures))
     watch.finish()
-    joined = Scored.join(parts)
-    return joined, joined.failures
-
-
-def _table(
-    names: tuple[str, ...], images: ImageSource, truth: NDArray[np.float64] | None, name: str
-) -> LabelTable:
-    known = np.zeros((len(images), len(names)), bool) if truth is None else ~np.isnan(truth)
-    labels = np.zeros_like(known) if truth is None else truth == 1
-    return LabelTable.from_arrays(names, images, labels, known, name=name)
+    return Scored.join(parts)
 
 
 def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
@@ -135,7 +136,9 @@ def _answered(path: Path, model: Path) -> PhotoPool:
         raise DataError(f"{path}: a probability lies in [0, 1]")
     sets = np.asarray(spec.made_rule(torch.from_numpy(probs.astype(np.float32))))
     notes = [f"{raw.failed:,} images of {path} have no scores and are left out."]
-    table = _table(names, FileImages(Path(), raw.ids), None, str(path))
+    nothing = np.zeros(probs.shape, bool)
+    images = FileImages(Path(), raw.ids)
+    table = LabelTable.from_arrays(names, images, nothing, nothing, name=str(path))
     return PhotoPool(Pool.of(probs, sets), table, tuple(notes[: raw.failed > 0]))
 
 
