@@ -27,6 +27,7 @@ PACKAGES = {
     "heads": "Heads",
     "backbones": "Backbones",
     "data": "Data",
+    "taxonomy": "Taxonomies",
     "types": "Types",
     "methods": "Methods",
     "predictor": "Predictor",

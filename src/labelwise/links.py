@@ -19,8 +19,9 @@ from torch.nn.functional import logsigmoid
 from labelwise.arrays import numpy_or_torch
 from labelwise.errors import SettingsError
 from labelwise.ops import log_softmax_and_rest
+from labelwise.taxonomy import LabelTree
 
-__all__ = ["Link", "Sigmoid", "Softmax", "require_link"]
+__all__ = ["Link", "Sigmoid", "Softmax", "consistent_log_probs", "require_link"]
 
 
 MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
@@ -144,6 +145,21 @@ class Softmax(Link):
 
     def spec(self) -> dict[str, Any]:
         return {"temperature": self.temperature}
+
+
+def consistent_log_probs(log_p: Tensor, log_q: Tensor, tree: LabelTree) -> tuple[Tensor, Tensor]:
+    """Return the nearest (log p, log(1 - p)) in which no label is likelier than its parent.
+
+    Nearest in KL divergence, see :mod:`labelwise.taxonomy`. An entry that need not move keeps both
+    to the last bit.
+    """
+    given = log_p - log_q
+    found = tree.consistent(given)
+    moved = found != given
+    return (
+        torch.where(moved, logsigmoid(found), log_p),
+        torch.where(moved, logsigmoid(-found), log_q),
+    )
 
 
 def require_link(link: Link | None, method: str) -> Link:

@@ -13,7 +13,7 @@ model in whatever form it has.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -34,7 +34,8 @@ from labelwise.data import ArrayImages, ImageSource
 from labelwise.data.ahead import started_ahead
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
-from labelwise.links import Link
+from labelwise.links import Link, consistent_log_probs
+from labelwise.taxonomy import LabelTree
 from labelwise.types import LabelSpace
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "available_cores",
     "decoded",
     "infer",
+    "obeying",
     "raise_failure",
     "score",
     "scored",
@@ -224,6 +226,14 @@ def score(
             failures=part.failures,
             embeddings=more[0] if more else None,
         )
+
+
+@torch.no_grad()
+def obeying(answers: Scored, tree: LabelTree, rule: Rule) -> Scored:
+    """Return answers that obey a taxonomy: the nearest probabilities, and sets with all parents."""
+    log_p, log_q = consistent_log_probs(answers.log_p, answers.log_q, tree)
+    sets = tree.closed(rule(log_p.exp().float()))
+    return replace(answers, log_p=log_p, log_q=log_q, sets=sets)
 
 
 @torch.no_grad()

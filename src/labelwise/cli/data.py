@@ -44,6 +44,10 @@ Duplicates = Annotated[
 Extension = Annotated[
     str | None, typer.Option(help="Added to image names that do not end in it, such as .jpg.")
 ]
+TaxonomyFile = Annotated[
+    Path | None,
+    typer.Option("--taxonomy", help="Which label is a kind of which: child,parent or a|b|c."),
+]
 Seed = Annotated[int, typer.Option(help="The seed of what is drawn by chance.")]
 LABELS_SHOWN = 30
 SHARES = "train=.8,val=.1,test=.1"
@@ -60,6 +64,7 @@ def describe_table(
         bool,
         typer.Option("--content", help="Also read every pixel; name broken and shared images."),
     ] = False,
+    taxonomy: TaxonomyFile = None,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Fail if a known set is not whole, or an image unreadable."),
@@ -84,6 +89,8 @@ def describe_table(
         good = without_unreadable(table, broken, on_error="skip") if broken else table
         reject_shared_content(good)
     description = describe(table)
+    if taxonomy is not None:
+        description.notes.append(_obedience(table, taxonomy))
     stated, mismatches = _against_papers(source, table)
     if as_json:
         found = {"count_mismatches": mismatches}
@@ -224,16 +231,33 @@ def export_table(
             "--model", "-m", help="A run whose predictions are given to the tool to begin from."
         ),
     ] = None,
+    taxonomy: TaxonomyFile = None,
+    add_groups: Annotated[
+        bool,
+        typer.Option("--add-groups", help="Make labels of the taxonomy's parents that are none."),
+    ] = False,
 ) -> None:
-    """Write the table in another format, or for an annotation tool."""
+    """Write the table in another format, or for an annotation tool.
+
+    With a taxonomy a present label makes what it is a kind of present, and an absent one makes
+    its kinds absent.
+    """
     from labelwise.cli.text import complain, say
     from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
+    from labelwise.data.hierarchy import obey_taxonomy
     from labelwise.errors import SettingsError
+    from labelwise.taxonomy import Taxonomy
 
     if model is not None and tool is None:
         raise SettingsError("--model is for annotation tools; say --for label-studio, or leave it")
+    if add_groups and taxonomy is None:
+        raise SettingsError("--add-groups makes labels of a taxonomy's parents: give --taxonomy")
     table = _load(source, options, skip_missing, duplicates, extension)
+    if taxonomy is not None:
+        obeyed = obey_taxonomy(table, Taxonomy.read(taxonomy), add_groups=add_groups)
+        table = obeyed.table
+        say(obeyed.sentence())
     guesses = None
     if model is not None:
         from labelwise.predictor import Predictor
@@ -250,6 +274,20 @@ def export_table(
     else:
         export_for_tool(table, out, tool, guesses)
     say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
+
+
+def _obedience(table: "LabelTable", file: Path) -> str:
+    """Return how far a table obeys a taxonomy, in one sentence."""
+    from labelwise.data.hierarchy import obey_taxonomy
+    from labelwise.taxonomy import Taxonomy
+
+    taxonomy = Taxonomy.read(file)
+    obeyed = obey_taxonomy(table, taxonomy)
+    levels = taxonomy.within(table.space).levels()
+    depths = ", ".join(f"{len(columns)} at level {level}" for level, columns in levels.items())
+    if not obeyed.raised and not obeyed.learned:
+        return f"the labels obey the taxonomy; {depths}"
+    return f"{obeyed.sentence()} (`labelwise data export --taxonomy` writes that); {depths}"
 
 
 def _load(

@@ -62,6 +62,10 @@ def evaluate(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Of shards: processes, or workers of Ray.")
     ] = None,
+    taxonomy: Annotated[
+        Path | None,
+        typer.Option(help="Which label is a kind of which (child,parent or a|b|c): by level."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
 ) -> None:
     """Measure ranking, calibration, sets and empty images.
@@ -72,12 +76,22 @@ def evaluate(
     source = Path(place)
     extras: dict[str, Any] = {}
     longest = QUERY_LENGTH if query_length is None else query_length
-    figures = {"bins": bins, "k": top_k, "query_length": longest}
+    figures: dict[str, Any] = {"bins": bins, "k": top_k, "query_length": longest}
+    if taxonomy is not None:
+        from labelwise.taxonomy import Taxonomy
+
+        figures["taxonomy"] = Taxonomy.read(taxonomy)
     of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
     refuse_program(source)
     if _holds_shards(place):
-        other = {"--data": data, "--scores": scores, "--link": link, "--split": split}
-        _refuse(place, "holds shards", {**other, "--query-length": query_length, **of_data})
+        other: dict[str, Any] = {
+            "--data": data,
+            "--scores": scores,
+            "--link": link,
+            "--split": split,
+        }
+        other |= {"--query-length": query_length, "--taxonomy": taxonomy}
+        _refuse(place, "holds shards", {**other, **of_data})
         evaluation = _shards(place, labels, rule, engine or "local", workers or 1, bins, top_k)
     elif engine is not None or workers is not None:
         raise _not_shards(place)
@@ -185,6 +199,23 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         ("worst labels", "present", "AP"),
         [(row.name, f"{row.present:,}", f"{row.ap:.4f}") for row in worst[:WORST]],
     )
+    if evaluation.levels:
+        say()
+        show_table(
+            ("level", "labels", "present", "mAP", "log loss", "ECE", "F1"),
+            [
+                (
+                    str(one.level),
+                    f"{one.labels:,}",
+                    f"{one.present:,}",
+                    *(
+                        "undefined" if value is None else f"{value:.4f}"
+                        for value in (one.mean_ap, one.log_loss, one.ece, one.mean_f1)
+                    ),
+                )
+                for one in evaluation.levels
+            ],
+        )
     undefined = evaluation.ranking.undefined_labels
     if undefined:
         some = ", ".join(undefined[:WORST]) + (", ..." if len(undefined) > WORST else "")

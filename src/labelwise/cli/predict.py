@@ -41,6 +41,12 @@ def predict(
         Path | None,
         typer.Option(help="An .html page of where each label was seen (head query2label)."),
     ] = None,
+    taxonomy: Annotated[
+        Path | None,
+        typer.Option(
+            help="Which label is a kind of which (child,parent or a|b|c); answers obey it."
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     engine: Annotated[
@@ -65,6 +71,8 @@ def predict(
     if out is not None and _is_folder(out):
         if explain is not None:
             raise SettingsError("--explain is for photos on this machine, not for shards")
+        if taxonomy is not None:
+            raise SettingsError("--taxonomy is for answers in one file, not for shards")
         _predict_shards(
             run, images, out, batch_size, device, engine or "local", workers or 1,
             shard_rows or SHARD_ROWS,
@@ -76,7 +84,8 @@ def predict(
     for place in images:
         if "://" in place:
             raise SettingsError(f"{place} is scored into shards: give -o a folder ending in /")
-    _predict_file(run, [Path(place) for place in images], out, batch_size, device, explain)
+    places = [Path(place) for place in images]
+    _predict_file(run, places, out, batch_size, device, explain, taxonomy)
 
 
 def _is_folder(out: str) -> bool:
@@ -135,13 +144,15 @@ def _predict_file(
     batch_size: int,
     device: str,
     explain: Path | None,
+    taxonomy: Path | None,
 ) -> None:
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.data import PictureImages
     from labelwise.progress import make_watch
-    from labelwise.scoring import score
+    from labelwise.scoring import obeying, score
+    from labelwise.taxonomy import Taxonomy
 
     if out is not None:
         check_suffix(out)
@@ -150,13 +161,15 @@ def _predict_file(
     if explain is not None:
         _explain(predictor, source, explain)
     names = predictor.space.names
+    tree = None if taxonomy is None else Taxonomy.read(taxonomy).within(predictor.space)
     rows: list[tuple[str, str]] = []
     failed = count = 0
     watch = make_watch()
     watch.start("predicting", len(source))
     with writing(out, names) as write, ExitStack() as stack:
         stack.callback(watch.finish)
-        for part in score(predictor, source, batch_size=batch_size):
+        for scored in score(predictor, source, batch_size=batch_size):
+            part = scored if tree is None else obeying(scored, tree, predictor.rule)
             for answer in part.answers():
                 write(answer)
                 if answer.error is not None:

@@ -10,6 +10,7 @@ from labelwise.data.checks import (
 from labelwise.data.describe import Description, describe
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
+from labelwise.data.hierarchy import Obeyed, obey_taxonomy
 from labelwise.data.images import (
     ArrayImages,
     BytesImages,
@@ -40,6 +41,7 @@ __all__ = [
     "JoinedImages",
     "LabelSets",
     "LabelTable",
+    "Obeyed",
     "PictureImages",
     "PosteriorData",
     "SoftLabels",
@@ -55,6 +57,7 @@ __all__ = [
     "keep_known",
     "load",
     "mlspl_split",
+    "obey_taxonomy",
     "observe_uniform",
     "posterior",
     "scenes",

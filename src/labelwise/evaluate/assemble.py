@@ -6,6 +6,7 @@ rule. Figures "after" come from the calibrated probabilities, and so do sets and
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from labelwise.evaluate.parts import (
     describe_rule,
     label_rows,
     label_thresholds,
+    level_rows,
     retrieval_part,
     sets_part,
     shot_rows,
@@ -40,6 +42,8 @@ from labelwise.evaluate.parts import (
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
 from labelwise.predictions import Predictions
+from labelwise.taxonomy import LabelTree, Taxonomy
+from labelwise.types import LabelSpace
 
 __all__ = ["describe_link", "evaluate"]
 
@@ -58,6 +62,7 @@ def evaluate(
     k: int = 4,
     query_length: int = 3,
     seed: int = 0,
+    taxonomy: Taxonomy | None = None,
     notes: Sequence[str] = (),
 ) -> Evaluation:
     """Return everything that can be measured on ``predictions``.
@@ -75,8 +80,19 @@ def evaluate(
         k: How many of the surest labels of an image the top-k curve takes.
         query_length: Retrieval is measured for queries up to this many labels; 0 for none.
         seed: For sampled queries.
+        taxonomy: Which label is a kind of which: labels and answers are made to obey it, and
+            figures are given by level.
         notes: What a reader should keep in mind.
     """
+    tree = None if taxonomy is None else taxonomy.within(LabelSpace(predictions.names))
+    if tree is not None:
+        predictions, more = _completed(predictions, tree)
+        best = calibrated if calibrated is not None else link
+        if best is not None:
+            calibrator = f"{_words(calibrated, calibrator) or 'own probabilities'}, made consistent"
+            calibrated, said = _consistent(predictions.logits, best, tree)
+            more = (*more, said)
+        notes = (*notes, *more)
     known, names, logits = known_labels(predictions), predictions.names, predictions.logits
     k = min(k, len(names))
     by_label = average_precision(logits, known.present, known.observed)
@@ -104,6 +120,8 @@ def evaluate(
         sets = rule
     elif rule is not None and final is not None:
         sets = rule(final.probs)
+    if tree is not None and sets is not None:
+        sets = tree.closed(sets)
     counts = None if sets is None else confusion(sets, known.present, known.observed)
 
     decided = zero = None
@@ -141,7 +159,35 @@ def evaluate(
         retrieval=retrieval,
         retrieval_how=retrieval_how,
         shots=shot_rows(train_counts, by_label, counts),
+        levels=() if tree is None else level_rows(tree, known, final, by_label, counts, bins),
         notes=(*notes, *ranks_only, *_soft_note(known)),
+    )
+
+
+def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, tuple[str, ...]]:
+    """Return predictions whose labels obey the tree, and what was changed."""
+    labels, observed = tree.complete(predictions.labels, predictions.observed)
+    before = predictions.labels
+    seen = torch.ones_like(before, dtype=torch.bool)
+    known = seen if predictions.observed is None else predictions.observed
+    changed = int((known & (labels != before)).sum())
+    learned = int(((seen if observed is None else observed) & ~known).sum())
+    said = (
+        f"By the taxonomy {changed:,} labels were raised, since a kind of them is there, and "
+        f"{learned:,} unknown ones are known.",
+    )
+    completed = replace(predictions, labels=labels, observed=observed)
+    return completed, said if changed or learned else ()
+
+
+def _consistent(logits: Tensor, source: Link | Tensor, tree: LabelTree) -> tuple[Tensor, str]:
+    """Return the log-odds that obey the tree, and how many images needed that."""
+    answers = probabilities("after", logits, source)
+    given = (answers.log_p - answers.log_q).double()
+    wrong = int(tree.violations(given).sum())
+    return tree.consistent(given), (
+        f"Of {wrong:,} of {len(logits):,} images a label was likelier than what it is a kind of; "
+        "probabilities are the nearest ones (least KL divergence) that obey the taxonomy."
     )
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "Evaluation",
     "Figure",
     "LabelRow",
+    "LevelFigures",
     "RankingFigures",
     "RetrievalPoint",
     "Sets",
@@ -216,6 +217,19 @@ class LabelRow:
 
 
 @dataclass(frozen=True)
+class LevelFigures:
+    """The labels at one depth of a taxonomy, 1 at the top; means are over labels that have one."""
+
+    level: int
+    labels: int
+    present: int
+    mean_ap: float | None
+    log_loss: float | None
+    ece: float | None
+    mean_f1: float | None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """All figures of one table of predictions; a part that does not apply is ``None`` or empty."""
 
@@ -232,6 +246,7 @@ class Evaluation:
     retrieval: tuple[RetrievalPoint, ...] = ()
     retrieval_how: str = ""
     shots: tuple[ShotGroup, ...] = ()
+    levels: tuple[LevelFigures, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -22,6 +22,7 @@ from labelwise.decide import ExpectedF, Rule, Threshold, TopK
 from labelwise.evaluate.calibration import Known, Probabilities, defined
 from labelwise.evaluate.evaluation import (
     LabelRow,
+    LevelFigures,
     RetrievalPoint,
     Sets,
     ShotGroup,
@@ -40,12 +41,14 @@ from labelwise.metrics import (
     log_loss_from_logs,
     max_confidence,
     nothing_here,
+    reliability,
     separation_auroc,
     subset_accuracy,
     width_edges,
     zero_label_rows,
 )
 from labelwise.retrieval import retrieval_map
+from labelwise.taxonomy import LabelTree
 
 __all__ = [
     "CELLS",
@@ -55,6 +58,7 @@ __all__ = [
     "label_rows",
     "label_rows_of",
     "label_thresholds",
+    "level_rows",
     "retrieval_part",
     "sets_of",
     "sets_part",
@@ -220,6 +224,41 @@ def shot_rows(
         )
         for shot, words in SHOTS.items()
     )
+
+
+def level_rows(
+    tree: LabelTree,
+    known: Known,
+    answers: Probabilities | None,
+    precision: Averaged,
+    counts: Confusion | None,
+    bins: int,
+) -> tuple[LevelFigures, ...]:
+    """Return the figures of the labels at each depth of a taxonomy."""
+    f1 = None if counts is None else counts.f_score().items
+    found = []
+    for level, columns in tree.levels().items():
+        observed = None if known.observed is None else known.observed[:, columns]
+        labels = known.labels[:, columns]
+        loss = ece = None
+        if answers is not None:
+            log_p, log_q = answers.log_p[:, columns], answers.log_q[:, columns]
+            loss = defined(log_loss_from_logs(log_p, log_q, labels, observed).value)
+            ece = defined(
+                float(reliability(answers.probs[:, columns], labels, observed, bins=bins).ece())
+            )
+        found.append(
+            LevelFigures(
+                level=level,
+                labels=len(columns),
+                present=int(known.present[:, columns].sum()),
+                mean_ap=defined(Averaged.over(precision.items[columns], "label").value),
+                log_loss=loss,
+                ece=ece,
+                mean_f1=None if f1 is None else defined(Averaged.over(f1[columns], "label").value),
+            )
+        )
+    return tuple(found)
 
 
 def _total(mask: Tensor) -> NDArray[np.int64]:

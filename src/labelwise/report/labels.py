@@ -43,7 +43,7 @@ def labels(evaluation: Evaluation) -> Markup:
         "labels",
         "Labels, worst first",
         paragraph(left_out, class_="note") if left_out else None,
-        tag("div", _cloud(rows), _shots(evaluation), class_="figures"),
+        tag("div", _cloud(rows), _shots(evaluation), _levels(evaluation), class_="figures"),
         paragraph(cut, class_="muted") if cut else None,
         _table(rows[:SHOWN], evaluation),
     )
@@ -73,6 +73,28 @@ def _shots(evaluation: Evaluation) -> Markup | None:
         ["in training", "labels", "mAP", "recall"],
         rows,
         caption="Labels by the number of their training images; means over the labels of a group.",
+    )
+
+
+def _levels(evaluation: Evaluation) -> Markup | None:
+    if not evaluation.levels:
+        return None
+    rows = [
+        [
+            str(one.level),
+            f"{one.labels:,}",
+            f"{one.present:,}",
+            percent(one.mean_ap),
+            plain(one.log_loss, 4),
+            percent(one.ece, 2),
+            percent(one.mean_f1),
+        ]
+        for one in evaluation.levels
+    ]
+    return table(
+        ["level", "labels", "present", "mAP", "log loss", "ECE", "F1"],
+        rows,
+        caption="Labels by their depth in the taxonomy, 1 at the top; mAP and F1 are means.",
     )
 
 

@@ -9,8 +9,9 @@ from labelwise.retrieval.probability import (
     calibrate_query,
 )
 from labelwise.retrieval.quality import LengthResult, retrieval_map
-from labelwise.retrieval.query import Query, Taxonomy, complete
+from labelwise.retrieval.query import Query, complete
 from labelwise.retrieval.rank import RankedImages, query_log_scores, rank
+from labelwise.taxonomy import Taxonomy
 
 __all__ = [
     "BoundQuery",

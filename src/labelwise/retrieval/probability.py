@@ -30,8 +30,8 @@ from labelwise.retrieval.query import (
     Has,
     Not,
     Query,
-    Taxonomy,
 )
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["BoundQuery", "CalibratedQuery", "HitCount", "bind", "calibrate_query"]

@@ -11,14 +11,13 @@ P(dog) > 0.8 alone; ``dog<0.2`` wants none, of images with P(dog) < 0.2. PhotoPr
 ``label:"dog&!beach"`` is read as ``dog & !beach``.
 """
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from labelwise.errors import DataError
-from labelwise.types import LabelSpace, nearest
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
 
 __all__ = [
     "AllOf",
@@ -29,7 +28,6 @@ __all__ = [
     "Not",
     "Nothing",
     "Query",
-    "Taxonomy",
     "complete",
 ]
 
@@ -80,63 +78,6 @@ class Limit:
     name: str
     bound: float
     above: bool
-
-
-@dataclass(frozen=True)
-class Taxonomy:
-    """Which label or group is a kind of which: asking for the parent finds the children."""
-
-    parents: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in self.parents:
-            seen, at = {name}, self.parents[name]
-            while at in self.parents:
-                if at in seen:
-                    raise DataError(f"a taxonomy must not turn in circles, got one at {at!r}")
-                seen.add(at)
-                at = self.parents[at]
-            if at == name:
-                raise DataError(f"a taxonomy must not turn in circles, got one at {name!r}")
-
-    @classmethod
-    def read(cls, path: Path) -> "Taxonomy":
-        """Return the taxonomy of a CSV file with the columns ``child,parent``."""
-        try:
-            with path.open(encoding="utf-8", newline="") as stream:
-                rows = list(csv.DictReader(stream, skipinitialspace=True))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"{path}: the taxonomy cannot be read ({error})") from None
-        parents: dict[str, str] = {}
-        for number, row in enumerate(rows, 2):
-            child, parent = (row.get("child") or "").strip(), (row.get("parent") or "").strip()
-            if not child or not parent:
-                raise DataError(
-                    f"{path}: line {number} must name a child and its parent, got {row}"
-                )
-            if parents.setdefault(child, parent) != parent:
-                raise DataError(f"{path}: line {number}: {child!r} has two parents")
-        return cls(parents)
-
-    def below(self, name: str) -> tuple[str, ...]:
-        """Return what is a kind of ``name``, at any depth, in the order of the file."""
-        found = []
-        for child in self.parents:
-            at = child
-            while at in self.parents and at != name:
-                at = self.parents[at]
-            if at == name and child != name:
-                found.append(child)
-        return tuple(found)
-
-    def labels(self, name: str, space: LabelSpace) -> tuple[str, ...]:
-        """Return the labels of the space that a name asks for, itself included if it is one."""
-        known = set(space.names)
-        found = tuple(label for label in (name, *self.below(name)) if label in known)
-        if not found:
-            names = [*space.names, *dict.fromkeys(self.parents.values())]
-            raise DataError(f"unknown label {name!r}{nearest(name, names)}")
-        return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import numpy as np
 
 from labelwise.arrays import Array, to_numpy
 from labelwise.retrieval.probability import bind
-from labelwise.retrieval.query import Query, Taxonomy
+from labelwise.retrieval.query import Query
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["RankedImages", "query_log_scores", "rank"]

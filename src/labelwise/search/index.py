@@ -34,10 +34,10 @@ from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import ModelSpec
-from labelwise.retrieval import Taxonomy
 from labelwise.search.ranked import Term
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["Index", "IndexFacts", "LabelOdds"]

@@ -30,12 +30,12 @@ from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Watch
-from labelwise.retrieval import Taxonomy
 from labelwise.runs import RunFolder
 from labelwise.scoring import available_cores, score
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.store import Content, PhotoFile, Store
 from labelwise.search.walk import photos_below
+from labelwise.taxonomy import Taxonomy
 
 __all__ = ["Changes", "update_index"]
 

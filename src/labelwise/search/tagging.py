@@ -84,12 +84,7 @@ def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword
 
 def _above(index: Index, label: str) -> tuple[str, ...]:
     """Return what a label is a kind of, from the top down."""
-    parents = {} if index.taxonomy is None else index.taxonomy.parents
-    chain: list[str] = []
-    while label in parents:
-        label = parents[label]
-        chain.insert(0, label)
-    return tuple(chain)
+    return () if index.taxonomy is None else index.taxonomy.above(label)
 
 
 def sidecar_of(photo: str) -> str:

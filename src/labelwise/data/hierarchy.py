@@ -1,0 +1,84 @@
+"""Tables whose labels obey a taxonomy: a present child makes its parent present, and so on."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from labelwise.data.sets import BLOCK, LabelSets, SoftLabels
+from labelwise.data.table import LabelTable
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
+
+__all__ = ["Obeyed", "obey_taxonomy"]
+
+
+@dataclass(frozen=True)
+class Obeyed:
+    """A table that obeys a taxonomy, and what that took.
+
+    ``raised`` labels were known and are higher now, since a kind of them is there; ``learned`` ones
+    were unknown. ``added`` are groups that became labels.
+    """
+
+    table: LabelTable
+    raised: int
+    learned: int
+    added: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Return what was done, in words."""
+        groups = f"; {len(self.added)} groups became labels" if self.added else ""
+        return (
+            f"by the taxonomy {self.raised:,} labels were raised, since a kind of them is there, "
+            f"and {self.learned:,} unknown ones became known{groups}"
+        )
+
+
+def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = False) -> Obeyed:
+    """Return the table with labels completed by :meth:`LabelTree.complete`.
+
+    ``add_groups`` makes labels of parents that are none: present if one of their kinds is, absent
+    if all of them are absent, otherwise unknown.
+    """
+    names = table.space.names
+    added: tuple[str, ...] = ()
+    taxonomy.within(table.space)  # names that mean nothing
+    if add_groups:
+        groups = dict.fromkeys(above for name in names for above in taxonomy.above(name))
+        added = tuple(name for name in groups if name not in names)
+    space = LabelSpace((*names, *added))
+    tree = taxonomy.within(space)
+    parts, raised, learned = [], 0, 0
+    step = max(1, BLOCK // max(1, len(space)))
+    for start in range(0, len(table), step):
+        rows = np.arange(start, min(start + step, len(table)))
+        labels, observed = table.targets(rows)
+        known = np.ones(labels.shape, np.bool_) if observed is None else observed
+        wide = np.pad(labels, ((0, 0), (0, len(added))))
+        seen = np.pad(known, ((0, 0), (0, len(added))))
+        for column in range(len(names), len(space)):
+            below = _labels_below(space, taxonomy, column, len(names))
+            seen[:, column] = (known[:, below] & (labels[:, below] == 0)).all(1)
+        values, there = tree.complete(torch.from_numpy(wide), torch.from_numpy(seen))
+        full, now = values.numpy(), np.ones_like(seen) if there is None else there.numpy()
+        raised += int((known & (full[:, : len(names)] != labels)).sum())
+        learned += int((now[:, : len(names)] & ~known).sum())
+        full = np.where(now, full, 0)
+        soft = SoftLabels.from_dense(full.astype(np.float32))
+        parts.append((LabelSets.from_dense(full > 0.5), LabelSets.from_dense(~now), soft))
+    present, unknown, soft_parts = zip(*parts, strict=True)
+    done = replace(
+        table,
+        space=space,
+        present=LabelSets.concatenate(present),
+        unknown=LabelSets.concatenate(unknown),
+        soft=None if table.soft is None else SoftLabels.concatenate(soft_parts),
+    )
+    return Obeyed(done, raised, learned, added)
+
+
+def _labels_below(space: LabelSpace, taxonomy: Taxonomy, column: int, count: int) -> list[int]:
+    """Return the columns, of the first ``count``, of the labels that are kinds of a group."""
+    name = space.names[column]
+    return [k for k in range(count) if name in taxonomy.above(space.names[k])]

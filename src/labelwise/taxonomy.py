@@ -1,0 +1,272 @@
+"""Taxonomy: which label or group is a kind of which; LabelTree: the same among a model's labels.
+
+A photo with a child shows its parent, and without the parent there is no child. Probabilities obey
+this if p(parent) >= p(child). Those nearest to given ones p that do so,
+
+    p' = argmin over consistent z of  sum_k KL(z_k || p_k),
+
+are the isotonic regression of the log-odds u along the tree: labels fall into connected blocks,
+and each block gets the mean of its u. Since consistent probabilities are a convex set that holds
+every consistent labelling y, soft ones too, the Pythagorean inequality of such projections says
+
+    sum_k log loss(y_k, p'_k)  <=  sum_k log loss(y_k, p_k) - sum_k KL(p'_k || p_k):
+
+of an image whose labels are all known the log loss never grows. (The max of the children, or least
+squares on p, has no such bound.) The blocks are found by Thompson's (1962) way of the extreme
+violator, for all images at once: of the labels above their parent the highest joins its parent's
+block, until there is none.
+"""
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.errors import DataError
+from labelwise.types import LabelSpace, nearest
+
+__all__ = ["LabelTree", "Taxonomy"]
+
+FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
+
+
+@dataclass(frozen=True)
+class Taxonomy:
+    """Which label or group is a kind of which: asking for the parent finds the children.
+
+    ``lines`` says in which line of ``source`` each child was named.
+    """
+
+    parents: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False)
+    source: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        sound: set[str] = set()
+        for name in self.parents:
+            path: dict[str, None] = {}
+            at = name
+            while at in self.parents and at not in sound:
+                if at in path:
+                    circle = [*list(path)[list(path).index(at) :], at]
+                    raise DataError(
+                        f"{self._at(at)}a taxonomy must not turn in circles, got one at {at!r}: "
+                        f"{' is a kind of '.join(circle)}"
+                    )
+                path[at] = None
+                at = self.parents[at]
+            sound |= path.keys()
+
+    def _at(self, name: str) -> str:
+        return f"{self.source}, line {self.lines[name]}: " if name in self.lines else ""
+
+    @classmethod
+    def read(cls, path: Path) -> "Taxonomy":
+        """Return the taxonomy of a CSV file ``child,parent``, or of one ``a|b|c`` per line."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+            rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{path}: the taxonomy cannot be read ({error})") from None
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        if not lines:
+            raise DataError(f"{path}: the taxonomy is empty; write child,parent or names as a|b|c")
+        header = [cell.strip().lower() for cell in rows[lines[0][0] - 1]]
+        if "child" in header and "parent" in header:
+            places = header.index("child"), header.index("parent")
+            pairs = _pairs(path, rows, lines[1:], places)
+        elif any("|" in line for _, line in lines):
+            pairs = _paths(path, lines)
+        else:
+            raise DataError(
+                f"{path}, line {lines[0][0]}: a taxonomy has the header child,parent or lines as "
+                f"animal|dog, got {lines[0][1]!r}"
+            )
+        parents: dict[str, str] = {}
+        found: dict[str, int] = {}
+        for number, child, parent in pairs:
+            if parents.setdefault(child, parent) != parent:
+                raise DataError(
+                    f"{path}, line {number}: {child!r} has two parents, {parents[child]!r} (line "
+                    f"{found[child]}) and {parent!r}; keep one"
+                )
+            found.setdefault(child, number)
+        if not parents:
+            raise DataError(f"{path}: the taxonomy says of nothing what it is a kind of")
+        return cls(parents, found, str(path))
+
+    def above(self, name: str) -> tuple[str, ...]:
+        """Return what a name is a kind of, from the top down."""
+        chain: list[str] = []
+        while name in self.parents:
+            name = self.parents[name]
+            chain.insert(0, name)
+        return tuple(chain)
+
+    def below(self, name: str) -> tuple[str, ...]:
+        """Return what is a kind of ``name``, at any depth, in the order of the file."""
+        return tuple(child for child in self.parents if name in self.above(child))
+
+    def labels(self, name: str, space: LabelSpace) -> tuple[str, ...]:
+        """Return the labels of the space that a name asks for, itself included if it is one."""
+        known = set(space.names)
+        found = tuple(label for label in (name, *self.below(name)) if label in known)
+        if not found:
+            names = [*space.names, *dict.fromkeys(self.parents.values())]
+            raise DataError(f"unknown label {name!r}{nearest(name, names)}")
+        return found
+
+    def within(self, space: LabelSpace) -> "LabelTree":
+        """Return the tree of a label space; groups that are no labels are passed over.
+
+        A name that is neither a label nor above one is an error: it may be misspelt.
+        """
+        known = set(space.names)
+        groups = set(self.parents.values())
+        for name in self.parents:
+            if name not in known and name not in groups:
+                raise DataError(
+                    f"{self._at(name)}there is no label {name!r}{nearest(name, space.names)}; "
+                    "leave it out of the taxonomy, or spell it as the labels do"
+                )
+        parent = []
+        for name in space.names:
+            labels = [above for above in self.above(name) if above in known]
+            parent.append(space.column(labels[-1]) if labels else -1)
+        return LabelTree(tuple(parent))
+
+
+def _pairs(
+    path: Path, rows: list[list[str]], lines: list[tuple[int, str]], places: tuple[int, int]
+) -> Iterator[tuple[int, str, str]]:
+    for number, line in lines:
+        cells = rows[number - 1]
+        child, parent = (cells[k].strip() if k < len(cells) else "" for k in places)
+        if not child or not parent:
+            raise DataError(
+                f"{path}, line {number}: a line must name a child and its parent, got {line!r}"
+            )
+        yield number, child, parent
+
+
+def _paths(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
+    for number, line in lines:
+        names = [name.strip() for name in line.split("|")]
+        if not all(names):
+            raise DataError(f"{path}, line {number}: a name must not be empty, got {line!r}")
+        for parent, child in itertools.pairwise(names):
+            yield number, child, parent
+
+
+@dataclass(frozen=True)
+class LabelTree:
+    """The column of each label's nearest parent among the labels, -1 where it has none."""
+
+    parent: tuple[int, ...]
+
+    @cached_property
+    def level(self) -> tuple[int, ...]:
+        """How deep each label lies: 1 at the top."""
+        levels = [0] * len(self.parent)
+        for column in range(len(levels)):
+            at, depth = column, 0
+            while at >= 0:
+                at, depth = self.parent[at], depth + 1
+            levels[column] = depth
+        return tuple(levels)
+
+    @cached_property
+    def upward(self) -> tuple[tuple[int, int], ...]:
+        """All pairs (child, parent), the deepest children first."""
+        pairs = [(child, parent) for child, parent in enumerate(self.parent) if parent >= 0]
+        return tuple(sorted(pairs, key=lambda pair: -self.level[pair[0]]))
+
+    def closed(self, sets: Tensor) -> Tensor:
+        """Return sets (N, K) with the parents of all that is in them."""
+        found = sets.clone()
+        for child, parent in self.upward:
+            found[:, parent] |= found[:, child]
+        return found
+
+    def complete(
+        self, labels: Tensor, observed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return labels (N, K) that obey the tree, and which of them are known.
+
+        A present child makes its parent present, whatever was said of it, and a known parent has
+        at least the share of a soft child; without a parent its children are absent. What follows
+        from nothing stays unknown.
+        """
+        values = labels.clone()
+        known = torch.ones_like(values, dtype=torch.bool) if observed is None else observed.clone()
+        values[~known] = 0
+        for child, parent in self.upward:
+            present = values[:, child] == 1
+            raised = known[:, child] & (present | known[:, parent])
+            higher = torch.maximum(values[:, parent], values[:, child])
+            values[:, parent] = torch.where(raised, higher, values[:, parent])
+            known[:, parent] |= present
+        for child, parent in reversed(self.upward):
+            absent = known[:, parent] & (values[:, parent] == 0)
+            values[:, child] = torch.where(absent, 0, values[:, child])
+            known[:, child] |= absent
+        return values, known if observed is not None or not bool(known.all()) else None
+
+    def violations(self, values: Tensor) -> Tensor:
+        """Return the rows (N,) in which a label lies above its parent."""
+        found = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        for child, parent in self.upward:
+            found |= values[:, child] > values[:, parent]
+        return found
+
+    @torch.no_grad()
+    def consistent(self, log_odds: Tensor) -> Tensor:
+        """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
+        wrong = self.violations(log_odds)
+        if not bool(wrong.any()):
+            return log_odds
+        result = log_odds.clone()
+        result[wrong] = self._merged(log_odds[wrong].double().clamp(-FAR, FAR)).to(log_odds.dtype)
+        return result
+
+    def _merged(self, values: Tensor) -> Tensor:
+        rows, columns = values.shape
+        device = values.device
+        children = torch.tensor([pair[0] for pair in self.upward], device=device)
+        parents = torch.tensor([pair[1] for pair in self.upward], device=device)
+        root = torch.arange(columns, device=device).repeat(rows, 1)  # of each label's block
+        size = torch.ones_like(values)  # of each label's block
+        left = torch.arange(rows, device=device)  # rows that are not consistent yet
+        while len(left):
+            here, block, count = values[left], root[left], size[left]
+            top = block[:, children] == children  # whose own parent is in another block
+            above = here[:, parents]
+            broken = top & (here[:, children] > above)
+            keep = broken.any(dim=1)
+            left, here, block, count = left[keep], here[keep], block[keep], count[keep]
+            if not len(left):
+                break
+            heights = torch.where(broken[keep], here[:, children], -torch.inf)
+            edge = heights.argmax(dim=1)
+            child, parent = children[edge][:, None], parents[edge][:, None]
+            into = block.gather(1, parent)
+            sizes = count.gather(1, child), count.gather(1, parent)
+            total = sizes[0] + sizes[1]
+            mean = (sizes[0] * here.gather(1, child) + sizes[1] * here.gather(1, parent)) / total
+            joined = (block == child) | (block == into)
+            values[left] = torch.where(joined, mean, here)
+            size[left] = torch.where(joined, total, count)
+            root[left] = torch.where(joined, into, block)
+        return values
+
+    def levels(self) -> dict[int, NDArray[np.int64]]:
+        """Return the columns of each level, from the top."""
+        level = np.array(self.level)
+        return {int(depth): np.flatnonzero(level == depth) for depth in np.unique(level)}
