@@ -24,7 +24,7 @@ from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments import columns
 from labelwise.experiments.compare import ComparisonPlan, compare
-from labelwise.experiments.comparison import Comparison, show_figure
+from labelwise.experiments.comparison import Comparison, SweepChoice, show_figure
 from labelwise.experiments.estimate import Speed, seconds_of
 from labelwise.experiments.jobs import (
     InProcess,
@@ -215,6 +215,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     rows = "{num_train: 2000, num_val: 1500, num_test: 300, num_labels: 4}"
     arguments = ["compare", "posterior", "--methods", "spa+lpr", "--seeds", "1"]
     arguments += ["--sweep", "lpr_weight=0,1", "--set", "recipe.epochs=10", "-o", "out"]
+    arguments += ["--choose", "ace"]
     arguments += ["--set", f"data_options={rows}", "--set", "backbone=identity"]
     monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
     with pytest.raises(SystemExit) as end:
@@ -223,6 +224,34 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     done = Comparison.load(tmp_path / "out")
     assert set(done.figures) == {"spa+lpr lpr_weight=0", "spa+lpr lpr_weight=1"}
     assert done.settings["spa+lpr lpr_weight=1"]["lpr_weight"] == 1
+    # Oracle: the average calibration error on validation, bin by bin.
+    errors = {}
+    for value in ("0", "1"):
+        folder = tmp_path / "out" / f"spa+lpr lpr_weight={value}" / "seed-0"
+        val = Outcome(folder).val
+        probs, labels = val.link(val.logits.double()).flatten(), val.labels.double().flatten()
+        bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
+        gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
+        errors[value] = sum(gaps) / len(gaps)
+    (choice,) = done.choices
+    assert choice.scores == pytest.approx(errors)
+    assert choice.value == min(errors, key=errors.get)
+    sentence = f"spa+lpr: lpr_weight={choice.value} has the best ace on validation"
+    assert sentence in capsys.readouterr().out
+    for name in ("comparison.md", "comparison.html"):
+        assert sentence in (tmp_path / "out" / name).read_text()
+
+
+def test_a_choice_is_by_any_validation_metric_and_among_something():
+    plan = ComparisonPlan(base(), ("spa+lpr",), sweep=("lpr_weight", (0, 1)), choose="average-2")
+    assert plan.chosen_by == "average-2"
+    assert ComparisonPlan(base(), ("spa",), tune=3).chosen_by == base().recipe.metric
+    with pytest.raises(SettingsError, match="unknown metric 'acee'; did you mean 'ace'"):
+        replace(plan, choose="acee")
+    with pytest.raises(SettingsError, match="--choose needs a --sweep, or a --tune"):
+        ComparisonPlan(base(), ("spa",), choose="ace")
+    undefined = SweepChoice("two-way", "temperature_pos", "ace", None, {"1": None})
+    assert "chooses no temperature_pos (1: undefined)" in str(undefined)
 
 
 def test_measures_agree_with_sklearn(tmp_path):

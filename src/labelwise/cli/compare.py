@@ -35,6 +35,13 @@ def compare(
         str | None,
         typer.Option(help="An option of a method and its values, as lpr_weight=0,0.1,0.3,1,3."),
     ] = None,
+    choose: Annotated[
+        str | None,
+        typer.Option(
+            help="The validation metric that chooses among --sweep or --tune: map, map_sample, "
+            "log_loss, brier, ece, ace, mce or average-K; by default recipe.metric."
+        ),
+    ] = None,
     settings: Annotated[Path | None, typer.Option(help="A YAML file with the recipe.")] = None,
     set_: SettingsOption = None,
     features: FeaturesOption = None,
@@ -64,7 +71,7 @@ def compare(
         network = {"backbone": "identity"}
     base = read_settings(settings, values | network)
     names = tuple(name.strip() for name in methods.split(","))
-    plan = ComparisonPlan(base, names, tuple(range(seeds)), tune, _parsed_sweep(sweep))
+    plan = ComparisonPlan(base, names, tuple(range(seeds)), tune, _parsed_sweep(sweep), choose)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
     watch = make_watch()
     workers = jobs or default_workers()
@@ -82,8 +89,8 @@ def compare(
     title = "mean ± half the 95 % interval over seeds; per cent but losses"
     show_table(*done.cells(), title=title, names=1)
     say()
-    for sentence in done.verdicts():
-        say(sentence)
+    for sentence in (*done.choices, *done.verdicts()):
+        say(str(sentence))
     page = write_comparison(done, out / "comparison.html", data=name, tries=tune)
     save_comparison_charts(done, out / "charts")
     say(f"written: {page}, {out / 'comparison.md'}, {out / 'comparison.json'}, {out / 'charts'}")

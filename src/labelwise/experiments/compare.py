@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import SettingsError
-from labelwise.experiments.comparison import JUDGED, Comparison
+from labelwise.experiments.comparison import JUDGED, Comparison, SweepChoice
 from labelwise.experiments.jobs import Executor, TrainingJob, figures_of, run_jobs
 from labelwise.experiments.measures import Outcome, image_effects, measure
 from labelwise.experiments.statistics import Covariance
@@ -38,6 +38,8 @@ class ComparisonPlan:
     """What is compared: a recipe, methods, seeds, and how many tries each method has.
 
     ``sweep`` is an option and its values: a method that has it is compared with each of them.
+    ``choose`` is the validation metric by which a try or a value of the sweep is the best, by
+    default that of the recipe.
     """
 
     base: Settings
@@ -45,6 +47,7 @@ class ComparisonPlan:
     seeds: tuple[int, ...] = (0, 1, 2)
     tune: int = 0
     sweep: tuple[str, tuple[Any, ...]] | None = None
+    choose: str | None = None
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -63,6 +66,9 @@ class ComparisonPlan:
                 )
         if self.sweep is not None:
             self._check_sweep(*self.sweep, known)
+        higher_is_better(self.chosen_by)
+        if self.choose is not None and self.sweep is None and self.tune < 2:
+            raise SettingsError("--choose needs a --sweep, or a --tune of two tries or more")
 
     def _check_sweep(self, option: str, values: tuple[Any, ...], known: set[str]) -> None:
         if option not in known:
@@ -74,6 +80,11 @@ class ComparisonPlan:
             raise SettingsError(f"a sweep needs two or more distinct values, got {list(values)}")
         if self.tune > 1:
             raise SettingsError("a sweep is not tuned: leave out --tune or --sweep")
+
+    @property
+    def chosen_by(self) -> str:
+        """The validation metric by which tries and values of a sweep are chosen."""
+        return self.choose or self.base.recipe.metric
 
     @property
     def num_runs(self) -> int:
@@ -136,9 +147,35 @@ def compare(
         figures,
         {name: _tunable(used) for name, (used, _) in chosen.items()},
         _image_covariance({key: job.folder for key, job in jobs.items()}),
+        _chosen_values(plan, jobs),
     )
     comparison.save(folder)
     return comparison
+
+
+def _chosen_values(
+    plan: ComparisonPlan, jobs: Mapping[tuple[str, int], TrainingJob]
+) -> list[SweepChoice]:
+    """Return for each swept method its best value on validation, by the mean over seeds."""
+    first = next(iter(jobs.values()))
+    if plan.sweep is None or (plan.choose is None and Outcome(first.folder).val is None):
+        return []
+    option, values = plan.sweep
+    choices = []
+    for method in plan.methods:
+        if option not in find_method(method).options:
+            continue
+        scores: dict[str, float | None] = {}
+        for value in values:
+            folders = [jobs[f"{method} {option}={value}", seed].folder for seed in plan.seeds]
+            runs = [_validation_figure(folder, plan.chosen_by) for folder in folders]
+            defined = [run for run in runs if run is not None]
+            scores[str(value)] = float(np.mean(defined)) if len(defined) == len(runs) else None
+        known = {value: score for value, score in scores.items() if score is not None}
+        best = max if higher_is_better(plan.chosen_by) else min
+        chosen = best(known, key=known.__getitem__) if known else None
+        choices.append(SweepChoice(method, option, plan.chosen_by, chosen, scores))
+    return choices
 
 
 def _image_covariance(folders: Mapping[tuple[str, int], Path]) -> dict[str, Covariance]:
@@ -178,7 +215,7 @@ def _tuned(
         ]
         for _ in run(jobs):
             pass
-        scores = [_validation_score(job.folder, plan.base.recipe.metric) for job in jobs]
+        scores = [_validation_score(job.folder, plan.chosen_by) for job in jobs]
         best = max(range(len(jobs)), key=scores.__getitem__)
         chosen = ", ".join(f"{key} {value}" for key, value in _tunable(candidates[best]).items())
         say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({chosen})")
@@ -193,12 +230,16 @@ def _tuned(
 
 def _validation_score(folder: Path, metric: str) -> float:
     """Return the metric of a run on validation, turned so that higher is better."""
-    val = Outcome(folder).val
-    if val is None:
-        raise SettingsError("tuning needs a validation split, got none")
-    value = validation_figures(val.logits, val.labels, val.observed, val.link, metric)[metric]
+    value = _validation_figure(folder, metric)
     sign = 1.0 if higher_is_better(metric) else -1.0
     return float("-inf") if value is None else sign * value
+
+
+def _validation_figure(folder: Path, metric: str) -> float | None:
+    val = Outcome(folder).val
+    if val is None:
+        raise SettingsError("choosing needs a validation split, got none")
+    return validation_figures(val.logits, val.labels, val.observed, val.link, metric)[metric]
 
 
 def _tunable(settings: Settings) -> dict[str, object]:

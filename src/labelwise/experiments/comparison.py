@@ -19,7 +19,7 @@ from labelwise.experiments.statistics import (
 )
 from labelwise.files import replacing
 
-__all__ = ["Comparison", "show_figure"]
+__all__ = ["Comparison", "SweepChoice", "show_figure"]
 
 HEADLINE = (
     "mAP@class",
@@ -51,16 +51,44 @@ JUDGED = (
 
 
 @dataclass(frozen=True)
+class SweepChoice:
+    """The value of a swept option that is best on validation: ``scores`` by value, over seeds.
+
+    ``value`` is None where the metric is not defined for any of them.
+    """
+
+    method: str
+    option: str
+    metric: str
+    value: str | None
+    scores: Mapping[str, float | None]
+
+    def __str__(self) -> str:
+        scores = ", ".join(
+            f"{value}: {'undefined' if score is None else f'{score:.4f}'}"
+            for value, score in self.scores.items()
+        )
+        if self.value is None:
+            return f"{self.method}: {self.metric} on validation chooses no {self.option} ({scores})"
+        return (
+            f"{self.method}: {self.option}={self.value} has the best {self.metric} on validation "
+            f"({scores})"
+        )
+
+
+@dataclass(frozen=True)
 class Comparison:
     """``figures[method][seed][column]``, and the settings each method was trained with.
 
     An undefined figure is left out, an infinite one is ``inf``. ``image_covariance[column]`` is the
     covariance of the methods' mean figures over the choice of test images, for judged columns.
+    ``choices`` are the best values of a sweep.
     """
 
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
     settings: Mapping[str, Mapping[str, object]]
     image_covariance: Mapping[str, Covariance] = field(default_factory=dict)
+    choices: Sequence[SweepChoice] = ()
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return one column as ``{method: {seed: value}}``.
@@ -123,7 +151,7 @@ class Comparison:
             f"- {method}: {', '.join(f'{key} {value}' for key, value in values.items())}"
             for method, values in self.settings.items()
         ]
-        verdicts = [f"- {sentence}" for sentence in self.verdicts()]
+        verdicts = [f"- {sentence}" for sentence in (*self.choices, *self.verdicts())]
         return "\n".join([*lines, "", *verdicts, "", "Trained with:", "", *settings, ""])
 
     def save(self, folder: Path) -> None:
@@ -155,7 +183,8 @@ class Comparison:
             }
             for method, by_seed in values["figures"].items()
         }
-        return Comparison(figures, values["settings"], values["image_covariance"])
+        choices = [SweepChoice(**choice) for choice in values.get("choices", ())]
+        return Comparison(figures, values["settings"], values["image_covariance"], choices)
 
 
 def show_figure(value: SeedMean, percent: bool) -> str:

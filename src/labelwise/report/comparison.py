@@ -115,7 +115,11 @@ def verdicts(comparison: Comparison) -> Markup:
         "verdicts",
         "What came out",
         tag("ul", *tiles, class_="tiles three") if tiles else None,
-        tag("ul", *(tag("li", text) for text in comparison.verdicts()), class_="verdicts"),
+        tag(
+            "ul",
+            *(tag("li", str(text)) for text in (*comparison.choices, *comparison.verdicts())),
+            class_="verdicts",
+        ),
         paragraph(tag("a", "How everything was computed", href="#how"), ".", class_="small muted"),
     )
 
