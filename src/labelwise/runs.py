@@ -4,6 +4,8 @@
     metrics.jsonl                  the journal: one JSON object per line, as training goes on
     checkpoint/                    what a killed run goes on from
     predictions/SPLIT.parquet      the logits of every split, with its labels
+    folds/, folds.parquet          runs without a part of the training rows each, if they were
+                                   asked for, and what they say of the part they did not see
     tensorboard/, wandb/           the journal for these tools, if they were asked for
     evaluation.json, report.html   the figures, and the page that shows them
     model.json, model.safetensors  the model to deploy
@@ -32,8 +34,8 @@ from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE, ModelSpec, Predictor
 
 __all__ = ["Journal", "RunFolder"]
 
-FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb")
-FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html")
+FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds")
+FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,20 @@ class RunFolder:
     def report(self) -> Path:
         """``report.html``."""
         return self.path / "report.html"
+
+    @property
+    def folds(self) -> Path:
+        """The folder of the runs without a part of the training rows each."""
+        return self.path / "folds"
+
+    @property
+    def folds_path(self) -> Path:
+        """``folds.parquet``."""
+        return self.path / "folds.parquet"
+
+    def out_of_fold(self) -> Predictions | None:
+        """Return what runs that did not see them say of the training rows, None without folds."""
+        return Predictions.load(self.folds_path) if self.folds_path.is_file() else None
 
     def predictions_path(self, split: str) -> Path:
         """``predictions/SPLIT.parquet``."""

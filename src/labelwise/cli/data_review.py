@@ -50,7 +50,11 @@ def suspects(
         bool, typer.Option("--blind", help="Leave the model's guesses out of the page.")
     ] = False,
     split: Annotated[
-        str | None, typer.Option(help="Rows to look at.", show_default="val of a run, else all")
+        str | None,
+        typer.Option(
+            help="Rows to look at.",
+            show_default="train of a run with folds, else its val; all of a file",
+        ),
     ] = None,
     scores: ScoresOption = None,
     link: LinkOption = None,
@@ -153,16 +157,20 @@ def _read(
 ) -> "Predictions":
     """Return held-out scores with labels, wherever they come from."""
     from labelwise.errors import SettingsError
+    from labelwise.runs import RunFolder
     from labelwise.scores import read_run, read_scores
     from labelwise.scores.embeddings import holds_vectors
 
     if source.is_dir():
         if scores is not None or link is not None or labels is not None:
             raise SettingsError(f"{source} is a run; leave out --scores, --link and --labels")
+        unseen = RunFolder(source).out_of_fold() if split in (None, "train") else None
+        if unseen is not None:
+            return unseen
         if split == "train":
             raise SettingsError(
-                "a run's model was fitted on its train labels and believes them; give the frozen "
-                "features of train as an .npz file, whose heads are fitted over folds"
+                "a run's model was fitted on its train labels and believes them; train it with "
+                "--folds 5, or give the frozen features of train as an .npz file"
             )
         return read_run(source, split or "val").predictions
     if holds_vectors(source):

@@ -62,6 +62,14 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting, as recipe.ema=0.999.")
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Also train so many runs without a part of the training photos each, which judge "
+            "the labels they did not see (`data suspects`).",
+        ),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over in the run folder.")] = False,
 ) -> None:
     """Train a model, calibrate it, measure it, write a report.
@@ -75,10 +83,12 @@ def train(
     given["log"] = log or None
     flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    train_and_report(resolved, out or default_folder(resolved), fresh=fresh)
+    train_and_report(resolved, out or default_folder(resolved), fresh=fresh, folds=folds)
 
 
-def train_and_report(settings: "Settings", folder: Path, *, fresh: bool) -> "Run | None":
+def train_and_report(
+    settings: "Settings", folder: Path, *, fresh: bool, folds: int | None = None
+) -> "Run | None":
     """Train, report, and say what came out and what to type next."""
     from labelwise.api import report_run
     from labelwise.cli.outcome import command, summarise
@@ -91,6 +101,11 @@ def train_and_report(settings: "Settings", folder: Path, *, fresh: bool) -> "Run
     if done is None:
         return None
     report = report_run(done, command=command())
+    if folds is not None:
+        from labelwise.training.folds import train_folds
+
+        with resumable(folder):
+            train_folds(done, folds, watch=make_watch(), fresh=fresh)
     if done.was_finished:
         say(f"{folder} was finished before; --fresh starts over")
     summarise(done.evaluation)
@@ -99,4 +114,6 @@ def train_and_report(settings: "Settings", folder: Path, *, fresh: bool) -> "Run
     say(f"  open {report}")
     say(f"  labelwise predict {folder} PICTURES...")
     say(f"  labelwise evaluate {folder}")
+    if folds is not None:
+        say(f"  labelwise data suspects {folder} -o suspects.csv")
     return done

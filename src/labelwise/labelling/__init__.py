@@ -10,7 +10,12 @@ from labelwise.labelling.asking import (
     choose_photos,
     worth_of_labels,
 )
-from labelwise.labelling.crossfit import crossfit_heads, crossfit_log_odds, fit_linear_head
+from labelwise.labelling.crossfit import (
+    crossfit_heads,
+    crossfit_log_odds,
+    deal_folds,
+    fit_linear_head,
+)
 from labelwise.labelling.repair import (
     Change,
     Reviewed,
@@ -42,6 +47,7 @@ __all__ = [
     "choose_photos",
     "crossfit_heads",
     "crossfit_log_odds",
+    "deal_folds",
     "find_suspects",
     "fit_linear_head",
     "marked_checks",

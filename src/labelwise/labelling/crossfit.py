@@ -8,7 +8,11 @@ anew on the other folds. Frozen features get a linear head per fold first:
                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
 """
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
@@ -18,7 +22,7 @@ from labelwise.links import Link
 from labelwise.objectives import bce_loss
 from labelwise.progress import Silent, Watch
 
-__all__ = ["crossfit_heads", "crossfit_log_odds", "fit_linear_head"]
+__all__ = ["crossfit_heads", "crossfit_log_odds", "deal_folds", "fit_linear_head"]
 
 STEPS = 40
 HEAD_L2 = 0.1
@@ -105,9 +109,21 @@ def fit_linear_head(
     return own, bias.detach() - mean @ own
 
 
+def deal_folds(
+    rows: int, folds: int, *, seed: int = 0, group: NDArray[Any] | None = None
+) -> NDArray[np.int64]:
+    """Return the fold of each row (N,); rows of one ``group`` (N,) share theirs."""
+    units = np.arange(rows) if group is None else np.unique(group, return_inverse=True)[1]
+    count = int(units.max(initial=-1)) + 1
+    if not 2 <= folds <= count:
+        what = "rows" if group is None else "groups"
+        raise SettingsError(f"folds must lie between 2 and the {count} {what}, got {folds}")
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) % folds
+    dealt: NDArray[np.int64] = order.numpy()[units]
+    return dealt
+
+
 def _folds(rows: int, folds: int, seed: int) -> list[Tensor]:
     """Return for each fold which rows (N,) it holds out."""
-    if not 2 <= folds <= rows:
-        raise SettingsError(f"folds must lie between 2 and the {rows} rows, got {folds}")
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)) % folds
-    return [order == number for number in range(folds)]
+    dealt = torch.from_numpy(deal_folds(rows, folds, seed=seed))
+    return [dealt == number for number in range(folds)]

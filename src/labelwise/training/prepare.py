@@ -75,6 +75,7 @@ __all__ = [
     "build_objective",
     "check_names",
     "choose_method",
+    "feature_table",
     "fingerprint",
     "prepare",
     "set_biases_to_priors",
@@ -242,6 +243,11 @@ def prepare(
     elif fresh or not checkpoint.is_there(training.run.checkpoint):
         watch.say(_go_on_from(Path(settings.start), training))
     return training
+
+
+def feature_table(settings: Settings, table: LabelTable, fabric: Any, watch: Watch) -> LabelTable:
+    """Return the table with the features of the settings' frozen backbone as its images."""
+    return _features(settings, table, fabric, watch)[1]
 
 
 def _features(

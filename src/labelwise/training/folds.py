@@ -1,0 +1,114 @@
+"""Out-of-fold predictions: what a run says of each of its training photos without having seen it.
+
+The training rows are dealt into folds, whole groups to one. Each fold is a run of its own in
+``RUN/folds/N-of-M``, with the settings of the run, trained on the other folds and calibrated on
+the same validation rows; the rows held out are its test split. Features of a frozen backbone are
+computed once for all of them.
+
+``RUN/folds.parquet`` joins the answers in the order of the training rows, as log-odds under each
+fold's own calibrated link: logits of different fits need not mean the same.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelwise.data import FeatureRows, LabelTable
+from labelwise.errors import SettingsError
+from labelwise.labelling import deal_folds
+from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
+from labelwise.progress import Silent, Watch
+from labelwise.runs import RunFolder
+from labelwise.training.execution import make_fabric
+from labelwise.training.prepare import feature_table
+from labelwise.training.run import Run, train
+from labelwise.training.settings import Settings, read_settings
+
+__all__ = ["train_folds"]
+
+FAR = 50.0  # log-odds beyond which nothing changes
+
+
+def train_folds(
+    run: Run, folds: int, *, watch: Watch | None = None, fresh: bool = False
+) -> Predictions:
+    """Return predictions of every training row of a run, by runs that were trained on the others.
+
+    Folds that were finished before are taken as they are; one that was stopped goes on.
+    """
+    files, watch = RunFolder(run.folder), watch or Silent()
+    settings = read_settings(files.settings_path, {})
+    if settings.hardware.devices > 1:
+        raise SettingsError("folds are trained one after the other on one device; leave --devices")
+    rows = np.flatnonzero(run.table.split == "train")
+    group = None if run.table.group is None else np.array(list(run.table.group))[rows]
+    dealt = deal_folds(len(rows), folds, seed=settings.seed, group=group)
+    table = _as_features(settings, run.table, watch)
+    # A promise and a share of photos without labels are the run's own, and change no row's order.
+    plain = settings.model_copy(update={"promise": None, "zero_share": None})
+    parts = []
+    for fold in range(folds):
+        watch.say(f"fold {fold + 1} of {folds}")
+        folder = files.folds / f"{fold + 1}-of-{folds}"
+        held = rows[dealt == fold]
+        train(plain, folder, table=_held_out(table, held), watch=watch, fresh=fresh)
+        parts.append(_odds(folder))
+        if sorted(parts[-1].ids) != sorted(run.table.ids[row] for row in held.tolist()):
+            raise SettingsError(
+                f"{folder} was trained on other rows; start over with --fresh, or choose another "
+                "folder with -o"
+            )
+    made = _joined(parts, [run.table.ids[row] for row in rows.tolist()])
+    made.save(files.folds_path)
+    return made
+
+
+def _as_features(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
+    if settings.features is None or isinstance(table.images, FeatureRows):
+        return table
+    return feature_table(settings, table, make_fabric(settings.hardware, settings.precision), watch)
+
+
+def _held_out(table: LabelTable, held: NDArray[np.intp]) -> LabelTable:
+    """Return the table with some training rows as its test split; its own test rows are gone."""
+    split = np.array(table.split)
+    kept = split != "test"
+    split[held] = "test"
+    return replace(table, split=split).subset(np.flatnonzero(kept))
+
+
+def _odds(folder: Path) -> Predictions:
+    """Return the held-out rows of a fold with log-odds as logits; as they are without a link."""
+    run = RunFolder(folder)
+    predictions, link = run.predictions("test"), run.spec.made_link
+    if link is None:
+        return predictions
+    with torch.no_grad():
+        odds = link.log_odds(predictions.logits.double()).clamp(-FAR, FAR)
+    return replace(predictions, logits=odds.float(), link=Sigmoid())
+
+
+def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
+    """Return the parts as one, in the order of ``ids``; rows of one id keep theirs."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(name for part in parts for name in part.ids):
+        places.setdefault(name, []).append(place)
+    order = torch.tensor([places[name].pop(0) for name in ids])
+    observed = [
+        torch.ones_like(part.labels, dtype=torch.bool) if part.observed is None else part.observed
+        for part in parts
+    ]
+    known = torch.cat(observed)[order]
+    return Predictions(
+        ids,
+        torch.cat([part.logits for part in parts])[order],
+        torch.cat([part.labels for part in parts])[order],
+        None if known.all() else known,
+        parts[0].names,
+        "train",
+        parts[0].link,
+    )
