@@ -1,0 +1,72 @@
+"""Two nodes of one process each, both on the loopback address, against one process.
+
+Oracle: the run of one process with the joined batch. The processes find each other as on two
+machines: by the address of the first, each started by a torchrun of its own.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from tiny_run import Hearing, tiny_settings, tiny_table
+
+from labelwise.files import load_tensors
+from labelwise.training.run import train
+
+SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
+RUNS = {"bce": {"method": "bce"}, "two-way": {"method": "two-way"}}
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def on_two_nodes(folder, runs):
+    """Start a torchrun for each node and return their exit statuses."""
+    port = free_port()
+    nodes = [
+        subprocess.Popen(
+            [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
+                f"--node-rank={rank}", "--master-addr=127.0.0.1", f"--master-port={port}",
+                SCRIPT, folder, json.dumps(runs),
+            ],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    return [node.wait(timeout=300) for node in nodes]
+
+
+def losses(folder):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["epoch_loss"] for record in records if "epoch_loss" in record]
+
+
+def assert_same(one, other):
+    assert len(losses(one)) == 3
+    torch.testing.assert_close(losses(one), losses(other), atol=1e-6, rtol=1e-6)
+    first, second = (load_tensors(folder / "model.safetensors") for folder in (one, other))
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
+
+
+def test_two_nodes_train_as_one_and_one_process_goes_on_where_two_were_cut_short(tmp_path):
+    cut = {"method": "bce", "fails_in": 0}  # in the second epoch, on both nodes
+    assert on_two_nodes(tmp_path / "two", RUNS | {"cut": cut}) == [1, 1]
+    for name, flags in RUNS.items():
+        train(tiny_settings(**flags), tmp_path / "one" / name, table=tiny_table())
+        assert_same(tmp_path / "two" / name, tmp_path / "one" / name)
+    watch = Hearing()
+    train(tiny_settings(method="bce"), tmp_path / "two" / "cut", table=tiny_table(), watch=watch)
+    assert "going on from epoch 2, batch 1" in watch.said
+    assert_same(tmp_path / "two" / "cut", tmp_path / "one" / "bce")
