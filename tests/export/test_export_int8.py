@@ -18,8 +18,10 @@ from labelwise.export import int8
 from labelwise.export.assemble import read_model
 from labelwise.export.int8 import quantised_content
 from labelwise.export.measure import measured_predictions
+from labelwise.export.network import INPUT, LOGITS, export_network
 from labelwise.export.onnx_file import facts_of
 from labelwise.export.runtime import OnnxModel
+from labelwise.export.session import open_session
 from labelwise.links import Sigmoid
 from labelwise.scoring import infer
 
@@ -50,7 +52,7 @@ def test_a_quantised_file_is_small_and_measured_and_answers_by_its_new_link(labe
     model, table = labelled
     done = quantised_content(model, facts_of(model, spec(model)), table)
     assert done.photos == 60
-    assert done.after.size < done.before.size / 2
+    assert done.after.size < done.before.size / 2.2
     assert done.before.map > 0.7
     assert abs(done.after.map - done.before.map) <= int8.MAX_MAP_LOSS
     file = OnnxModel(*read_model(done.content, "int8"))
@@ -64,6 +66,24 @@ def test_a_quantised_file_is_small_and_measured_and_answers_by_its_new_link(labe
     apart = (predictions.logits - mine).abs()
     assert 0 < apart.mean() < 0.3
     assert "times smaller" in str(done)
+
+
+def test_short_names_change_no_answer_and_layers_keep_theirs(labelled):
+    model, table = labelled
+    network = export_network(model.model, model.transform.size)
+    facts = facts_of(model, spec(model))
+    small = int8._quantise(network, int8._file(network, facts), table)
+    compact = int8._compacted(small)
+    images = np.random.default_rng(0).normal(size=(3, 3, 48, 48)).astype(np.float32)
+    found, expected = (
+        open_session(proto).run([LOGITS], {INPUT: images})[0] for proto in (compact, small)
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert compact.ByteSize() < small.ByteSize() - 5_000
+    layers = [
+        [node.name for node in p.graph.node if node.op_type == "Conv"] for p in (small, compact)
+    ]
+    assert layers[0] == layers[1]
 
 
 def test_a_file_that_loses_too_much_is_refused_and_its_layers_named(labelled, monkeypatch):

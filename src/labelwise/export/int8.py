@@ -6,7 +6,7 @@ calibration error grows by more than 0.002; the layers that add most of the erro
 Weights keep seven bits: on processors without 8-bit dot products the sums of eight would overflow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,9 +96,10 @@ def quantised_content(predictor: Predictor, facts: Facts, table: LabelTable) -> 
     network = export_network(predictor.model, predictor.transform.size)
     before = _file(network, facts)
     small = _quantise(network, before, fitting)
-    rough = _file(small, replace(facts, precision="int8", promises=()))
+    compact = _compacted(small)
+    rough = _file(compact, replace(facts, precision="int8", promises=()))
     link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit"))
-    after = _file(small, replace(rough.facts, link=link))
+    after = _file(compact, replace(rough.facts, link=link))
     own = measured_predictions(after, held_out, "held out")
     logits = own.logits.numpy()
     compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
@@ -163,6 +164,40 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
         )
         small = onnx.load(path)
     del small.graph.value_info[:]
+    return small
+
+
+def _compacted(network: ModelProto) -> ModelProto:
+    """Return the same network without what makes a small file large: long names, zero zeros.
+
+    The quantiser names a dozen values after each layer. Layers keep their names, values get short
+    ones. Zero points of 32-bit sums must be zero, and may be left out.
+    """
+    small = ModelProto()
+    small.CopyFrom(network)
+    graph = small.graph
+    sums = {one.name for one in graph.initializer if one.data_type == TensorProto.INT32}
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear" and len(node.input) == 3 and node.input[0] in sums:
+            del node.input[2]
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "Constant"):
+            node.name = ""
+    short = {name: name for name in (INPUT, LOGITS, "")}
+
+    def renamed(names: Iterable[str]) -> list[str]:
+        return [short.setdefault(name, f"n{len(short)}") for name in names]
+
+    if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
+        return small  # values inside would need names too; no network has had any
+    for node in graph.node:
+        node.input[:], node.output[:] = renamed(node.input), renamed(node.output)
+    used = {name for node in graph.node for name in node.input}
+    kept = [one for one in graph.initializer if short.get(one.name) in used]
+    for one in kept:
+        one.name = short[one.name]
+    weights = [TensorProto.FromString(one.SerializeToString()) for one in kept]
+    del graph.initializer[:]
+    graph.initializer.extend(weights)
     return small
 
 
