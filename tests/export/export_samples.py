@@ -11,6 +11,7 @@ from labelwise.calibrate import CALIBRATORS, Averaged, ZeroShare
 from labelwise.data import ArrayImages
 from labelwise.decide import AtMost, ExpectedF, Threshold, TopK
 from labelwise.links import Sigmoid, Softmax
+from labelwise.methods import LINKS
 from labelwise.objectives import (
     PhiLink,
     QuasibinaryLink,
@@ -64,6 +65,12 @@ def fitted_links():
             links[f"{base}, zero share {ratio}"] = ZeroShare(link, ratio)
         links[f"platt, zero share {ratio}"] = ZeroShare(links["platt of sigmoid"], ratio)
     return links
+
+
+def link_of_each_kind():
+    """Return one link of each kind in the catalogue."""
+    links = {link.kind: link for link in [*fitted_links().values(), *base_links().values()]}
+    return {kind: links[kind] for kind in LINKS}
 
 
 def rules():

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from export_samples import BACKBONES, base_links, fitted_links, pictures, predictor, rules, spec
+from export_samples import BACKBONES, link_of_each_kind, pictures, predictor, rules, spec
 from onnx import numpy_helper
 from PIL import Image
 
@@ -26,10 +26,7 @@ from labelwise.links import Sigmoid
 from labelwise.methods import HEADS
 from labelwise.scoring import infer, score
 
-SOME_LINKS = {
-    **base_links(),
-    **{n: k for n, k in fitted_links().items() if n.endswith("f sigmoid")},
-}
+LINK_SAMPLES = link_of_each_kind()
 
 
 def facts(model, **change):
@@ -64,7 +61,7 @@ def test_every_head_and_backbone_agrees_under_every_link(backbone, head):
     parity = assert_parity(opened(network, bare), bare, images, [0, 1])
     assert 0 < parity.logit < 1e-5  # two programs, so never exactly 0
     (part,) = infer(lambda pixels: (bare.logits(pixels),), images, bare.transform)
-    for link in SOME_LINKS.values():
+    for link in LINK_SAMPLES.values():
         model = replace(bare, link=link)
         file = OnnxModel(assemble(network, facts(model)), facts(model))
         logits = part.values[0].numpy()
@@ -172,7 +169,7 @@ def test_a_wrong_network_is_found_and_its_node_named(small):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"link": SOME_LINKS["spa"]}, "probabilities of .* differs is the link 'sigmoid'"),
+        ({"link": LINK_SAMPLES["spa"]}, "probabilities of .* differs is the link 'sigmoid'"),
         ({"rule": TopK(1)}, "decided labels of .* differs is the rule 'threshold'"),
         ({"transform": None}, "levels apart after the resize, more than 1"),
     ],
