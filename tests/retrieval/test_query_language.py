@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.errors import DataError
-from labelwise.retrieval import Query, Taxonomy, bind, complete, rank
+from labelwise.retrieval import Query, bind, complete, rank
 from labelwise.retrieval.query import AllOf, AnyOf, Has, Not, Nothing
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 SPACE = LabelSpace(("cat", "dog", "sofa", "beach", "not found", "none"))

@@ -143,7 +143,7 @@ class Votes:
         return Votes(self.photos, self.labels, self.workers, *parts)
 
     def counts(self) -> tuple[Floats, Floats]:
-        """Return how many said yes and how many no to each entry, both (photos, labels)."""
+        """Return how many answered yes and how many no to each entry, both (photos, labels)."""
         shape = len(self.photos), len(self.labels)
         yes, no = (
             np.bincount(self.entry[self.answer == answer], minlength=shape[0] * shape[1])
@@ -232,10 +232,10 @@ def count_votes(votes: Votes, *, smoothing: float = 0.0, least: int = 1) -> Soft
         shares = (yes + smoothing) / (yes + no + 2 * smoothing)
     shares[yes + no < max(least, 1)] = np.nan
     kept = votes.answered()
-    said = kept.answer == YES
+    affirmed = kept.answer == YES
     others = (yes + no).ravel()[kept.entry] - 1
     with np.errstate(invalid="ignore"):
-        truth = np.where(others > 0, (yes.ravel()[kept.entry] - said) / others, np.nan)
+        truth = np.where(others > 0, (yes.ravel()[kept.entry] - affirmed) / others, np.nan)
     counted = others > 0
     records = _records(votes, kept, np.where(counted, truth, 0.0), counted.astype(float), None)
     smooth = f", smoothed by {smoothing:g}" if smoothing else ""
@@ -260,22 +260,22 @@ def model_workers(
     if strength < 0 or photos < 0:
         raise SettingsError(f"a prior must not be negative, got {strength=:g}, {photos=:g}")
     kept = votes.answered()
-    said, width = kept.answer == YES, len(votes.labels)
+    affirmed, width = kept.answer == YES, len(votes.labels)
     entries, entry = np.unique(kept.entry, return_inverse=True)
     label = entries % width
     pairs, pair = np.unique(kept.worker * width + kept.label, return_inverse=True)
     seen = np.bincount(label, minlength=width)
-    truth = _start(entry, said, len(entries))
+    truth = _start(entry, affirmed, len(entries))
     steps = 0
-    for steps in range(1, MOST_STEPS + 1):  # noqa: B007 (said below)
+    for steps in range(1, MOST_STEPS + 1):  # noqa: B007 (told below)
         share = (np.bincount(label, truth, width) + photos) / np.maximum(seen + 2 * photos, 1)
         there = truth[entry]
         rates = [
             (np.bincount(pair, weight * right_answer, len(pairs)) + strength * right)
             / np.maximum(np.bincount(pair, weight, len(pairs)) + strength, 1e-300)
-            for weight, right_answer in ((there, said), (1 - there, ~said))
+            for weight, right_answer in ((there, affirmed), (1 - there, ~affirmed))
         ]
-        before, truth = truth, _posterior(share[label], rates, entry, pair, said)
+        before, truth = truth, _posterior(share[label], rates, entry, pair, affirmed)
         if np.abs(truth - before).max(initial=0.0) < CLOSE:
             break
     shares = np.full((len(votes.photos), width), np.nan)
@@ -292,19 +292,21 @@ def model_workers(
     return SoftVotes(votes, shares, records, how)
 
 
-def _start(entry: Ints, said: NDArray[np.bool_], entries: int) -> Floats:
+def _start(entry: Ints, affirmed: NDArray[np.bool_], entries: int) -> Floats:
     """Return where EM begins: the smoothed share of yes."""
-    return (np.bincount(entry, said, entries) + 0.5) / (np.bincount(entry, minlength=entries) + 1)
+    return (np.bincount(entry, affirmed, entries) + 0.5) / (
+        np.bincount(entry, minlength=entries) + 1
+    )
 
 
 def _posterior(
-    share: Floats, rates: Sequence[Floats], entry: Ints, pair: Ints, said: NDArray[np.bool_]
+    share: Floats, rates: Sequence[Floats], entry: Ints, pair: Ints, affirmed: NDArray[np.bool_]
 ) -> Floats:
     """Return P(t = 1 | votes) of every entry under given shares and rates."""
     with np.errstate(divide="ignore"):
         of_yes = np.log(rates[0]) - np.log1p(-rates[1])
         of_no = np.log1p(-rates[0]) - np.log(rates[1])
-    weights = np.where(said, of_yes[pair], of_no[pair]).clip(-700, 700)
+    weights = np.where(affirmed, of_yes[pair], of_no[pair]).clip(-700, 700)
     odds = np.log(share) - np.log1p(-share) + np.bincount(entry, weights, len(share))
     # The same as 1 / (1 + exp(-odds)), without overflow.
     return 0.5 * (1 + np.tanh(odds / 2))
@@ -319,7 +321,7 @@ def _records(
 ) -> tuple[WorkerRecord, ...]:
     """Return the records of each worker: all labels first, then each label that was answered."""
     width, workers = len(votes.labels), len(votes.workers)
-    said = kept.answer == YES
+    affirmed = kept.answer == YES
     cells = kept.worker * width + kept.label
     shape = workers, width
 
@@ -329,13 +331,13 @@ def _records(
     unsure = votes.answer == DONT_KNOW
     sums = np.stack(
         [
-            total(said),
-            total(~said),
+            total(affirmed),
+            total(~affirmed),
             total(np.ones(int(unsure.sum())), votes.worker[unsure] * width + votes.label[unsure]),
             total(weight * truth),
             total(weight * (1 - truth)),
-            total(weight * truth * said),
-            total(weight * (1 - truth) * ~said),
+            total(weight * truth * affirmed),
+            total(weight * (1 - truth) * ~affirmed),
         ],
         axis=-1,
     )

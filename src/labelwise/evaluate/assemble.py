@@ -90,8 +90,8 @@ def evaluate(
         best = calibrated if calibrated is not None else link
         if best is not None:
             calibrator = f"{_words(calibrated, calibrator) or 'own probabilities'}, made consistent"
-            calibrated, said = _consistent(predictions.logits, best, tree)
-            more = (*more, said)
+            calibrated, sentence = _consistent(predictions.logits, best, tree)
+            more = (*more, sentence)
         notes = (*notes, *more)
     known, names, logits = known_labels(predictions), predictions.names, predictions.logits
     k = min(k, len(names))
@@ -172,12 +172,12 @@ def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, 
     known = seen if predictions.observed is None else predictions.observed
     changed = int((known & (labels != before)).sum())
     learned = int(((seen if observed is None else observed) & ~known).sum())
-    said = (
+    sentence = (
         f"By the taxonomy {changed:,} labels were raised, since a kind of them is there, and "
         f"{learned:,} unknown ones are known.",
     )
     completed = replace(predictions, labels=labels, observed=observed)
-    return completed, said if changed or learned else ()
+    return completed, sentence if changed or learned else ()
 
 
 def _consistent(logits: Tensor, source: Link | Tensor, tree: LabelTree) -> tuple[Tensor, str]:

@@ -11,7 +11,6 @@ from labelwise.retrieval.probability import (
 from labelwise.retrieval.quality import LengthResult, retrieval_map
 from labelwise.retrieval.query import Query, complete
 from labelwise.retrieval.rank import RankedImages, query_log_scores, rank
-from labelwise.taxonomy import Taxonomy
 
 __all__ = [
     "BoundQuery",
@@ -20,7 +19,6 @@ __all__ = [
     "LengthResult",
     "Query",
     "RankedImages",
-    "Taxonomy",
     "bind",
     "calibrate_query",
     "complete",

@@ -129,6 +129,7 @@ def accuracies(
 def _arrays(table: LabelTable, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor | None]:
     if not isinstance(table.images, FeatureRows) or table.images.features.ndim != 2:
         raise DataError(f"{table.name} must hold pooled features (N, D) for linear evaluation")
+    table.require_hard("linear evaluation counts what is right")
     labels, observed = table.targets()
     known = None if observed is None else torch.from_numpy(observed).to(device)
     features = torch.from_numpy(np.array(table.images.features))
