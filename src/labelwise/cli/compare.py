@@ -1,7 +1,7 @@
 """``labelwise compare``: methods on the same data, recipe and tuning budget."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -50,15 +50,20 @@ def compare(
         "runs/compare"
     ),
     jobs: JobsOption = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Where runs are carried out: here, or --jobs of them on a Ray cluster."),
+    ] = "local",
     dry_run: DryRunOption = False,
 ) -> None:
     """Compare methods: same data, recipe, number of tries, seeds.
 
     The same command on the same folder goes on where it was stopped.
     """
+    from labelwise.errors import SettingsError
     from labelwise.experiments.compare import ComparisonPlan
     from labelwise.experiments.compare import compare as run_comparison
-    from labelwise.experiments.jobs import InProcess, LocalProcesses, default_workers
+    from labelwise.experiments.jobs import Executor, InProcess, LocalProcesses, default_workers
     from labelwise.experiments.sources import Frozen, blank_features, open_table
     from labelwise.progress import make_watch
     from labelwise.report import save_comparison_charts, write_comparison
@@ -73,6 +78,10 @@ def compare(
     names = tuple(name.strip() for name in methods.split(","))
     plan = ComparisonPlan(base, names, tuple(range(seeds)), tune, _parsed_sweep(sweep), choose)
     frozen = Frozen(features, weights, base.image_size, base.squash) if features else None
+    if engine == "ray" and features:
+        raise SettingsError(
+            "heads on --features are solved in this process; leave out --engine ray"
+        )
     watch = make_watch()
     workers = jobs or default_workers()
     if dry_run:
@@ -83,7 +92,13 @@ def compare(
         return
     table = open_table(base.data, base.data_options, frozen=frozen, watch=watch)
     name = f"{table.name}, features of {features}" if features else table.name
-    executor = LocalProcesses(workers) if workers > 1 and not features else InProcess(table)
+    executor: Executor = InProcess(table)
+    if engine == "ray":
+        from labelwise.experiments.ray_runs import RayRuns
+
+        executor = RayRuns(workers, gpus=1.0 if base.hardware.accelerator == "cuda" else 0.0)
+    elif workers > 1 and not features:
+        executor = LocalProcesses(workers)
     with resumable(out):
         done = run_comparison(plan, out, executor=executor, say=say, watch=watch)
     title = "mean ± half the 95 % interval over seeds; per cent but losses"

@@ -4,7 +4,8 @@ A finished run is recognised by its folder and not repeated; a killed one goes o
 carried out is given: an executor takes jobs and yields each as it finishes. :class:`InProcess`
 runs them one after the other, :class:`LocalProcesses` side by side, each worker process keeping
 its data between runs. On one GPU small runs fill each other's gaps; on a CPU they only share the
-cores. Another executor (a cluster's) calls :func:`run_job` where it likes.
+cores. ``ray_runs.RayRuns`` spreads them over a cluster; whoever carries jobs out calls
+:func:`run_job`.
 """
 
 import json
@@ -40,6 +41,7 @@ __all__ = [
     "default_workers",
     "figures_of",
     "peak_memory",
+    "progress_of",
     "run_job",
     "run_jobs",
     "start_peak_memory",
@@ -121,7 +123,7 @@ class LocalProcesses:
                     for future in done:
                         del pending[future]
                         yield future.result()
-                    text = "; ".join(filter(None, map(_progress_of, pending.values())))
+                    text = "; ".join(filter(None, map(progress_of, pending.values())))
                     if watch is not None and text and not done:
                         watch.say(text)
             finally:
@@ -204,7 +206,7 @@ def _name(job: TrainingJob) -> str:
     return f"{job.folder.parent.name}, {job.folder.name}"
 
 
-def _progress_of(job: TrainingJob) -> str:
+def progress_of(job: TrainingJob) -> str:
     """Return the epoch a run is at and its time left, or its step in the first epoch."""
     records = RunFolder(job.folder).journal.read()
     if not records:
