@@ -97,17 +97,33 @@ def test_pooled_metrics_equal_the_loops(problem):
     assert metrics.micro_auroc(*problem) == pytest.approx(slow.auroc(*flat), rel=1e-12, nan_ok=True)
 
 
-def test_sorting_and_comparing_count_the_same(monkeypatch):
-    """Both ways to count must agree where the choice between them would fall either way."""
+@pytest.mark.parametrize("together", [0, 10**9], ids=["line by line", "together"])
+@pytest.mark.parametrize("padded", [0, 10**9], ids=["lines", "padded"])
+def test_sorting_and_comparing_count_the_same(monkeypatch, together, padded):
+    """All ways to count must agree where the choice between them would fall either way."""
     scores, labels, observed = slow.problem(3, rows=3000, columns=5, levels=200, rate=0.4)
-    monkeypatch.setattr(lines, "COMPARED_POSITIVES", 0)
-    monkeypatch.setattr(lines, "LINE_COST", 0)
-    by_sort = metrics.auroc(scores, labels, observed).items
-    ap_by_sort = metrics.average_precision(scores, labels, observed).items
     monkeypatch.setattr(lines, "COMPARED_POSITIVES", 10**9)
-    np.testing.assert_array_equal(metrics.auroc(scores, labels, observed).items, by_sort)
+    expected = metrics.auroc(scores, labels, observed).items
+    ap_expected = metrics.average_precision(scores, labels, observed).items
+    monkeypatch.setattr(lines, "COMPARED_POSITIVES", 0)
+    monkeypatch.setattr(lines, "LOOKED_UP_TOGETHER", together)
+    monkeypatch.setattr(lines, "PADDED", padded)
+    np.testing.assert_array_equal(metrics.auroc(scores, labels, observed).items, expected)
     ap = metrics.average_precision(scores, labels, observed).items
-    np.testing.assert_array_equal(ap, ap_by_sort)
+    np.testing.assert_array_equal(ap, ap_expected)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 1000])
+def test_places_are_those_of_searchsorted(length):
+    rng = np.random.default_rng(length)
+    ordered = np.sort(rng.integers(0, 9, (4, length)).astype(np.float32), axis=1)
+    ordered[3, length // 2 :] = np.nan  # unobserved
+    row, score = rng.integers(0, 4, 200), rng.integers(-1, 10, 200).astype(np.float32)
+    for level in (lines.AT_LEAST, lines.ABOVE):
+        expected = [
+            np.searchsorted(ordered[r], s, side=level.side) for r, s in zip(row, score, strict=True)
+        ]
+        np.testing.assert_array_equal(lines._places(ordered, row, score, level), expected)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.5])

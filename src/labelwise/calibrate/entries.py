@@ -34,7 +34,9 @@ from labelwise.links import Link
 
 __all__ = [
     "BLOCK",
+    "LEAST_BINS",
     "ROWS",
+    "Bins",
     "Block",
     "Chain",
     "Entries",
@@ -44,6 +46,7 @@ __all__ = [
     "compressed",
     "dealt",
     "folds_of",
+    "joined",
     "limited_log_odds",
     "own_number",
     "read_entries",
@@ -272,6 +275,29 @@ class Bins:
             part = slice(start, start + step)
             yield self.u[part], self.y[part], self.w[part]
 
+    def coarser(self, factor: int) -> "Bins":
+        """Return every ``factor`` neighbouring bins as one."""
+        return _means(*(part.unflatten(0, (-1, factor)).sum(1) for part in self.sums()))
+
+    def sums(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sums of log-odds and labels, and the counts, each (B, K)."""
+        return self.u * self.w, self.y * self.w, self.w
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts: bin added to bin where they are bins, else in a chain."""
+    binned = [part for part in parts if isinstance(part, Bins)]
+    if len(parts) == 1:
+        return parts[0]
+    if len(binned) < len(parts):
+        return Chain(parts)
+    return _means(*(torch.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
+
+
+def _means(u: Tensor, y: Tensor, w: Tensor) -> Bins:
+    some = w.clamp(min=1e-300)
+    return Bins(u / some, y / some, w)
+
 
 def compressed(entries: Entries, folds: int) -> list[Rows]:
     """Return the rows dealt into folds: in bins where there are many, as they are where few."""
@@ -298,8 +324,7 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
             total.scatter_add_(0, cell.flatten(), values.flatten().to(dtype))
         start += len(u)
     weight, odds, present = sums.double().view(3, folds, labels, bins).mT.contiguous()
-    some = weight.clamp(min=1e-300)
-    return [Bins(*part) for part in zip(odds / some, present / some, weight, strict=True)]
+    return [_means(*part) for part in zip(odds, present, weight, strict=True)]
 
 
 def _location(entries: Entries) -> tuple[float, float]:

@@ -13,7 +13,15 @@ from warnings import warn
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.entries import Bins, Chain, Entries, Rows, choose, compressed
+from labelwise.calibrate.entries import (
+    LEAST_BINS,
+    Bins,
+    Entries,
+    Rows,
+    choose,
+    compressed,
+    joined,
+)
 from labelwise.calibrate.newton import (
     MAX_SLOPE,
     TOLERANCE,
@@ -40,7 +48,7 @@ def fit_shared(entries: Entries, raw: Raw, least: float) -> Tensor:
     parts = compressed(entries, 1)
     features = scaled(parts[0], raw, least)
     problem = Shared(features)
-    theta = _solve(problem, entries, parts, problem.start(Chain(parts)))
+    theta = _solve(problem, entries, parts[0], problem.start(parts[0]))
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
 
@@ -55,26 +63,31 @@ def fit_labels(
     if strength is not None and strength < 0:
         raise ValueError(f"strength must not be negative, got {strength}")
     parts = compressed(entries, FOLDS if strength is None else 1)
-    rows = Chain(parts)
+    rows = joined(parts)
     features = scaled(rows, raw, least)
     if strength is None:
+        rough = [_coarse(part) for part in parts]
         strength = choose(
-            STRENGTHS, parts, lambda train, test: _losses(Chain(train), test, features, each)
+            STRENGTHS, rough, lambda train, test: _losses(joined(train), test, features, each)
         )
     center = _center(rows, features)
     lacking = _one_sided(rows)
     pull = torch.where(lacking, max(strength, 1.0), strength)
     problem = each(features, center, pull, lacking)
-    theta = _solve(problem, entries, parts, center.expand(len(lacking), -1))
+    theta = _solve(problem, entries, rows, center.expand(len(lacking), -1))
     if strength == 0:
         theta = torch.where(lacking[:, None], center, theta)
     _warn_of_bounds(theta, features)
     return features.unscale(theta)
 
 
-def _solve(problem: Problem, entries: Entries, parts: list[Rows], start: Tensor) -> Tensor:
-    rows = Chain(parts)
-    if not isinstance(parts[0], Bins):
+def _coarse(part: Rows) -> Rows:
+    """Return bins as wide as a choice between strengths, a factor ten apart, allows."""
+    return part.coarser(len(part.u) // LEAST_BINS) if isinstance(part, Bins) else part
+
+
+def _solve(problem: Problem, entries: Entries, rows: Rows, start: Tensor) -> Tensor:
+    if not isinstance(rows, Bins):
         return problem.solve(rows, start, TOLERANCE)
     return problem.polish(entries, rows, problem.solve(rows, start, ROUGH), TOLERANCE)
 

@@ -13,8 +13,9 @@ For each positive entry of a line: how many entries, and how many positives, sco
 Average precision, AUROC, coverage and precision-recall curves are all sums over positives of such
 counts. Ties are grouped: entries with equal scores are at each other's level.
 
-A line with few positives is compared with each of them directly; a line with many is sorted and
-the positives are looked up. Both are exact. Unobserved entries become NaN, which is at no level.
+A line with few positives is compared with each of them directly; lines with many are sorted, and
+the positives looked up: those of all lines together, or line by line where that is worth a call.
+All are exact. Unobserved entries become NaN, which is at no level.
 """
 
 from collections.abc import Iterator, Sequence
@@ -119,20 +120,21 @@ class Averaged:
 Counts: TypeAlias = NDArray[np.intp]
 
 
-# Comparing an entry costs about 1/64 of sorting it, and a sorted line has a fixed cost.
-COMPARED_POSITIVES = 64
-LINE_COST = 64_000
+COMPARED_POSITIVES = 16  # sorting an entry costs about as much as so many comparisons
+LOOKED_UP_TOGETHER = 512  # positives of a line
+PADDED = 4  # times as many places as positives may be sorted
 
 
 class Level(NamedTuple):
     """Which entries are counted: by comparison, and by place in a sorted line."""
 
     compare: np.ufunc
+    below: np.ufunc
     side: Literal["left", "right"]
 
 
-AT_LEAST = Level(np.greater_equal, "left")
-ABOVE = Level(np.greater, "right")
+AT_LEAST = Level(np.greater_equal, np.less, "left")
+ABOVE = Level(np.greater, np.less_equal, "right")
 
 
 @dataclass(frozen=True)
@@ -186,11 +188,7 @@ class Lines:
         score = self.scores.ravel()[flat]
         per_line = np.bincount(line, minlength=len(self.scores))
         start = np.cumsum(per_line) - per_line
-        if len(flat) < 16 * len(self.scores):
-            return Positives(line, score[np.lexsort((-score, line))], per_line, start)
-        for first, count in zip(start, per_line, strict=True):  # faster where lines are long
-            score[first : first + count] = np.sort(score[first : first + count])[::-1]
-        return Positives(line, score, per_line, start)
+        return Positives(line, _falling(score, line, per_line, start), per_line, start)
 
     def at_least(self, positives: Positives) -> Counts:
         """Return how many entries of its line score at least as much as each positive, (P,)."""
@@ -203,8 +201,8 @@ class Lines:
 
     def _count(self, positives: Positives, *levels: Level) -> list[Counts]:
         length = self.scores.shape[1]
-        few = positives.per_line * length <= COMPARED_POSITIVES * length + LINE_COST
         counts = [np.empty(len(positives.line), dtype=np.intp) for _ in levels]
+        few = positives.per_line <= COMPARED_POSITIVES
         compared = np.flatnonzero(few[positives.line])
         for chunk in blocks(len(compared), length, BLOCK_ENTRIES // 4):
             index = compared[chunk]
@@ -212,15 +210,55 @@ class Lines:
             for row, level in zip(counts, levels, strict=True):
                 bits = np.bitwise_count(np.packbits(level.compare(rows, score), axis=1))
                 row[index] = bits.sum(axis=1, dtype=np.intp)
-        for line in np.flatnonzero(~few):
-            start = positives.start[line]
-            own = slice(start, start + positives.per_line[line])
-            ordered = np.sort(self.scores[line])  # NaN, unobserved, comes last
+        if few.all():
+            return counts
+        many = np.flatnonzero(~few)
+        ordered = np.sort(self.scores[many], axis=1)  # NaN, unobserved, comes last
+        alone = positives.per_line > LOOKED_UP_TOGETHER
+        place = np.full(len(few), -1)
+        place[many] = np.arange(len(many))
+        index = np.flatnonzero((place >= 0)[positives.line] & ~alone[positives.line])
+        line, score = positives.line[index], positives.score[index]
+        for row, level in zip(counts, levels, strict=True):
+            row[index] = self.known[line] - _places(ordered, place[line], score, level)
+        for one in np.flatnonzero(alone):
+            own = slice(positives.start[one], positives.start[one] + positives.per_line[one])
             rising = positives.score[own][::-1]
             for row, level in zip(counts, levels, strict=True):
-                below = np.searchsorted(ordered, rising, side=level.side)
-                row[own] = self.known[line] - below[::-1]
+                below = np.searchsorted(ordered[place[one]], rising, side=level.side)
+                row[own] = self.known[one] - below[::-1]
         return counts
+
+
+def _falling(score: NDArray[Any], line: Counts, per_line: Counts, start: Counts) -> NDArray[Any]:
+    """Return the positives' scores, which are in order of line, falling within each line."""
+    longest = int(per_line.max(initial=0))
+    if len(score) < 16 * len(per_line):
+        return score[np.lexsort((-score, line))]
+    if longest * len(per_line) <= PADDED * len(score):
+        padded = np.full((len(per_line), longest), np.nan, score.dtype)
+        taken = np.arange(longest) < per_line[:, None]
+        padded[taken] = -score
+        padded.sort(axis=1)  # NaN comes last
+        return -padded[taken]
+    score = score.copy()
+    for first, count in zip(start, per_line, strict=True):
+        score[first : first + count] = np.sort(score[first : first + count])[::-1]
+    return score
+
+
+def _places(ordered: NDArray[Any], row: Counts, score: NDArray[Any], level: Level) -> Counts:
+    """Return how many entries of its row are below each score: a binary search for all at once."""
+    length = ordered.shape[1]
+    flat, first = ordered.ravel(), row * length
+    found = np.zeros(len(row), dtype=np.intp)
+    step = 1 << (length.bit_length() - 1)
+    while step:
+        further = found + step
+        entry = flat[first + np.minimum(further, length) - 1]
+        found += step * (level.below(entry, score) & (further <= length))
+        step //= 2
+    return found
 
 
 def lines_of(
