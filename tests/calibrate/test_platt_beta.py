@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from labelwise.calibrate import Beta, Platt, beta, platt
-from labelwise.calibrate.entries import Bins, Chain, compressed, read_entries
-from labelwise.calibrate.newton import scaled
+from labelwise.calibrate.entries import Bins, Chain, compressed, joined, read_entries
+from labelwise.calibrate.newton import derivatives, scaled
 from labelwise.links import Sigmoid
 
 SIZES = pytest.mark.parametrize("images", [300, 6000])  # exact from the start, and through bins
@@ -195,6 +195,31 @@ def test_bins_keep_counts_and_labels():
     present = sum((w * y).sum(0) for _, y, w in Chain(parts).rows())
     torch.testing.assert_close(weights, observed.sum(0).double())
     torch.testing.assert_close(present, (labels & observed).sum(0).double())
+
+
+def test_joined_and_coarser_bins_keep_sums():
+    logits, labels, observed = problem(6000, unknown=True)
+    parts = compressed(read_entries(logits, labels, None, observed), 3)
+    whole = joined(parts)
+    assert isinstance(whole, Bins)
+    for bins in (whole, whole.coarser(4)):
+        odds, present, weight = (total.sum(0) for total in bins.sums())
+        torch.testing.assert_close(weight, observed.sum(0).double())
+        torch.testing.assert_close(present, (labels & observed).sum(0).double())
+        expected = (logits * observed).sum(0).double()
+        torch.testing.assert_close(odds, expected, atol=1e-2, rtol=1e-5)
+    assert len(whole.u) == len(parts[0].u) == 4 * len(whole.coarser(4).u)
+
+
+def test_the_loss_of_thousands_of_rows_is_a_finite_sum_of_softplus():
+    """Their product 2^n would be no float64."""
+    entries = read_entries(torch.randn(2000, 1) / 10, torch.arange(2000)[:, None] % 2, None, None)
+    features = scaled(entries, lambda u: (u,), 1e-6)
+    theta = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    loss, _, _ = derivatives(entries, features, theta)
+    z = (features(entries.logits.double())[0]).double()
+    expected = torch.nn.functional.softplus(z) - entries.labels * z
+    torch.testing.assert_close(loss, expected.sum(0))
 
 
 def test_soft_labels_are_fitted_by_cross_entropy():

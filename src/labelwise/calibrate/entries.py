@@ -35,7 +35,6 @@ from labelwise.links import Link
 __all__ = [
     "BLOCK",
     "LEAST_BINS",
-    "ROWS",
     "Bins",
     "Block",
     "Chain",
@@ -56,8 +55,7 @@ Block = tuple[Tensor, Tensor, Tensor | None]
 
 ONE_IN_A_MILLION = log(1e6 - 1)
 FAR = 1e4
-BLOCK = 1 << 16  # entries: a block and its temporaries stay in the cache
-ROWS = 1000  # rows of a block at most: 2^ROWS is still a float64
+BLOCK = 1 << 18  # entries: below, calls cost more than what they compute; above, memory
 CACHED = 1 << 23  # log-odds up to this many are kept rather than computed again
 COLUMNS = 1 << 21  # entries of whole columns held at once
 
@@ -112,7 +110,7 @@ class Entries:
 
     def rows(self) -> Iterator[Block]:
         """Yield (u, y, w) of consecutive rows, each (n, K); w is None if all is known."""
-        step = min(ROWS, max(1, BLOCK // max(self.num_labels, 1)))
+        step = max(1, BLOCK // max(self.num_labels, 1))
         for start in range(0, len(self.logits), step):
             yield self._read(slice(start, start + step))
 
@@ -270,14 +268,14 @@ class Bins:
         return self.u.shape[1]
 
     def rows(self) -> Iterator[Block]:
-        step = min(ROWS, max(1, BLOCK // self.num_labels))
+        step = max(1, BLOCK // self.num_labels)
         for start in range(0, len(self.u), step):
             part = slice(start, start + step)
             yield self.u[part], self.y[part], self.w[part]
 
     def coarser(self, factor: int) -> "Bins":
         """Return every ``factor`` neighbouring bins as one."""
-        return _means(*(part.unflatten(0, (-1, factor)).sum(1) for part in self.sums()))
+        return _means(*(part.view(-1, factor, self.num_labels).sum(1) for part in self.sums()))
 
     def sums(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sums of log-odds and labels, and the counts, each (B, K)."""
@@ -320,8 +318,9 @@ def compressed(entries: Entries, folds: int) -> list[Rows]:
         if folds > 1:
             cell += shift[start : start + len(u)]
         weight = torch.ones_like(u) if w is None else w
+        cell = cell.flatten()
         for total, values in zip(sums, (weight, u, y), strict=True):
-            total.scatter_add_(0, cell.flatten(), values.flatten().to(dtype))
+            total.scatter_add_(0, cell, values.flatten().to(dtype))
         start += len(u)
     weight, odds, present = sums.double().view(3, folds, labels, bins).mT.contiguous()
     return [_means(*part) for part in zip(odds, present, weight, strict=True)]

@@ -11,7 +11,7 @@ Logistic fits by damped Newton steps: every label at once, in float64, over bloc
 The problem is convex. Bounds on theta are kept by freezing a parameter that presses against its
 bound. A step that does not lower a group's loss is halved for that group alone.
 
-The sum of softplus needs one exponential per entry and one logarithm per block:
+The sum of softplus needs one exponential per entry and one logarithm per ROWS of them:
     sum softplus(z) = sum max(z, 0) + log prod (1 + exp(-|z|)), at most 2^ROWS
 
 Problem: the loss that a logistic calibrator minimises, for all labels at once.
@@ -33,7 +33,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from labelwise.calibrate.entries import ROWS, Rows
+from labelwise.calibrate.entries import Rows
 
 __all__ = [
     "MAX_SLOPE",
@@ -119,6 +119,7 @@ Derivatives = tuple[Tensor, Tensor, Tensor]
 
 STEPS = 100
 TOLERANCE = 1e-7
+ROWS = 1000  # 2^ROWS is still a float64
 
 
 def derivatives(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
@@ -127,16 +128,17 @@ def derivatives(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
     loss = theta.new_zeros(rows.num_labels)
     grad = theta.new_zeros(width, rows.num_labels)
     hess = theta.new_zeros(width, width, rows.num_labels)
-    ones = theta.new_ones(ROWS)
     for u, y, w in rows.rows():
-        phi, one = features(u.double()), ones[: len(u)]
+        phi, one = features(u.double()), theta.new_ones(len(u))
         z = _scores(phi, theta)
         small = z.abs().neg_().exp_()
         whole = 1 + small
         p = torch.where(z >= 0, 1.0, small).div_(whole)
         curve, residual = p - p * p, p - y
         if w is None:
-            loss += whole.prod(0).log_() + one @ (z.clamp(min=0) - y * z)
+            loss += one @ (z.clamp(min=0) - y * z)
+            for some in torch.split(whole, ROWS):
+                loss += some.prod(0).log_()
         else:
             loss += one @ (w * (whole.log_() + z.clamp(min=0) - y * z))
             curve, residual = curve * w, residual * w
