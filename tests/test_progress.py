@@ -2,6 +2,7 @@ import os
 import pty
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,9 +32,14 @@ def test_without_a_terminal_an_epoch_is_one_plain_line(capsys):
     )
 
 
+def set_clock(monkeypatch, *seconds):
+    """Let the watch read these times; threads of other tests keep the real clock."""
+    clock = SimpleNamespace(monotonic=iter(seconds).__next__)
+    monkeypatch.setattr("labelwise.progress.time", clock)
+
+
 def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
-    clock = iter([0.0, 10.0, 40.0, 41.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    set_clock(monkeypatch, 0.0, 10.0, 40.0, 41.0)
     watch = Lines(seconds=30)
     watch.start("epoch 1/2", 1000, done=200)
     watch.advance(100)
@@ -43,8 +49,7 @@ def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
 
 
 def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
-    clock = iter([0.0, 40.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    set_clock(monkeypatch, 0.0, 40.0)
     watch = NamedWatch(Lines(seconds=30), "bce, seed-1")
     watch.say("going on")
     watch.start("epoch 1/2", 1000)

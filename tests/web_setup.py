@@ -27,7 +27,7 @@ class Client:
 
     def send(self, method, path, body=None, headers=None, host=None):
         """Return status, headers and body of one request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.putrequest(method, path, skip_host=True)
             for value in [host] if isinstance(host, str) else host or [f"127.0.0.1:{self.port}"]:

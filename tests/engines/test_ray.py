@@ -5,14 +5,13 @@ Oracle: the hashes of a run of the local engine over the same pictures.
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from shard_setup import answers, hashes, task, write_model, write_photos
 
 from labelwise.engines import LocalEngine, ShardRecord, predict_shards
 from labelwise.engines.engine import LostShardError
-from labelwise.engines.ray_cluster import RayEngine, joined, require_ray
+from labelwise.engines.ray_cluster import RayEngine, joined, require_ray, worker_environment
 from labelwise.errors import LabelwiseError
 
 pytest.importorskip("ray")
@@ -104,14 +103,11 @@ def test_a_node_that_dies_is_survived(places, tmp_path):
         initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 1 << 27}
     )
     second = cluster.add_node(num_cpus=1, object_store_memory=1 << 27)
-    path = os.pathsep.join(
-        [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(Path(__file__).parent)]
-    )
     ray.init(
         address=cluster.address,
         log_to_driver=False,
         logging_level="error",
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
+        runtime_env=worker_environment(),
     )
     try:
         cluster.wait_for_nodes()

@@ -10,6 +10,7 @@ end with it, and the next run goes on by the manifest, with this engine or the l
 """
 
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from labelwise.engines.engine import ATTEMPTS, LostShardError, Task
 from labelwise.errors import LabelwiseError, SettingsError
 
-__all__ = ["RayEngine", "require_ray"]
+__all__ = ["RayEngine", "joined", "require_ray", "worker_environment"]
 
 T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
@@ -113,6 +114,19 @@ class _Worker:
         return self._work(shard)
 
 
+def worker_environment() -> dict[str, Any]:
+    """Return Ray's runtime environment of workers that find what this process finds.
+
+    They import this very package, also where it is not installed. Ray starts them by a line of
+    shell in which it forgets to quote the interpreter.
+    """
+    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
+    environment: dict[str, Any] = {"env_vars": {"PYTHONPATH": path}}
+    if shlex.quote(sys.executable) != sys.executable and not os.environ.get("RAY_ADDRESS"):
+        environment["py_executable"] = shlex.quote(sys.executable)
+    return environment
+
+
 @contextmanager
 def joined(workers: int) -> Iterator[None]:
     """Be part of a cluster inside the block: one that is there, or one of this machine."""
@@ -120,12 +134,10 @@ def joined(workers: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # Workers import this very package, also where it is not installed.
-    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
     options: dict[str, Any] = {
         "log_to_driver": False,
         "logging_level": "error",
-        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+        "runtime_env": worker_environment(),
     }
     if not os.environ.get("RAY_ADDRESS"):
         options |= {
