@@ -28,6 +28,8 @@ def assert_sorted_alike(terms, count, excluded=()):
 def small_blocks(monkeypatch):
     """Few rows must already take the ways of many."""
     monkeypatch.setattr(ranked, "BLOCK", 16)
+    monkeypatch.setattr(ranked, "COLUMNS", 4)
+    monkeypatch.setattr(ranked, "TRIED_SHARE", 1)
     monkeypatch.setattr(ranked, "FIRST_TRIES", (4, 8, 32))
 
 

@@ -5,9 +5,9 @@
 A term alone bounds the score from above. So the rows with the largest values of one term are tried
 first: once the k-th best score among them exceeds the largest value not tried, no other row can be
 better, and a few thousand rows were read instead of all. Where that never happens (two labels that
-do not meet), the columns are scanned in blocks that fit the processor's cache, best bound first;
-a block whose bound is below the k-th best score so far is not read. Both ways give the rows a full
-stable sort would give: equal scores in order of their rows.
+do not meet), the columns are scanned in blocks that fit the processor's cache; a block whose bound
+is below the k-th best score so far is not read. Both ways give the rows a full stable sort would
+give: equal scores in order of their rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,17 @@ from numpy.typing import NDArray
 __all__ = ["Term", "best_rows", "count_at_least", "sum_of"]
 
 BLOCK = 1 << 15
+COLUMNS = 1 << 9  # that the rows of a block are dealt out to
 FIRST_TRIES = (1 << 10, 1 << 13, 1 << 16)
+TRIED_SHARE = 64  # of so many rows one may be tried: rows in no order cost more than a scan's
 PARALLEL = 1 << 21  # rows from which a second thread pays
 
 T = TypeVar("T")
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
+
+
+NO_ROWS, NO_SCORES = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 class Term:
@@ -74,19 +79,21 @@ def best_rows(
     if not terms:
         raise ValueError("a ranking needs at least one term, got none")
     if count <= 0 or not len(terms[0]):
-        return np.empty(0, np.int64), np.empty(0, np.float32)
-    gone = np.empty(0, np.int64) if excluded is None else excluded
+        return NO_ROWS, NO_SCORES
+    gone = NO_ROWS if excluded is None else excluded
     best = _Best(count, gone)
     driver = min(terms, key=lambda term: float(term.largest[1][-1]))
     tried, values = driver.largest
     for first, last in zip((0, *FIRST_TRIES), FIRST_TRIES, strict=False):
-        if first >= len(tried):
+        if first >= len(tried) or (first and last > len(driver) // TRIED_SHARE):
             break
         rows = tried[first:last]
         best.offer(rows, sum_of(terms, rows))
         everything = len(tried) == len(driver) and last >= len(tried)
         if everything or best.cut() > values[min(last, len(values)) - 1]:
             return best.ranked()
+        if best.cut() < values[-1]:  # far from it: more tries would hardly help
+            break
     return _scanned(terms, count, gone, best.cut())
 
 
@@ -108,8 +115,7 @@ class _Best:
 
     def __init__(self, count: int, excluded: Rows) -> None:
         self.count, self.excluded = count, excluded
-        self.rows = np.empty(0, np.int64)
-        self.scores = np.empty(0, np.float32)
+        self.rows, self.scores = NO_ROWS, NO_SCORES
 
     def cut(self) -> float:
         """Return the score a row must reach to be among the best, minus infinity at first."""
@@ -144,33 +150,49 @@ def _contains(sorted_rows: Rows, rows: Rows) -> NDArray[np.bool_]:
 
 
 def _scanned(terms: Sequence[Term], count: int, excluded: Rows, cut: float) -> tuple[Rows, Scores]:
-    least = [cut]  # one for all threads, and never above what a row must reach
+    """Return the best rows of all.
 
-    def scan(blocks: Sequence[slice]) -> _Best:
-        best = _Best(count, excluded)
+    The rows of a block are dealt out to COLUMNS columns, and the highest score of each column is
+    found first. The ``count`` best of these are scores of as many rows, so no column whose highest
+    is lower can hold a row to be returned.
+    """
+    size, depth = len(terms[0]), BLOCK // COLUMNS
+    best = _Best(count, excluded)
+    highest = np.full((-(-size // BLOCK), COLUMNS), -np.inf, np.float32)
+    if 4 * count > highest.size:
+        best.offer(np.arange(size), sum_of(terms, slice(None)))
+        return best.ranked()
+
+    def scan(blocks: Sequence[slice]) -> None:
         for block, scores in _block_scores(terms, blocks):
-            if scores.max() >= least[0]:
-                near = np.flatnonzero(scores >= least[0])
-                best.offer(near + block.start, scores[near])
-                least[0] = max(least[0], best.cut())
-        return best
+            if len(excluded):
+                gone = slice(*np.searchsorted(excluded, (block.start, block.stop)))
+                scores[excluded[gone] - block.start] = -np.inf
+            whole = len(scores) // COLUMNS * COLUMNS
+            found = highest[block.start // BLOCK]
+            np.max(scores[:whole].reshape(-1, COLUMNS), axis=0, out=found, initial=-np.inf)
+            rest = found[: len(scores) - whole]
+            np.maximum(rest, scores[whole:], out=rest)
 
-    joined = _Best(count, excluded)
-    for best in _in_threads(scan, _promising(terms, cut), len(terms[0])):
-        joined.offer(best.rows, best.scores)
-    return joined.ranked()
+    _in_threads(scan, _promising(terms, cut), size)
+    least = max(cut, float(np.partition(highest, -count, axis=None)[-count]))
+    blocks, columns = np.nonzero((highest >= least) & (highest > -np.inf))
+    starts = blocks * BLOCK + columns
+    rows = (starts[:, None] + COLUMNS * np.arange(depth)).reshape(-1)
+    rows = rows[rows < size]
+    best.offer(rows, sum_of(terms, rows))
+    return best.ranked()
 
 
 def _promising(terms: Sequence[Term], least: float) -> list[slice]:
-    """Return the blocks that can hold a score of ``least``, the most promising first."""
+    """Return the blocks that can hold a score of ``least``, in order."""
     bound = terms[0].block_maxima.copy()
     for term in terms[1:]:
         bound += term.block_maxima
-    order = np.argsort(-bound, kind="stable")
     size = len(terms[0])
     return [
         slice(block * BLOCK, min((block + 1) * BLOCK, size))
-        for block in order[bound[order] >= least].tolist()
+        for block in np.flatnonzero(bound >= least).tolist()
     ]
 
 
@@ -194,4 +216,5 @@ def _in_threads(work: Callable[[Sequence[slice]], T], blocks: list[slice], rows:
     if threads == 1:
         return [work(blocks)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, [blocks[start::threads] for start in range(threads)]))
+        shares = np.array_split(np.arange(len(blocks)), threads)
+        return list(pool.map(work, [[blocks[at] for at in share] for share in shares]))
