@@ -212,6 +212,15 @@ def test_answers_to_single_labels_repair_the_table(place, monkeypatch, capsys):
     assert not asked & {(one.photo, one.label) for one in read_review(place / "more.csv")}
 
 
+def test_only_photos_of_train_are_chosen(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    rows = [f"photos/{n}/{n}.png,,*,{split}" for n, split in enumerate(("train", "val", "test"))]
+    (place / "split.csv").write_text("\n".join(["path,labels,unknown,split", *rows, ""]))
+    run("data", "next", "split.csv", "-m", "model", "-o", "chosen.csv")
+    assert list(load("chosen.csv").ids) == ["photos/0/0.png"]
+    assert "2 photos of val and test are not asked about" in capsys.readouterr().err
+
+
 def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())

@@ -64,9 +64,24 @@ def read_pool(
         table = LabelTable.from_arrays(names, images, nothing, nothing, name=source)
         table = replace(table, notes=notes)
     else:
-        table = load_for_labels(source, names, check_files=True)
+        table = _of_train(load_for_labels(source, names, check_files=True))
     made = score_pool(table, predictor, batch_size=batch_size, watch=watch)
     return replace(made, named=not path.is_dir())
+
+
+def _of_train(table: LabelTable) -> LabelTable:
+    """Return the training rows of a table that has splits, all rows of another."""
+    if table.split is None:
+        return table
+    if not (table.split == "train").any():
+        raise DataError(
+            f"{table.name} has no rows in the split train, and labels that a model asks for are no "
+            "sample to measure it on; leave the split out to choose among all"
+        )
+    rest = int((table.split != "train").sum())
+    note = f"{rest:,} photos of val and test are not asked about: a chosen sample measures nothing."
+    notes = (*table.notes, note) if rest else table.notes
+    return replace(table.subset(table.split == "train"), notes=notes)
 
 
 def score_pool(
