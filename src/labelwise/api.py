@@ -8,6 +8,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import CheckpointError
 from labelwise.progress import Silent, make_watch
 from labelwise.report import choose_examples, write_report
+from labelwise.report.explain import model_with_attention
 from labelwise.runs import RunFolder
 from labelwise.training.run import Run
 from labelwise.training.run import train as train_in
@@ -64,7 +65,12 @@ def report_run(run: Run, *, command: str | None = None) -> Path:
         return files.report
     predictions = files.predictions(run.evaluation.data.split or "test")
     link = files.spec.made_link
-    examples = () if link is None else choose_examples(predictions, link, run.table.images)
+    model = model_with_attention(files)
+    examples = (
+        ()
+        if link is None
+        else choose_examples(predictions, link, run.table.images, predictor=model)
+    )
     return write_report(
         run.evaluation,
         files.report,

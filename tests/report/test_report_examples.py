@@ -10,10 +10,12 @@ import torch
 from PIL import Image
 from sample_scores import sample
 
-from labelwise.data import ArrayImages, FileImages
+from labelwise.api import train
+from labelwise.data import ArrayImages, FileImages, scenes
 from labelwise.links import Sigmoid
 from labelwise.report import choose_examples
 from labelwise.report.examples import picture_address
+from labelwise.report.explain import attended, overlay
 
 
 def decoded(address):
@@ -84,3 +86,29 @@ def test_a_picture_that_cannot_be_read_is_left_out(predictions, tmp_path):
     images = FileImages(tmp_path, predictions.ids)
     assert choose_examples(predictions, Sigmoid(), images)[0].examples[0].picture is None
     assert choose_examples(predictions, Sigmoid())[0].examples[0].picture is None
+
+
+def test_a_query2label_report_shows_where_the_two_surest_labels_were_seen(tmp_path):
+    # Oracle: the attention of the photo computed alone, drawn over the picture the model saw.
+    table = scenes(12, 8, 8, size=64)
+    options = {"head": "query2label", "head_options": {"width": 16, "feedforward": 16}}
+    options |= {"epochs": 1, "backbone": "test_resnet", "image_size": 64, "calibrate": "none"}
+    run = train(table, tmp_path / "run", method="bce", progress=False, **options)
+    page = run.report.read_text()
+    assert "where the queries of the two surest looked" in page
+    model, predictions = run.model(), run.predictions("test")
+    groups = choose_examples(predictions, model.link, table.images, each=2, predictor=model)
+    example = group(groups, "Drawn at random").examples[0]
+    assert [seen.name for seen in example.seen] == [guess.name for guess in example.guesses[:2]]
+    row = list(table.ids).index(example.id)
+    picture = next(iter(attended(model, table.images, [row]))).picture
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
+    with torch.no_grad():
+        _, features = model.model.outputs_and_features(model.transform.inputs(pixels))
+        maps = model.model.head.attention(features)[0].numpy()
+    assert maps.shape == (10, 2, 2)
+    for seen in example.seen:
+        drawn = overlay(picture, maps[model.space.column(seen.name)])
+        np.testing.assert_allclose(decoded(seen.picture), np.asarray(drawn), atol=1)
+    plain = choose_examples(predictions, model.link, table.images, each=2)
+    assert not any(example.seen for one in plain for example in one.examples)

@@ -268,6 +268,7 @@ def measured_data(
     from labelwise.cli.data import parse_options
     from labelwise.progress import make_watch
     from labelwise.report import choose_examples
+    from labelwise.report.explain import model_with_attention
     from labelwise.runs import RunFolder
     from labelwise.scores import score_data
     from labelwise.scores.read import load_for_labels
@@ -283,7 +284,8 @@ def measured_data(
     extras: dict[str, Any] = {"origin": {"Data": source}}
     link = run.calibrated or run.predictions.link
     if link is not None:
-        extras["examples"] = choose_examples(run.predictions, link, table.images)
+        model = model_with_attention(RunFolder(folder))
+        extras["examples"] = choose_examples(run.predictions, link, table.images, predictor=model)
     return _measured(run, rule, {**figures, "notes": notes}), extras
 
 

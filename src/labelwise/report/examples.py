@@ -4,12 +4,13 @@
 
 "Surest right" has the smallest surprise among images with labels, "surest wrong" the largest of
 all. A missing-label suspect is an entry marked absent or unknown with the highest probability.
-Chosen examples flatter or frighten, so some are also drawn at random.
+Chosen examples flatter or frighten, so some are also drawn at random. Of a Query2Label model it is
+also shown where the queries of the two surest labels looked.
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
 
 import torch
@@ -18,15 +19,19 @@ from torch import Tensor
 
 from labelwise.data import FeatureRows, ImageSource
 from labelwise.errors import ImageError
+from labelwise.heads import QueryDecoder
 from labelwise.links import Link
 from labelwise.markup import Markup, chance, join, paragraph, section, tag
 from labelwise.predictions import Predictions
+from labelwise.predictor import Predictor
+from labelwise.report.explain import attended, overlay
 
 __all__ = ["Example", "ExampleGroup", "Guess", "choose_examples", "example_section"]
 
 SIDE = 200  # pixels of the longer side of a picture in the page
 TINY = 96  # below this pictures are stored exactly
 TOP = 4
+SEEN = 2  # of them, those whose attention is shown
 NAMED = 12
 
 
@@ -40,6 +45,14 @@ class Guess:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """Where the query of a label looked: the photo under its attention, as a data address."""
+
+    name: str
+    picture: str
+
+
+@dataclass(frozen=True)
 class Example:
     """One image: its picture as a data address (or none), its surest labels, its true ones."""
 
@@ -49,6 +62,7 @@ class Example:
     truth: tuple[str, ...]
     more: int = 0
     tiny: bool = False
+    seen: tuple[Seen, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,10 +81,12 @@ def choose_examples(
     *,
     each: int = 8,
     seed: int = 0,
+    predictor: Predictor | None = None,
 ) -> tuple[ExampleGroup, ...]:
     """Return the groups of examples; ``images`` may hold more rows than the predictions.
 
-    Without images, or for rows that cannot be read, the examples have no picture.
+    Without images, or for rows that cannot be read, the examples have no picture. A
+    ``predictor`` with attention maps shows where it looked.
     """
     with torch.no_grad():
         log_p, log_q = link.log_probs(predictions.logits.double())
@@ -107,15 +123,47 @@ def choose_examples(
         ("Drawn at random", "Not chosen for anything.", shuffled[:each].tolist()),
     ]
     pictures = _Pictures(images)
+    rows = sorted({row for _, _, group in chosen for row in group})
+    best = {row: log_p[row].argsort(descending=True, stable=True).tolist()[:TOP] for row in rows}
+    seen = _attention(predictor, pictures, {predictions.ids[row]: best[row][:SEEN] for row in rows})
     return tuple(
         ExampleGroup(
             title,
             reason,
-            tuple(_example(row, predictions, log_p, known, present, pictures) for row in rows),
+            tuple(
+                replace(
+                    _example(row, predictions, best[row], log_p[row], known, present, pictures),
+                    seen=seen.get(predictions.ids[row], ()),
+                )
+                for row in group
+            ),
         )
-        for title, reason, rows in chosen
-        if rows
+        for title, reason, group in chosen
+        if group
     )
+
+
+def _attention(
+    predictor: Predictor | None, pictures: "_Pictures", labels: Mapping[str, list[int]]
+) -> dict[str, tuple[Seen, ...]]:
+    """Return where the queries of the given labels looked, by image, if the model has queries."""
+    if predictor is None or not isinstance(predictor.model.head, QueryDecoder):
+        return {}
+    places = {pictures.rows[name]: name for name in labels if name in pictures.rows}
+    if pictures.images is None or not places:
+        return {}
+    found = {}
+    for photo in attended(predictor, pictures.images, sorted(places)):
+        if photo.maps[0].size > 1:  # one place for the whole picture says nothing
+            name = places[photo.row]
+            found[name] = tuple(
+                Seen(
+                    predictor.space.names[k],
+                    picture_address(overlay(photo.picture, photo.maps[k])),
+                )
+                for k in labels[name]
+            )
+    return found
 
 
 def _first(key: Tensor, where: Tensor, count: int) -> list[int]:
@@ -127,17 +175,17 @@ def _first(key: Tensor, where: Tensor, count: int) -> list[int]:
 def _example(
     row: int,
     predictions: Predictions,
+    best: list[int],
     log_p: Tensor,
     known: Tensor,
     present: Tensor,
     pictures: "_Pictures",
 ) -> Example:
     names = predictions.names
-    best = torch.argsort(log_p[row], descending=True, stable=True)[:TOP].tolist()
     guesses = tuple(
         Guess(
             names[column],
-            float(log_p[row, column].exp()),
+            float(log_p[column].exp()),
             "present" if present[row, column] else "absent" if known[row, column] else "unknown",
         )
         for column in best
@@ -202,7 +250,13 @@ def example_section(groups: Sequence[ExampleGroup]) -> Markup | None:
         "Examples",
         paragraph(
             "Each image with its four surest labels. ✓ marks a label that is truly present, "
-            "? one that is unknown.",
+            "? one that is unknown."
+            + (
+                " Below, where the queries of the two surest looked in the last decoder layer: "
+                "light where they look, dark where they do not."
+                if any(example.seen for group in groups for example in group.examples)
+                else ""
+            ),
             class_="muted",
         ),
         *map(_group, groups),
@@ -238,8 +292,17 @@ def _card(example: Example) -> Markup:
             *map(_guess_line, example.guesses),
             class_="guesses" if picture else "guesses bare",
         ),
+        tag("div", *map(_seen, example.seen), class_="seen") if example.seen else None,
         tag("div", tag("span", "True: ", class_="muted"), truth or "none of them", class_="truth"),
         tag("div", example.id, class_="id"),
+    )
+
+
+def _seen(seen: Seen) -> Markup:
+    return tag(
+        "figure",
+        tag("img", src=seen.picture, alt=f"Where {seen.name} was seen"),
+        tag("figcaption", seen.name),
     )
 
 

@@ -5,7 +5,7 @@ up to the picture as the model saw it (scaled, perhaps cut) and laid over it: cl
 looks most, dark where it does not look. One HTML file that holds its pictures and works offline.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,19 @@ from labelwise.markup import Markup, document, tag
 from labelwise.plain import for_terminal
 from labelwise.predictor import Predictor
 from labelwise.report.contact_sheet import picture_address
+from labelwise.runs import RunFolder
 from labelwise.scoring import infer, scored
 
-__all__ = ["Looked", "look", "overlay", "require_attention", "write_explanation"]
+__all__ = [
+    "Attended",
+    "Looked",
+    "attended",
+    "look",
+    "model_with_attention",
+    "overlay",
+    "require_attention",
+    "write_explanation",
+]
 
 HEAT = np.array([255.0, 196.0, 0.0])
 DARKEST = 0.25  # of a place where the query does not look
@@ -42,6 +52,16 @@ class Looked:
     decided: bool
 
 
+@dataclass(frozen=True)
+class Attended:
+    """One photo as the model saw it: its logits (K,), and where each label looks (K, h, w)."""
+
+    row: int
+    logits: Tensor
+    maps: NDArray[np.float32]
+    picture: Image.Image
+
+
 def require_attention(predictor: Predictor) -> QueryDecoder:
     """Return the head of a model that has attention maps; another says which have."""
     if not isinstance(predictor.model.head, QueryDecoder):
@@ -52,13 +72,19 @@ def require_attention(predictor: Predictor) -> QueryDecoder:
     return predictor.model.head
 
 
-def look(
-    predictor: Predictor, images: ImageSource, *, batch_size: int = 16, most: int = 4
-) -> Iterable[Looked]:
-    """Yield, photo by photo, its decided labels (else its surest) with where they were seen.
+def model_with_attention(run: RunFolder) -> Predictor | None:
+    """Return the model of a run if it has attention maps; another's weights are not read."""
+    return run.model() if run.spec.head.name == "query2label" else None
 
-    Photos that cannot be read are passed over.
-    """
+
+def attended(
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int] | None = None,
+    *,
+    batch_size: int = 16,
+) -> Iterator[Attended]:
+    """Yield the photos of ``rows`` (default all) that can be read, with where every label looks."""
     head = require_attention(predictor)
     predictor.model.eval()
 
@@ -67,32 +93,47 @@ def look(
         return outputs.logits.float(), head.attention(features).float(), inputs
 
     for part in infer(
-        network, images, predictor.transform, batch_size=batch_size, device=predictor.device
+        network,
+        images,
+        predictor.transform,
+        rows=rows,
+        batch_size=batch_size,
+        device=predictor.device,
     ):
         if not part.values:
             continue
-        logits, maps, pixels = part.values
-        if maps.shape[2] * maps.shape[3] == 1:
+        for row, logits, maps, pixels in zip(part.rows.tolist(), *part.values, strict=True):
+            picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+            yield Attended(row, logits, maps.numpy(), picture)
+
+
+def look(
+    predictor: Predictor, images: ImageSource, *, batch_size: int = 16, most: int = 4
+) -> Iterable[Looked]:
+    """Yield, photo by photo, its decided labels (else its surest) with where they were seen.
+
+    Photos that cannot be read are passed over.
+    """
+    for photo in attended(predictor, images, batch_size=batch_size):
+        if photo.maps[0].size == 1:
             raise SettingsError(
                 f"the backbone {predictor.model.backbone.name!r} makes one place of a picture of "
                 f"{predictor.transform.size} pixels, so there is nothing to look at; train with a "
                 "larger --image-size"
             )
-        answers = scored(predictor, logits, part.rows, [images.ids[r] for r in part.rows.tolist()])
-        for at, row in enumerate(answers.rows.tolist()):
-            place = part.rows.tolist().index(row)
-            picture = Image.fromarray(pixels[place].permute(1, 2, 0).contiguous().numpy())
-            probs = answers.probs[at]
+        name = images.ids[photo.row]
+        answers = scored(predictor, photo.logits[None], np.array([photo.row]), [name])
+        for probs, sets in zip(answers.probs, answers.sets, strict=True):
             order = probs.argsort(descending=True).tolist()
-            chosen = [k for k in order if answers.sets[at, k]][:most] or order[:1]
+            chosen = [k for k in order if sets[k]][:most] or order[:1]
             for k in chosen:
                 yield Looked(
-                    answers.ids[at],
+                    name,
                     predictor.space.names[k],
                     float(probs[k]),
-                    picture,
-                    maps[place, k].numpy(),
-                    bool(answers.sets[at, k]),
+                    photo.picture,
+                    photo.maps[k],
+                    bool(sets[k]),
                 )
 
 
