@@ -378,6 +378,11 @@ def test_soft_labels_are_judged_as_shares_where_that_can_be():
     assert found.sets == hardened.sets
     figures = {figure.name: figure.value for figure in found.headline}
     assert figures["Log loss"] == pytest.approx(copies.before.log_loss)
+    log_p, log_q = Sigmoid().log_probs(logits.double())
+    sums = -(soft.labels * log_p + (1 - soft.labels) * log_q).sum(1).numpy()
+    half = 1.959964 * np.sqrt(((sums - sums.mean()) ** 2).sum()) / (50 * len(NAMES))
+    loss = next(figure for figure in found.headline if figure.name == "Log loss")
+    assert loss.high - loss.value == pytest.approx(half, rel=1e-6)
     note = found.notes[-1]
     shares = soft.labels[(soft.labels > 0) & (soft.labels < 1)].numpy()
     entropy = -(shares * np.log(shares) + (1 - shares) * np.log(1 - shares)).sum() / 50 / len(NAMES)
