@@ -12,9 +12,8 @@ every consistent labelling y, soft ones too, the Pythagorean inequality of such 
     sum_k log loss(y_k, p'_k)  <=  sum_k log loss(y_k, p_k) - sum_k KL(p'_k || p_k):
 
 of an image whose labels are all known the log loss never grows. (The max of the children, or least
-squares on p, has no such bound.) The blocks are found by Thompson's (1962) way of the extreme
-violator, for all images at once: of the labels above their parent the highest joins its parent's
-block, until there is none.
+squares on p, has no such bound.) The blocks are found from the deepest parents up, for all images
+at once: while the highest block below a parent's is above it, the two become one.
 """
 
 import csv
@@ -237,34 +236,44 @@ class LabelTree:
         return result
 
     def _merged(self, values: Tensor) -> Tensor:
-        rows, columns = values.shape
+        """Return the regression of rows: blocks grow from the deepest parents up.
+
+        Of the blocks below one at the depth in hand the highest joins it, while it is higher. Those
+        at one depth lie in different branches, so all of them, of all rows, move at once.
+        """
         device = values.device
-        children = torch.tensor([pair[0] for pair in self.upward], device=device)
-        parents = torch.tensor([pair[1] for pair in self.upward], device=device)
-        root = torch.arange(columns, device=device).repeat(rows, 1)  # of each label's block
-        size = torch.ones_like(values)  # of each label's block
-        left = torch.arange(rows, device=device)  # rows that are not consistent yet
-        while len(left):
-            here, block, count = values[left], root[left], size[left]
-            top = block[:, children] == children  # whose own parent is in another block
-            above = here[:, parents]
-            broken = top & (here[:, children] > above)
-            keep = broken.any(dim=1)
-            left, here, block, count = left[keep], here[keep], block[keep], count[keep]
-            if not len(left):
-                break
-            heights = torch.where(broken[keep], here[:, children], -torch.inf)
-            edge = heights.argmax(dim=1)
-            child, parent = children[edge][:, None], parents[edge][:, None]
-            into = block.gather(1, parent)
-            sizes = count.gather(1, child), count.gather(1, parent)
-            total = sizes[0] + sizes[1]
-            mean = (sizes[0] * here.gather(1, child) + sizes[1] * here.gather(1, parent)) / total
-            joined = (block == child) | (block == into)
-            values[left] = torch.where(joined, mean, here)
-            size[left] = torch.where(joined, total, count)
-            root[left] = torch.where(joined, into, block)
-        return values
+        children, parents = torch.tensor(self.upward, device=device).T
+        level = torch.tensor(self.level, device=device)
+        place = torch.arange(len(children), device=device)
+        value, size = values.clone(), torch.ones_like(values)  # of each block, at its root
+        root = torch.arange(values.shape[1], device=device).repeat(len(values), 1)
+        for depth in sorted(set(level[parents].tolist()), reverse=True):
+            left = torch.arange(len(values), device=device)  # rows that may still change
+            while True:
+                into, own = root[left][:, parents], value[left][:, children]
+                broken = (root[left][:, children] == children) & (level[into] == depth)
+                broken &= own > value[left].gather(1, into)
+                kept = broken.any(dim=1)
+                left, into, own, broken = left[kept], into[kept], own[kept], broken[kept]
+                if not len(left):
+                    break
+                own = own.masked_fill(~broken, -torch.inf)
+                highest = torch.full_like(values[left], -torch.inf).scatter_reduce(
+                    1, into, own, "amax"
+                )
+                broken &= own == highest.gather(1, into)
+                number = place.expand_as(into).masked_fill(~broken, len(place))  # ties: the first
+                first = torch.full_like(into[:, :1], len(place)).repeat(1, values.shape[1])
+                first = first.scatter_reduce(1, into, number, "amin")
+                row, edge = (broken & (number == first.gather(1, into))).nonzero(as_tuple=True)
+                at, parent, child = left[row], into[row, edge], children[edge]
+                total = size[at, parent] + size[at, child]
+                parts = size[at, parent] * value[at, parent], size[at, child] * value[at, child]
+                value[at, parent], size[at, parent] = sum(parts) / total, total
+                moved = torch.arange(values.shape[1], device=device).repeat(len(left), 1)
+                moved[row, child] = parent
+                root[left] = moved.gather(1, root[left])
+        return value.gather(1, root)
 
     def levels(self) -> dict[int, NDArray[np.int64]]:
         """Return the columns of each level, from the top."""

@@ -198,3 +198,28 @@ def test_cells_are_no_formulas_and_labels_no_commands(tmp_path, monkeypatch, cap
     assert [from_cell(cell) for cell in header[3:]] == list(names)
     assert not [cell for cell in (*header, row[0], row[1]) if cell.startswith(("=", "-", "+", "@"))]
     assert set(from_cell(row[1]).split("|")) == set(names)
+
+
+def test_answers_obey_a_taxonomy(model, pictures, tmp_path, monkeypatch, capsys):
+    """Oracle: the plain answers. Each chain of two labels is asked for, so one is broken."""
+    photos = [str(pictures / name) for name in ("plain.png", "deep.png")]
+    moved = 0
+    for child, parent in ((NAMES[0], NAMES[1]), (NAMES[1], NAMES[0])):
+        (tmp_path / "kinds.csv").write_text(f"child,parent\n{child},{parent}\n")
+        found = {}
+        for name, more in (("plain", ()), ("kinds", ("--taxonomy", str(tmp_path / "kinds.csv")))):
+            out = tmp_path / f"{name}.jsonl"
+            assert call(monkeypatch, "predict", str(model), *photos, "-o", str(out), *more) == 0
+            found[name] = [json.loads(line) for line in out.read_text().splitlines()]
+        for before, after in zip(found["plain"], found["kinds"], strict=True):
+            odds = [np.log(p / (1 - p)) for p in (before["probs"][child], before["probs"][parent])]
+            wrong = odds[0] > odds[1]
+            moved += wrong
+            expected = [np.mean(odds)] * 2 if wrong else odds
+            shown = [after["probs"][child], after["probs"][parent]]
+            np.testing.assert_allclose(shown, 1 / (1 + np.exp(-np.array(expected))), rtol=1e-6)
+            assert child not in after["labels"] or parent in after["labels"]
+    assert moved
+    shards = ("-o", f"{tmp_path}/shards/", "--taxonomy", str(tmp_path / "kinds.csv"))
+    assert call(monkeypatch, "predict", str(model), *photos, *shards) == 1
+    assert "--taxonomy is for answers in one file" in capsys.readouterr().err
