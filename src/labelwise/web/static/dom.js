@@ -21,7 +21,8 @@ export function chance(p) {
   return `${(100 * p).toFixed(1)}\u00a0%`;
 }
 
-export const count = (n) => n.toLocaleString("en", { maximumFractionDigits: 1 });
+// Tenths are worth reading only of small numbers.
+export const count = (n) => n.toLocaleString("en", { maximumFractionDigits: n < 10 ? 1 : 0 });
 
 export function meter(p, yes = false) {
   const bar = make("i", { class: yes ? "yes" : null });

@@ -10,6 +10,7 @@ const verdict = (word, bad, good) => make("span", { class: `verdict ${bad ? "bad
 export async function open() {
   const body = find("trust-body");
   body.setAttribute("aria-busy", "true");
+  if (!body.children.length) body.append(make("p", { class: "muted" }, "Counting what held-out photos say…"));
   try {
     const [trust, labels] = await Promise.all([get("/trust"), get("/labels")]);
     body.replaceChildren(
