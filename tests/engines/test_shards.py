@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from multiprocessing import util
 
 import duckdb
 import numpy as np
@@ -217,6 +218,33 @@ def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path):
     records = list(LocalEngine(2).run(Counting(tmp_path, deadly=(1,)), iter(range(5))))
     assert sorted(record.shard for record in records) == [f"part-{n:05d}.parquet" for n in range(5)]
     assert len(list(tmp_path.iterdir())) == 6
+
+
+class Large:
+    """A task that no pipe holds at once."""
+
+    def __init__(self):
+        self.content = bytes(1 << 20)
+
+    def start(self):
+        return lambda shard: (shard, len(self.content))
+
+
+def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
+    """It was written to a pipe that nobody read any more, and the command waited for ever."""
+    spawn, killed = util.spawnv_passfds, []
+
+    def deadly(path, arguments, descriptors):
+        child = spawn(path, arguments, descriptors)
+        if b"resource_tracker" not in os.fsencode(arguments[-1]) and len(killed) < 2:
+            os.kill(child, signal.SIGKILL)
+            killed.append(child)
+        return child
+
+    monkeypatch.setattr(util, "spawnv_passfds", deadly)
+    found = list(LocalEngine(2).run(Large(), range(3)))
+    assert len(killed) == 2
+    assert sorted(found) == [(shard, 1 << 20) for shard in range(3)]
 
 
 def test_a_shard_that_kills_every_worker_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """The engine of one machine: worker processes, or this process alone."""
 
 import os
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,6 +9,7 @@ from contextlib import suppress
 from itertools import chain
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeVar
 
 from labelwise.engines.engine import ATTEMPTS, LostShardError, Task
@@ -33,6 +35,7 @@ class LocalEngine:
             return
         lost: list[int] = []  # shards whose workers died
         deaths: Counter[int] = Counter()
+        travelling = bytes(ForkingPickler.dumps(task))
         busy: dict[Any, tuple[_Worker, int]] = {}
         idle: list[_Worker] = []
         remaining = iter(shards)
@@ -44,7 +47,7 @@ class LocalEngine:
                         break
                     if shard in lost:
                         lost.remove(shard)
-                    worker = idle.pop() if idle else _Worker(task)
+                    worker = idle.pop() if idle else _Worker(travelling)
                     worker.give(shard)
                     busy[worker.ours] = worker, shard
                 if not busy:
@@ -52,6 +55,10 @@ class LocalEngine:
                 for ready in connection.wait(list(busy)):
                     worker, shard = busy.pop(ready)
                     try:
+                        if not worker.has_task:
+                            worker.begin(shard)
+                            busy[ready] = worker, shard
+                            continue
                         result, error = worker.answer()
                     except (EOFError, OSError):  # it died
                         worker.stop()
@@ -71,17 +78,31 @@ class LocalEngine:
 
 
 class _Worker:
-    """A process that is given one shard at a time."""
+    """A process that is given one shard at a time.
 
-    def __init__(self, task: Task[Any]) -> None:
+    The task, which may be large, is sent once the process asks for it: multiprocessing itself would
+    write it to a pipe that this process also reads from, and wait for ever if the other one died.
+    """
+
+    def __init__(self, task: bytes) -> None:
         self.ours, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_work, args=(task, theirs), daemon=True)
+        self.process = SPAWN.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()  # so that its death is seen as the end of the pipe
+        self._task, self.has_task = task, False
+
+    def begin(self, shard: int) -> None:
+        """Send the task and the first shard to a process that asks for them."""
+        self.ours.recv()
+        self.ours.send_bytes(self._task)
+        self.has_task = True
+        self.ours.send(shard)
 
     def give(self, shard: int) -> None:
-        with suppress(OSError):  # it died while it was idle: answer() will say so
-            self.ours.send(shard)
+        """Send a shard; the first one goes with the task."""
+        if self.has_task:
+            with suppress(OSError):  # it died while it was idle: answer() will say so
+                self.ours.send(shard)
 
     def answer(self) -> tuple[Any, Exception | None]:
         """Return the result and what was raised instead, if anything."""
@@ -94,9 +115,11 @@ class _Worker:
         self.ours.close()
 
 
-def _work(task: Task[Any], theirs: "Connection[Any, Any]") -> None:
+def _work(theirs: "Connection[Any, Any]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
+        theirs.send("ready")
+        task: Task[Any] = pickle.loads(theirs.recv_bytes())
         work = task.start()
         while True:
             theirs.send((work(theirs.recv()), None))
