@@ -68,6 +68,15 @@ def test_every_head_and_backbone_agrees_under_every_link(backbone, head):
         assert compare_answers(file.decided(logits), model, logits, "picture") < 1e-6
 
 
+def test_padding_that_depends_on_the_picture_is_a_number_in_the_file():
+    model = predictor("tf_efficientnet_lite0")  # pads as TensorFlow does
+    network = export_network(model.model, model.transform.size)
+    kinds = {node.op_type for node in network.graph.node}
+    assert "Conv" in kinds
+    assert not kinds & {"Shape", "Ceil", "Div"}
+    assert_parity(opened(network, model), model, pictures(1), [0])
+
+
 def test_five_crops_are_in_the_file(tmp_path):
     model = predictor(link=Sigmoid(), mirrored=True, crops=5)
     export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(2))

@@ -1,8 +1,11 @@
 """Backbone and head as an ONNX graph, by torch's own exporters, of which none is trusted.
 
 The exporter that traces is tried first: it is a hundred times faster than the one that captures
-the program (``dynamo``), which is there for networks the first cannot take. What either writes is
-compared with the network itself on random input of another batch size before it is used.
+the program (``dynamo``), which is there for networks the first cannot take. It traces a batch of a
+fixed size, and all that follows from sizes alone is computed then, such as the padding of some
+networks; a quantiser would round the numbers it is computed from. Where the size of the batch has
+become a number too, as in transformers, it traces again with one that is left open. What either
+writes is compared with the network itself on random input of another batch size before it is used.
 """
 
 import io
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
 from labelwise.export.quiet import quiet
-from labelwise.export.session import open_session
+from labelwise.export.session import open_session, simplified
 from labelwise.predictor import Model
 
 __all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
@@ -47,7 +50,7 @@ def export_network(model: Model, size: int) -> ModelProto:
     with torch.no_grad():
         expected = network(other).numpy()
     reasons = []
-    for exporter in (_traced, _captured):
+    for exporter in (_fixed, _traced, _captured):
         try:
             with quiet():
                 proto = exporter(network, example)
@@ -64,7 +67,18 @@ def export_network(model: Model, size: int) -> ModelProto:
     )
 
 
-def _traced(network: nn.Module, example: Tensor) -> ModelProto:
+def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
+    proto = simplified(_traced(network, example, axes={}))
+    for one in (*proto.graph.input, *proto.graph.output):
+        one.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del proto.graph.value_info[:]
+    return proto
+
+
+def _traced(
+    network: nn.Module, example: Tensor, axes: dict[str, dict[int, str]] | None = None
+) -> ModelProto:
+    open_batch = {INPUT: {0: "batch"}, LOGITS: {0: "batch"}}
     buffer: Any = io.BytesIO()  # which torch takes, though its annotation does not say so
     torch.onnx.export(
         network,
@@ -74,7 +88,7 @@ def _traced(network: nn.Module, example: Tensor) -> ModelProto:
         opset_version=OPSET,
         input_names=[INPUT],
         output_names=[LOGITS],
-        dynamic_axes={INPUT: {0: "batch"}, LOGITS: {0: "batch"}},
+        dynamic_axes=open_batch if axes is None else axes,
     )
     return onnx.load_model_from_string(buffer.getvalue())
 

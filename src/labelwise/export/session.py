@@ -1,10 +1,12 @@
 """onnxruntime sessions: one thread count, no chatter, and errors in a sentence."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from labelwise.errors import CheckpointError, SettingsError
 
-__all__ = ["open_session", "require_onnx"]
+__all__ = ["open_session", "require_onnx", "simplified"]
 
 QUIET = 4  # fatal only: what goes wrong is raised as well
 
@@ -19,6 +21,22 @@ def require_onnx() -> None:
             f"exported files need the package {error.name!r}: pip install 'labelwise[onnx]'"
         ) from None
     del onnx
+
+
+def simplified(model: Any) -> Any:
+    """Return a model with all computed that its constants decide; of standard operators still."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        options.optimized_model_filepath = str(path)
+        content = model.SerializeToString()
+        onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return onnx.load(path)
 
 
 def open_session(model: Any, *, threads: int | None = None, name: str = "the model") -> Any:
