@@ -38,7 +38,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("web") / "site"
     link = Platt(Sigmoid(), [1.0, 2.0, 0.5, 1.0, 1.0], [0.1, 0.0, -0.3, 0.2, 0.0], 1e4)
     model = predictor(link=link, rule=Threshold((0.3, 0.4, 0.5, 0.6, 0.7)))
-    export_web(model, spec(model), folder, pictures(), range(2))
+    export_web(model, spec(model), folder, pictures(), range(2), exact_resize=False)
     return folder
 
 
@@ -117,16 +117,18 @@ def test_photos_are_shown_with_their_labels_at_phone_width(page, site, tmp_path)
     words = page[0].locator(".photo .decided").all_text_contents()
     for seed, text in enumerate(reversed(words[1:])):
         answers = file.answers(file.pixels(pictures(1, (90, 70), seed).pixels[0])[None])
-        names = [name for name, yes in zip(file.space.names, answers.label[0], strict=True) if yes]
+        order = (-answers.probability[0]).argsort(kind="stable")
+        names = [file.space.names[k] for k in order if answers.label[0, k]]
         assert text.startswith(", ".join(names) or "none")
     assert "cannot be tagged" in words[0]
+    assert page[0].locator(".photo img").count() == 3
     assert page[0].evaluate("document.documentElement.scrollWidth") <= 390
     assert "3 photos tagged" in page[0].locator("#status").text_content()
 
 
 def test_other_rules_run_in_the_browser_too(browser, tmp_path):
     model = predictor(link=Sigmoid(), rule=ExpectedF())
-    export_web(model, spec(model), tmp_path / "site", pictures(), range(2), exact_resize=False)
+    export_web(model, spec(model), tmp_path / "site", pictures(), range(2))
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "site"))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()

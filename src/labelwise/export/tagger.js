@@ -71,7 +71,9 @@ function bars(answers) {
 
 function decided(answers) {
   if (facts.ranks) return "This model ranks labels; it has no probabilities.";
-  const names = facts.labels.filter((_, k) => answers.label[k]);
+  const surest = (a, b) => answers.probability[b] - answers.probability[a];
+  const chosen = facts.labels.map((_, k) => k).filter((k) => answers.label[k]).sort(surest);
+  const names = chosen.map((k) => facts.labels[k]);
   return names.length ? names.join(", ") : `none (${percent(answers.none[0])} sure)`;
 }
 
@@ -99,6 +101,7 @@ function add(blob, name) {
     } catch (error) {
       words.textContent = `This file cannot be tagged: ${error.message ?? error}`;
       words.className = "decided failed";
+      picture.remove();
     }
   });
 }
