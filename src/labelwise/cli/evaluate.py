@@ -307,6 +307,7 @@ def _exported(
     require_onnx()
     from labelwise.export.measure import measured_predictions
     from labelwise.export.runtime import OnnxModel
+    from labelwise.progress import make_watch
 
     if source is None:
         raise SettingsError(f"{file} is measured on labelled photos: give them with --data")
@@ -316,7 +317,7 @@ def _exported(
     table = load_for_labels(source, names, check_files=True, skip_missing=skip_missing, **more)
     if split not in (None, "all"):
         table = table.splits().get(split) or _no_split(table.name, split)
-    predictions = measured_predictions(model, table, split or "all")
+    predictions = measured_predictions(model, table, split or "all", watch=make_watch())
     chosen = model.rule if rule is None else fixed_rule(rule)
     return measure(predictions, model.link, chosen, **figures)
 

@@ -1,5 +1,7 @@
 """``labelwise export``: a model as one file or folder that other programs read."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -7,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
+    from labelwise.progress import Watch
     from labelwise.runs import RunFolder
 
 __all__ = ["export"]
@@ -100,20 +103,32 @@ def export(
     spec, predictor = folder.spec, folder.model()
     images, rows = pictures_of(folder, data, pictures)
     if format == "web":
-        parity = export_web(predictor, spec, out, images, rows, runtime=runtime, exact_resize=exact)
+        with _progress() as watch:
+            parity = export_web(
+                predictor, spec, out, images, rows, runtime=runtime, exact_resize=exact, watch=watch
+            )
         say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
         say(str(parity))
         return
     if format == "torch-export":
         from labelwise.export.torch_program import export_program
 
-        size, parity = export_program(predictor, spec, out, images, rows)
+        with _progress() as watch:
+            size, parity = export_program(predictor, spec, out, images, rows, watch=watch)
         say(f"wrote {out} ({size / 1e6:.1f} MB)")
         say(str(parity))
         return
-    written = export_onnx(
-        predictor, spec, out, images, rows, input=input or "image", exact_resize=exact
-    )
+    with _progress() as watch:
+        written = export_onnx(
+            predictor,
+            spec,
+            out,
+            images,
+            rows,
+            input=input or "image",
+            exact_resize=exact,
+            watch=watch,
+        )
     say(f"wrote {written.path} ({written.size / 1e6:.1f} MB)")
     say(str(written.parity))
     if written.ranks_only:
@@ -121,6 +136,18 @@ def export(
             f"{predictor.method or 'this model'} ranks labels and has no probabilities: the file "
             "gives logits and ranking; calibrate the run first for probabilities and labels"
         )
+
+
+@contextmanager
+def _progress() -> "Iterator[Watch]":
+    """Show how far a block is; a bar that an error stops is taken away."""
+    from labelwise.progress import make_watch
+
+    watch = make_watch()
+    try:
+        yield watch
+    finally:
+        watch.finish()
 
 
 def _int8(folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any]) -> None:
@@ -134,7 +161,9 @@ def _int8(folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any]
     if data is None:
         raise SettingsError("--int8 fits the link anew: give labelled photos with --data")
     spec, predictor = folder.spec, folder.model()
-    quantised = quantised_content(predictor, facts_of(predictor, spec, **form), load(data))
+    facts = facts_of(predictor, spec, **form)
+    with _progress() as watch:
+        quantised = quantised_content(predictor, facts, load(data), watch=watch)
     with replacing(out) as temporary:
         temporary.write_bytes(quantised.content)
     say(f"wrote {out}")

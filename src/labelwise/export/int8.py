@@ -35,6 +35,7 @@ from labelwise.links import Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
+from labelwise.progress import Watch
 
 __all__ = ["MAX_ECE_GAIN", "MAX_MAP_LOSS", "Figures", "Quantised", "quantised_content"]
 
@@ -83,7 +84,9 @@ class Quantised:
         )
 
 
-def quantised_content(predictor: Predictor, facts: Facts, table: LabelTable) -> Quantised:
+def quantised_content(
+    predictor: Predictor, facts: Facts, table: LabelTable, *, watch: Watch | None = None
+) -> Quantised:
     """Return an eight-bit file of a model with its link fitted anew, or raise if it loses much."""
     if predictor.link is None:
         raise LabelwiseError(
@@ -98,12 +101,12 @@ def quantised_content(predictor: Predictor, facts: Facts, table: LabelTable) -> 
     small = _quantise(network, before, fitting)
     compact = _compacted(small)
     rough = _file(compact, replace(facts, precision="int8", promises=()))
-    link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit"))
+    link = _fitted_anew(predictor.link, measured_predictions(rough, fitting, "fit", watch=watch))
     after = _file(compact, replace(rough.facts, link=link))
-    own = measured_predictions(after, held_out, "held out")
+    own = measured_predictions(after, held_out, "held out", watch=watch)
     logits = own.logits.numpy()
     compare_answers(after.decided(logits), replace(predictor, link=link), logits, "the photos")
-    reference = measured_predictions(before, held_out, "held out")
+    reference = measured_predictions(before, held_out, "held out", watch=watch)
     old, new = _figures(before, reference), _figures(after, own)
     lost, gained = old.map - new.map, new.ece - old.ece
     if lost > MAX_MAP_LOSS or gained > MAX_ECE_GAIN:

@@ -6,6 +6,7 @@ import torch
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.predictions import Predictions
+from labelwise.progress import Silent, Watch
 from labelwise.scoring import Scorer, infer, raise_failure
 from labelwise.types import LabelSpace
 
@@ -13,11 +14,18 @@ __all__ = ["measured_predictions", "same_labels"]
 
 
 def measured_predictions(
-    scorer: Scorer, table: LabelTable, split: str, *, batch_size: int = 32
+    scorer: Scorer,
+    table: LabelTable,
+    split: str,
+    *,
+    batch_size: int = 32,
+    watch: Watch | None = None,
 ) -> Predictions:
     """Return the logits of a scorer with the labels of a table, in the scorer's columns."""
     labels, observed = same_labels(table, scorer.space)
     parts = []
+    watch = watch or Silent()
+    watch.start("scoring", len(table))
     for part in infer(
         lambda pixels: (scorer.logits(pixels),),
         table.images,
@@ -27,6 +35,8 @@ def measured_predictions(
     ):
         raise_failure(part)
         parts.append(part.values[0])
+        watch.advance(len(part.rows))
+    watch.finish()
     return Predictions(
         table.ids, torch.cat(parts), labels, observed, scorer.space.names, split, scorer.link
     )

@@ -15,6 +15,7 @@ from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.runtime import OnnxModel
 from labelwise.files import replacing
 from labelwise.predictor import ModelSpec, Predictor
+from labelwise.progress import Watch
 from labelwise.runs import RunFolder
 
 __all__ = ["Exported", "export_onnx", "facts_of", "onnx_content", "pictures_of"]
@@ -41,11 +42,12 @@ def export_onnx(
     *,
     input: Input = "image",
     exact_resize: bool = True,
+    watch: Watch | None = None,
 ) -> Exported:
     """Write a model to ``path`` once its file agrees with it on pictures."""
     chosen = range(len(images)) if rows is None else rows
     content, parity = onnx_content(
-        predictor, spec, images, chosen, input=input, exact_resize=exact_resize
+        predictor, spec, images, chosen, input=input, exact_resize=exact_resize, watch=watch
     )
     path = Path(path)
     with replacing(path) as temporary:
@@ -61,6 +63,7 @@ def onnx_content(
     *,
     input: Input,
     exact_resize: bool,
+    watch: Watch | None = None,
 ) -> tuple[bytes, Parity]:
     """Return the bytes of the file and how it compares with the model on pictures."""
     if not len(rows):
@@ -69,7 +72,7 @@ def onnx_content(
     network = export_network(predictor.model, predictor.transform.size)
     content = sealed(assemble(network, facts))
     model = OnnxModel(*read_model(content, "the new file"))
-    return content, assert_parity(model, predictor, images, rows)
+    return content, assert_parity(model, predictor, images, rows, watch=watch)
 
 
 def facts_of(

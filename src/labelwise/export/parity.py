@@ -31,6 +31,7 @@ from labelwise.export.rules import default_thresholds
 from labelwise.export.runtime import Decided, OnnxModel
 from labelwise.export.session import open_session
 from labelwise.predictor import Predictor
+from labelwise.progress import Silent, Watch
 
 __all__ = ["MAX_LOGIT", "Parity", "assert_parity", "compare_answers", "first_difference"]
 
@@ -71,12 +72,20 @@ class Parity:
 
 
 def assert_parity(
-    model: OnnxModel, predictor: Predictor, images: ImageSource, rows: Sequence[int]
+    model: OnnxModel,
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    watch: Watch | None = None,
 ) -> Parity:
     """Return how far the file is from the model on pictures; raise where it is too far."""
     way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
     levels, differing, logit, probability, whole, flipped = 0, 0.0, 0.0, 0.0, 0.0, 0
+    watch = watch or Silent()
+    watch.start("comparing", len(rows))
     for row in rows:
+        watch.advance(1)
         picture = images.read(row, predictor.transform.at_least)
         expected = predictor.transform.pixels(picture).numpy()
         found = model.pixels(np.asarray(picture))
@@ -109,6 +118,7 @@ def assert_parity(
             if own.probability is not None and own.label is not None:
                 whole = max(whole, float(np.abs(own.probability - mine.numpy()).max()))
                 flipped += int((own.label != predictor.rule(mine).numpy()).sum())
+    watch.finish()
     count = len(rows)
     return Parity(
         count,

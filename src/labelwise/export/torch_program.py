@@ -26,6 +26,7 @@ from labelwise.export.runtime import Decided
 from labelwise.files import replacing
 from labelwise.plain import one_line
 from labelwise.predictor import MODEL_FILE, ModelSpec, Predictor
+from labelwise.progress import Silent, Watch
 
 __all__ = ["captured_program", "export_program"]
 
@@ -56,7 +57,13 @@ class _Answers(nn.Module):
 
 
 def export_program(
-    predictor: Predictor, spec: ModelSpec, path: Path, images: ImageSource, rows: Sequence[int]
+    predictor: Predictor,
+    spec: ModelSpec,
+    path: Path,
+    images: ImageSource,
+    rows: Sequence[int],
+    *,
+    watch: Watch | None = None,
 ) -> tuple[int, Parity]:
     """Write a ``.pt2`` file once it agrees with the model; return its size and how it compares."""
     path = Path(path)
@@ -75,7 +82,7 @@ def export_program(
         torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
         buffer.seek(0)
         loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
-    parity = _parity(loaded, predictor, images, rows)
+    parity = _parity(loaded, predictor, images, rows, watch or Silent())
     content = buffer.getvalue()
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -104,10 +111,16 @@ def captured_program(answers: nn.Module, example: Tensor) -> torch.export.Export
 
 
 def _parity(
-    program: Program, predictor: Predictor, images: ImageSource, rows: Sequence[int]
+    program: Program,
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    watch: Watch,
 ) -> Parity:
     logit, probability, whole, flipped = 0.0, 0.0, 0.0, 0
+    watch.start("comparing", len(rows))
     for row in rows:
+        watch.advance(1)
         name = images.ids[row]
         pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least))[None]
         with torch.no_grad():
@@ -128,5 +141,6 @@ def _parity(
         probability = max(probability, apart)
         whole = max(whole, float((found["probability"] - mine).abs().max()))
         flipped += int((found["label"] != predictor.rule(mine.float())).sum())
+    watch.finish()
     entries = len(rows) * len(predictor.space)
     return Parity(len(rows), None, 0.0, logit, probability, whole, flipped, entries)

@@ -25,6 +25,7 @@ from labelwise.export.parity import Parity
 from labelwise.files import replacing, replacing_folder
 from labelwise.markup.html import Markup, join, tag, trusted
 from labelwise.predictor import ModelSpec, Predictor
+from labelwise.progress import Watch
 
 __all__ = ["RUNTIME", "export_web", "find_runtime"]
 
@@ -51,6 +52,7 @@ def export_web(
     *,
     runtime: Path | None = None,
     exact_resize: bool = True,
+    watch: Watch | None = None,
 ) -> Parity:
     """Write the page, its model and its runtime to a new folder."""
     folder = Path(folder)
@@ -58,7 +60,7 @@ def export_web(
         raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
     parts = find_runtime(runtime)
     content, parity = onnx_content(
-        predictor, spec, images, rows, input="image", exact_resize=exact_resize
+        predictor, spec, images, rows, input="image", exact_resize=exact_resize, watch=watch
     )
     with replacing_folder(folder) as temporary:
         (temporary / "ort").mkdir()
