@@ -38,6 +38,7 @@ from labelwise.labelling import (
     choose_labels,
     choose_photos,
     crossfit_heads,
+    crossfit_in_context,
     crossfit_log_odds,
     find_suspects,
     fit_linear_head,
@@ -74,13 +75,18 @@ def suspects(features, truth, split, draws):
     lost = truth & ~given
     logits = crossfit_heads(features, given)
     odds = crossfit_log_odds(logits, given, Sigmoid())
-    ours = find_suspects(odds, given, kind="missing", most=5000)
+    alone = find_suspects(odds, given, kind="missing", most=5000)
+    ours = find_suspects(crossfit_in_context(odds, given), given, kind="missing", most=5000)
     first = [row for row, _ in ours.photos()[:500]]
     print(f"hidden: {lost.sum():,} of {truth.sum():,} present labels, {len(truth):,} photos")
     print(f"precision among the first 500 entries: {precision(ours, lost):.3f}")
+    print(f"without what is said of other labels:  {precision(alone, lost):.3f}")
     print(f"precision among the first 500 photos:  {lost[first].any(1).mean():.3f}")
+    probs = expit(logits.numpy().astype(float))
+    entries = np.argsort(np.where(given, -1.0, probs), axis=None)[::-1][:500]
+    print(f"self-confidence of absent entries:     {lost.ravel()[entries].mean():.3f}")
     if find_spec("cleanlab"):
-        beside_cleanlab(expit(logits.numpy().astype(float)), given, lost)
+        beside_cleanlab(probs, given, lost)
     kept(logits, truth, draws)
     timing()
 
@@ -90,9 +96,7 @@ def beside_cleanlab(probs, given, lost):
 
     listed = [np.flatnonzero(row).tolist() for row in given]
     photos = np.argsort(get_label_quality_scores(listed, probs))[:500]
-    entries = np.argsort(np.where(given, -1.0, probs), axis=None)[::-1][:500]
     print(f"cleanlab, the first 500 photos:        {lost[photos].any(1).mean():.3f}")
-    print(f"self-confidence of absent entries:     {lost.ravel()[entries].mean():.3f}")
 
 
 def kept(logits, truth, draws):

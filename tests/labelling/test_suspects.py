@@ -15,6 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from labelwise.errors import SettingsError
 from labelwise.labelling import (
     crossfit_heads,
+    crossfit_in_context,
     crossfit_log_odds,
     find_suspects,
     fit_linear_head,
@@ -132,3 +133,49 @@ def test_strange_input_is_refused():
         find_suspects(np.full((2, 2), np.nan), np.zeros((2, 2)), kind="missing")
     none = find_suspects(np.zeros((2, 2)), np.zeros((2, 2)), kind="wrong")
     assert len(none) == 0
+
+
+def test_context_is_a_logistic_regression_on_the_other_labels():
+    rng = np.random.default_rng(0)
+    first = rng.random(600) < 0.4
+    labels = np.stack([first, first ^ (rng.random(600) < 0.1), rng.random(600) < 0.5], 1)
+    odds = rng.normal(0, 1, (600, 3))
+    found = crossfit_in_context(odds, labels, folds=2, l2=1.0)
+    held = (torch.randperm(600, generator=torch.Generator().manual_seed(0)) % 2 == 0).numpy()
+    centred = labels - labels.mean(0)
+    for label, others in ((0, [1, 2]), (2, [0, 1])):
+        # A penalty on the others alone: C = 1 for them, and next to none for the label's own odds.
+        inputs = np.column_stack([1000 * odds[:, label], centred[:, others]])
+        model = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000)
+        model.fit(inputs[~held], labels[~held, label])
+        expected = model.decision_function(inputs[held])
+        np.testing.assert_allclose(found[held, label], expected, atol=2e-2)
+
+
+def test_context_never_uses_a_label_for_itself_and_finds_what_others_betray():
+    rng = np.random.default_rng(1)
+    table = rng.random(500) < 0.3
+    fork = table & (rng.random(500) < 0.9)
+    labels = np.stack([table, fork, rng.random(500) < 0.2], 1)
+    odds = np.full((500, 3), -1.0)  # a model that knows nothing
+    given = labels.copy()
+    hidden = np.flatnonzero(table & fork)[:10]
+    given[hidden, 0] = False
+    found = crossfit_in_context(odds, given)
+    suspects = find_suspects(found[:, :1], given[:, :1], kind="missing", most=10)
+    assert set(suspects.rows.tolist()) == set(hidden.tolist())
+    other = given.copy()
+    row = int(hidden[0])
+    other[row, 0] = True
+    moved = crossfit_in_context(odds, other)
+    # Its own fold was fitted without it; the mean of the labels moves by one row in 500.
+    np.testing.assert_allclose(moved[row, 0], found[row, 0], atol=0.02)
+
+
+def test_unknown_labels_are_no_context():
+    rng = np.random.default_rng(2)
+    labels = rng.random((300, 3)) < 0.4
+    odds, observed = rng.normal(size=(300, 3)), rng.random((300, 3)) < 0.7
+    one = crossfit_in_context(odds, labels, observed)
+    other = crossfit_in_context(odds, labels ^ ~observed, observed)
+    torch.testing.assert_close(one, other)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["repair_table", "suspects"]
 
 LABELS_SHOWN = 10
+MOST_IN_CONTEXT = 300  # labels, whose pairs are all fitted
 
 
 def suspects(
@@ -59,6 +60,13 @@ def suspects(
     scores: ScoresOption = None,
     link: LinkOption = None,
     labels: LabelsOption = None,
+    context: Annotated[
+        bool | None,
+        typer.Option(
+            help="Judge a label by what is said of the photo's other labels, too.",
+            show_default=f"up to {MOST_IN_CONTEXT} labels",
+        ),
+    ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Fits, each on the other rows.")] = 5,
     seed: Annotated[int, typer.Option(help="Deals rows into folds and draws the checks.")] = 0,
 ) -> None:
@@ -71,6 +79,7 @@ def suspects(
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
     from labelwise.labelling import (
+        crossfit_in_context,
         crossfit_log_odds,
         find_suspects,
         promise_suspects,
@@ -88,6 +97,10 @@ def suspects(
         folds=folds,
         seed=seed,
     )
+    if context or (context is None and 1 < len(predictions.names) <= MOST_IN_CONTEXT):
+        odds = crossfit_in_context(
+            odds, predictions.labels, predictions.observed, folds=folds, seed=seed
+        )
     found = find_suspects(odds, predictions.majority, predictions.certain(), kind=kind, most=most)
     questions = _questions(found, predictions, checks, seed)
     promise = None
@@ -244,7 +257,7 @@ def _with_answers(questions: "list[Reviewed]", path: Path) -> "list[Reviewed]":
     if not same:
         raise DataError(
             f"{path} reviews another list than this one, and a promise holds for its own list; "
-            "give the same scores, --kind, --most, --checks, --folds and --seed as then"
+            "give the same scores, --kind, --most, --checks, --context, --folds and --seed as then"
         )
     return [replace(new, answer=old.answer) for old, new in zip(reviewed, questions, strict=True)]
 

@@ -12,6 +12,7 @@ from labelwise.labelling.asking import (
 )
 from labelwise.labelling.crossfit import (
     crossfit_heads,
+    crossfit_in_context,
     crossfit_log_odds,
     deal_folds,
     fit_linear_head,
@@ -46,6 +47,7 @@ __all__ = [
     "choose_labels",
     "choose_photos",
     "crossfit_heads",
+    "crossfit_in_context",
     "crossfit_log_odds",
     "deal_folds",
     "find_suspects",

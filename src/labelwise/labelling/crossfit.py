@@ -6,6 +6,13 @@ anew on the other folds. Frozen features get a linear head per fold first:
 
     minimise over W, b:   sum over the other folds' known entries of log(1 + exp(-(2y - 1) z))
                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
+
+What is said of the other labels of a photo is evidence too: where there are a fork and a knife, a
+table may have been forgotten. In context the log-odds u_k of a label become
+
+    a_k u_k + c_k + sum over j other than k of B_kj (y_j - mean of y_j)       y_j: p_j if unknown
+
+with a, B and c fitted on the other folds by the same loss and ``l2`` / 2 ||B||^2.
 """
 
 from typing import Any
@@ -13,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 from torch import Tensor
 
 from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
@@ -22,10 +30,17 @@ from labelwise.links import Link
 from labelwise.objectives import bce_loss
 from labelwise.progress import Silent, Watch
 
-__all__ = ["crossfit_heads", "crossfit_log_odds", "deal_folds", "fit_linear_head"]
+__all__ = [
+    "crossfit_heads",
+    "crossfit_in_context",
+    "crossfit_log_odds",
+    "deal_folds",
+    "fit_linear_head",
+]
 
 STEPS = 40
 HEAD_L2 = 0.1
+CONTEXT_L2 = 10.0
 
 
 def crossfit_log_odds(
@@ -48,6 +63,60 @@ def crossfit_log_odds(
         with torch.no_grad():
             odds[held] = fitted.log_odds(scores[held]).double()
     return odds
+
+
+def crossfit_in_context(
+    log_odds: Array,
+    labels: Array,
+    observed: Array | None = None,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    l2: float = CONTEXT_L2,
+) -> Tensor:
+    """Return log-odds (N, K) that also know what is said of the other labels of each row.
+
+    ``log_odds`` are those of :func:`crossfit_log_odds`. What is said of a label itself is never
+    used for it.
+    """
+    odds, truth = to_tensor(log_odds).float(), to_tensor(labels).float()
+    known = None if observed is None else mask_tensor(observed, "observed").float()
+    check_shapes(log_odds=odds, labels=truth, observed=known)
+    told = torch.ones_like(truth) if known is None else known
+    probs = torch.from_numpy(expit(odds.double().numpy())).float()
+    others = torch.where(told > 0, truth, probs)
+    others = others - others.mean(0)
+    found = torch.empty(odds.shape, dtype=torch.float64)
+    for held in _folds(len(odds), folds, seed):
+        fit = _fit_context(odds[~held], others[~held], truth[~held], told[~held], l2)
+        slope, pairs, offset = fit
+        found[held] = (slope * odds[held] + others[held] @ pairs + offset).double()
+    return found
+
+
+def _fit_context(
+    odds: Tensor, others: Tensor, truth: Tensor, told: Tensor, l2: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a (K,), B (K, K) with nothing on its diagonal, and c (K,)."""
+    labels = odds.shape[1]
+    off_diagonal = 1 - torch.eye(labels)
+    slope = torch.ones(labels, requires_grad=True)
+    pairs = torch.zeros(labels, labels, requires_grad=True)
+    offset = torch.zeros(labels, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [slope, pairs, offset], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        own = pairs * off_diagonal
+        losses = bce_loss(slope * odds + others @ own + offset, truth) * told
+        loss = losses.sum() + l2 / 2 * own.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return slope.detach(), (pairs * off_diagonal).detach(), offset.detach()
 
 
 def crossfit_heads(
