@@ -165,3 +165,29 @@ def test_rejects_bad_knobs():
         Focusing(margin=1)
     with pytest.raises(ValueError, match="weight_grad must be"):
         PhiLink(weight_grad="some")
+
+
+@pytest.mark.parametrize(
+    ("gamma_pos", "margin", "weight_grad", "highest"),
+    [
+        (0.0, 0.05, "full", 0.9637),
+        (0.0, 0.05, "detached", 0.9422),
+        (0.0, 0.0, "full", 1.0),
+        (1.0, 0.05, "full", 1.0),
+    ],
+)
+def test_the_map_is_onto_unless_gamma_pos_is_0_with_a_margin(
+    gamma_pos, margin, weight_grad, highest
+):
+    # Oracle: where the expected loss is stationary at a large logit, by its own gradient.
+    focusing = Focusing(4.0, gamma_pos, margin, weight_grad)
+    slopes = []
+    for label in (1.0, 0.0):
+        logit = torch.tensor([[20.0]], dtype=torch.float64, requires_grad=True)
+        asymmetric_loss(logit, torch.full_like(logit, label), focusing).sum().backward()
+        slopes.append(logit.grad.item())
+    present, absent = slopes
+    assert absent / (absent - present) == pytest.approx(highest, abs=1e-4)
+    link = PhiLink(4.0, gamma_pos, margin, weight_grad)
+    answer = link(torch.tensor([[20.0]], dtype=torch.float64)).item()
+    assert answer == pytest.approx(highest, abs=1e-4)

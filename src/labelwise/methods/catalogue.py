@@ -138,7 +138,7 @@ METHODS: dict[str, Method] = {
         _ASL,
         make=_asymmetric_phi,
         probabilities="proper",
-        sentence="Asymmetric loss through its recovery map: p from 0 to 0.964 as published.",
+        sentence="Asymmetric loss through its recovery map; gamma_pos=0 with a margin: p < 0.97.",
         source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
     ),
     "asl+lpr": _with_pairs(_ASL, "Asymmetric loss with the label-pair regulariser.", _LPR),

@@ -103,7 +103,8 @@ def _losses_and_links(figure: Figure, shown: Shown) -> None:
     links = {"BCE": Sigmoid(), "ASL": PhiLink(), "SPA": SPALink()}
     left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
     for (name, (present, absent)), colour in zip(halves.items(), COLOURS, strict=False):
-        left.plot(v, present, color=colour, label=f"{name}, present")
+        width = 3.5 if name == "BCE" else 1.5  # SPA's present half is the same
+        left.plot(v, present, color=colour, label=f"{name}, present", linewidth=width)
         left.plot(v, absent, color=colour, linestyle="--", label=f"{name}, absent")
         right.plot(v, links[name](v).detach(), color=colour, label=name)
     right.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
@@ -140,9 +141,10 @@ def _normalisers(figure: Figure, shown: Shown) -> None:
         kept = {name: _series(journal, name) for name in ("log_c", "link.log_normalizer")}
         low, high = (_series(journal, name) for name in ("lowest_log_c", "highest_log_c"))
         if len(kept["log_c"]):
-            axes.plot(*kept["log_c"].T, color=colour, linewidth=0.8, alpha=0.5)
+            own = f"{row}: the C of a batch"
+            axes.plot(*kept["log_c"].T, color=colour, linewidth=0.8, alpha=0.5, label=own)
             average = kept["link.log_normalizer"]
-            axes.plot(*average.T, color=colour, label=f"{row}: one C, moving average")
+            axes.plot(*average.T, color=colour, label=f"{row}: its moving average")
         if len(low):
             words = f"{row}: least to greatest image of a batch"
             axes.fill_between(*low.T, high[:, 1], color=colour, alpha=0.3, label=words, linewidth=0)
@@ -159,17 +161,20 @@ def _series(journal: Sequence[Mapping[str, Any]], name: str) -> Any:
     return np.stack([values[:, 0], np.exp(np.clip(values[:, 1], -700, 700))], axis=1)
 
 
-def _reliability(figure: Figure, shown: Shown) -> None:
-    """Observed share against confidence of the four surest labels, every row in one plot."""
+def _reliability(figure: Figure, shown: Shown, surest: int | None = None) -> None:
+    """Observed share against confidence, every row in one plot; of the ``surest`` labels or all."""
     axes = plain_axes(figure)
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
     for (row, run), colour in zip(shown.runs.items(), COLOURS, strict=False):
         test = run.test
         with torch.no_grad():
             probs = link_of(run)(test.logits.double())
-        bins = reliability(probs, test.labels, test.observed, where=top_k_sets(probs, 4), bins=BINS)
+        where = None if surest is None else top_k_sets(probs, surest)
+        bins = reliability(probs, test.labels, test.observed, where=where, bins=BINS)
         filled = bins.counts > 0
-        name = f"{row} (ECE {100 * float(bins.ece()):.1f} %)"
+        errors = {"ECE": bins.ece()} if surest else {"ACE": bins.ace(), "MCE": bins.mce()}
+        figures = ", ".join(f"{kind} {100 * float(value):.1f}" for kind, value in errors.items())
+        name = f"{row} ({figures} %)"
         axes.plot(
             bins.confidence[filled], bins.accuracy[filled], "o-", color=colour, label=name, ms=4
         )
@@ -247,14 +252,15 @@ def _top_four(figure: Figure, shown: Shown) -> None:
 
 
 def _retrieved(figure: Figure, shown: Shown) -> None:
-    """The photos each method ranks first for one query; a green frame: it answers the query."""
+    """The photos each method ranks first for one query, framed in green where they answer it."""
     runs = shown.runs
     first = next(iter(runs.values())).test
     space = LabelSpace(tuple(first.names))
     text = shown.query or _common_query(first.labels.numpy(), space)
     bound = bind(Query.parse(text, space), space)
     columns = list(bound.columns)
-    figure.suptitle(f"{FIGURES['001-fig4'].title}: “{text}”", fontsize=10, color=INK)
+    title = f"{FIGURES['001-fig4'].title}: “{text}”; green: answers the query"
+    figure.suptitle(title, fontsize=10, color=INK)
     for at, (row, run) in enumerate(runs.items()):
         test = run.test
         with torch.no_grad():
@@ -289,7 +295,7 @@ FIGURES: dict[str, PaperFigure] = {
     ),
     "000-fig3": PaperFigure(
         "Reliability of the four surest labels (quasibinary, Fig. 3)",
-        _reliability,
+        partial(_reliability, surest=4),
         (4.8, 4.8),
         "000-table3",
         ("binary", "softmax", "quasibinary"),
