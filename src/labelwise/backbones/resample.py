@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["RADIUS", "Axis", "axis_weights", "resample"]
+__all__ = ["RADIUS", "Axis", "axis_weights", "height_first", "resample"]
 
 BITS = 22
 LOW = 12

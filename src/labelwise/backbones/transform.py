@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from labelwise.backbones.resample import Axis, resample
+from labelwise.backbones.resample import Axis, height_first, resample
 
 __all__ = ["CIFAR_MEAN", "CIFAR_STD", "Transform"]
 
@@ -89,13 +89,33 @@ class Transform:
         if image.mode != "RGB":
             raise ValueError(f"a picture must be RGB, got {image.mode}")
         image = self._shortened(image)
-        width, height = self.scale_size(*image.size)
-        if image.size != (width, height):
-            image = image.resize((width, height), self.resampling)
-        if image.size == (self.size, self.size):
-            return image
-        left, top = round((width - self.size) / 2), round((height - self.size) / 2)
-        return image.crop((left, top, left + self.size, top + self.size))
+        rows, columns = self._axes(*image.size)
+        if image.size != (columns[1], rows[1]):
+            return self._scaled(image, rows, columns)
+        return _middle(image, rows, columns)
+
+    def _axes(self, width: int, height: int) -> tuple[Axis, Axis]:
+        """Return how the rows and the columns of a picture are scaled, and which are kept."""
+        wide, tall = self.scale_size(width, height)
+        left, top = round((wide - self.size) / 2), round((tall - self.size) / 2)
+        return (height, tall, top, self.size), (width, wide, left, self.size)
+
+    def _scaled(self, image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
+        """Return the middle of the scaled picture, without computing all of what is cut off.
+
+        Pillow scales one axis after the other, so that ends can be cut off in between.
+        """
+        (height, tall, _, size), (width, wide, _, _) = rows, columns
+        if self.interpolation == "nearest" or (tall, wide) == (size, size):
+            return _middle(image.resize((wide, tall), self.resampling), rows, columns)
+        whole = (size, size, 0, size)
+        if height_first(rows, columns):
+            image = image.resize((width, tall), self.resampling)
+            image = _middle(image, rows, (width, width, 0, width))
+            return _middle(image.resize((wide, size), self.resampling), whole, columns)
+        image = image.resize((wide, height), self.resampling)
+        image = _middle(image, (height, height, 0, height), columns)
+        return _middle(image.resize((size, tall), self.resampling), rows, whole)
 
     def _shortened(self, image: Image.Image) -> Image.Image:
         width, height = image.size
@@ -122,12 +142,10 @@ class Transform:
             left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
             planes = planes[..., top : height - top, left : width - left]
             height, width = planes.shape[-2:]
-        wide, tall = self.scale_size(width, height)
-        left, top = round((wide - self.size) / 2), round((tall - self.size) / 2)
-        if (wide, tall) == (width, height):
+        rows, columns = self._axes(width, height)
+        if (width, height) == (columns[1], rows[1]):
+            (_, _, top, _), (_, _, left, _) = rows, columns
             return planes[..., top : top + self.size, left : left + self.size]
-        rows: Axis = (height, tall, top, self.size)
-        columns: Axis = (width, wide, left, self.size)
         return resample(planes, rows, columns, self.interpolation)
 
     def pixels(self, image: Image.Image) -> Tensor:
@@ -151,6 +169,14 @@ class Transform:
     def __call__(self, image: Image.Image) -> Tensor:
         """Return the float32 input (3, size, size) of one picture."""
         return self.normalise(self.pixels(image))
+
+
+def _middle(image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
+    """Return the rows and columns of a scaled picture that are kept."""
+    (_, tall, top, height), (_, wide, left, width) = rows, columns
+    if (wide, tall) == (width, height):
+        return image
+    return image.crop((left, top, left + width, top + height))
 
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for
