@@ -47,7 +47,7 @@ __all__ = [
 
 AHEAD = 2  # batches decoded before they are asked for
 AHEAD_OF_GPU = 4
-CHUNK = 8  # images that a thread takes at once for a GPU
+CHUNK = 8  # images that a thread takes at once
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
 MAX_VALUES = 1 << 26  # that are resized at once
 
@@ -171,7 +171,8 @@ def _reason(name: str, error: Exception) -> str:
 
 # Decoded and resized by threads
 
-_Started = tuple[NDArray[np.int64], Tensor, list[Future[None]]]
+_Errors = list[Exception | None]
+_Started = tuple[NDArray[np.int64], Tensor, list[Future[_Errors]]]
 
 
 def _resized_by_threads(
@@ -183,9 +184,10 @@ def _resized_by_threads(
 ) -> Iterator[Inputs]:
     threads = workers or available_cores()
     longest = max(map(len, batches), default=1)
-    ahead = max(AHEAD, ceil(2 * threads / longest))
+    chunk = max(1, min(CHUNK, longest // (2 * threads)))
+    ahead = max(AHEAD, ceil(2 * threads * chunk / longest))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    start = partial(_start, images, transform, pool, device.type == "cuda")
+    start = partial(_start, images, transform, pool, device.type == "cuda", chunk)
     try:
         for batch, buffer, waiting in started_ahead(batches, start, ahead):
             inputs = _finish(images, batch, buffer, waiting)
@@ -199,32 +201,38 @@ def _start(
     transform: Resizer,
     pool: ThreadPoolExecutor,
     pinned: bool,
+    chunk: int,
     batch: NDArray[np.int64],
 ) -> _Started:
     side = transform.size
     buffer = torch.empty((len(batch), side, side, 3), dtype=torch.uint8, pin_memory=pinned)
     array = buffer.numpy()
 
-    def fill(at: int, row: int) -> None:
-        array[at] = transform.resize(images.read(row, transform.at_least))
+    def fill(first: int, rows: list[int]) -> _Errors:
+        errors: _Errors = []
+        for at, row in enumerate(rows, first):
+            try:
+                array[at] = transform.resize(images.read(row, transform.at_least))
+                errors.append(None)
+            except Exception as error:
+                errors.append(error)
+        return errors
 
-    return batch, buffer, [pool.submit(fill, at, row) for at, row in enumerate(batch.tolist())]
+    places = range(0, len(batch), chunk)
+    return batch, buffer, [pool.submit(fill, at, batch[at : at + chunk].tolist()) for at in places]
 
 
 def _finish(
-    images: ImageSource, batch: NDArray[np.int64], buffer: Tensor, waiting: list[Future[None]]
+    images: ImageSource, batch: NDArray[np.int64], buffer: Tensor, waiting: list[Future[_Errors]]
 ) -> Inputs:
-    failures, good = [], []
-    for at, future in enumerate(waiting):
-        error = future.exception()
-        if error is None:
-            good.append(at)
-        elif isinstance(error, Exception):
-            row = int(batch[at])
-            failures.append(Failure(row, images.ids[row], _reason(images.ids[row], error)))
-        else:
-            raise error
+    errors = [error for future in waiting for error in future.result()]
+    failures = [
+        Failure(row, images.ids[row], _reason(images.ids[row], error))
+        for row, error in zip(batch.tolist(), errors, strict=True)
+        if error is not None
+    ]
     if failures:
+        good = [at for at, error in enumerate(errors) if error is None]
         batch, buffer = batch[good], buffer[good]
     return Inputs(batch, buffer.permute(0, 3, 1, 2), failures)
 

@@ -19,6 +19,13 @@ from labelwise.data.jpeg import draft_scale, plain_header, plain_pixels
 from labelwise.errors import ImageError
 
 
+@pytest.fixture(autouse=True, scope="module")
+def many_cores():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelwise.data.decode.MANY_CORES", True)
+        yield
+
+
 def photo(width, height, mode="RGB"):
     rng = np.random.default_rng(width * 1000 + height)
     coarse = Image.fromarray(rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), np.uint8))
@@ -121,6 +128,13 @@ def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
     assert header is not None
     scale = draft_scale(header, at_least)
     assert image.size == (-(-width // scale), -(-height // scale))
+
+
+def test_with_few_cores_pillow_makes_its_pictures_itself(monkeypatch):
+    monkeypatch.setattr("labelwise.data.decode.MANY_CORES", False)
+    monkeypatch.setattr("labelwise.data.decode.plain_pixels", lambda *given: 1 / 0)
+    content = saved(photo(40, 24))
+    assert outcome(decode, content) == outcome(by_pillow, content)
 
 
 def test_pillow_decodes_where_the_libraries_disagree(monkeypatch):

@@ -8,6 +8,7 @@ PostScript, would be handed to other programs.
 """
 
 import io
+import os
 import warnings
 from functools import cache
 from importlib.util import find_spec
@@ -31,6 +32,10 @@ __all__ = [
 
 MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
 
+# On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
+# threads of it wait for each other. The pixels are the same.
+MANY_CORES = (os.cpu_count() or 1) > 4
+
 FORMATS = {
     "AVIF": (".avif",),
     "BMP": (".bmp",),
@@ -53,7 +58,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
     """Return the image as RGB, or raise an ImageError with ``name`` and what is wrong."""
-    pixels = plain_pixels(content, MAX_PIXELS, at_least)
+    pixels = plain_pixels(content, MAX_PIXELS, at_least) if MANY_CORES else None
     return by_pillow(content, name, at_least) if pixels is None else Image.fromarray(pixels)
 
 
