@@ -103,3 +103,17 @@ def test_arrays_must_be_the_querys_own_columns(world):
     log_p[7, 1] = np.nan
     with pytest.raises(ValueError, match="NaN, got one in row 7"):
         query.log_scores(log_p, log_q)
+
+
+def test_counts_of_32_bits_are_those_of_64(world):
+    """Oracle: the sum of the probabilities; rows left out and certain ones are among them."""
+    query, log_p, log_q, labels = parts(world, "label00, -label01")
+    fitted = calibrate_query(query, log_p[:HELD], log_q[:HELD], labels[:HELD])
+    scores = query.log_scores(log_p, log_q)
+    scores = np.concatenate([scores, np.repeat([-np.inf, 0.0, -1e-9, -60.0], 50)])
+    exact, small = fitted.count(scores), fitted.count(scores.astype(np.float32))
+    assert exact.expected == pytest.approx(fitted.probs(scores).sum(), rel=1e-12)
+    for one, other in zip(vars(exact).values(), vars(small).values(), strict=True):
+        assert other == pytest.approx(one, rel=1e-4)
+    assert fitted.count(np.full(7, -np.inf)).upper == 0
+    assert fitted.count(np.empty(0, np.float32)).expected == 0

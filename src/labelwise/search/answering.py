@@ -210,6 +210,6 @@ def _score_at(calibrated: CalibratedQuery, probability: float) -> float:
 def _counted(
     calibrated: CalibratedQuery, terms: Sequence[Term], dead: NDArray[np.int64]
 ) -> HitCount:
-    alive = np.ones(len(terms[0]), np.bool_)
-    alive[dead] = False
-    return calibrated.count(sum_of(terms, slice(None))[alive].astype(np.float64))
+    scores = sum_of(terms, slice(None))
+    scores[dead] = -np.inf
+    return calibrated.count(scores)
