@@ -21,7 +21,7 @@ from measure import measure
 
 from labelwise.engines import LocalEngine, Manifest, ShardRecord, evaluate_shards, storage_at
 from labelwise.engines.manifest import shard_name
-from labelwise.engines.scoring_task import answer_schema
+from labelwise.engines.scoring_task import answer_schema, to_parquet
 from labelwise.evaluate import evaluate
 from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec
@@ -63,7 +63,7 @@ def write(folder, shards):
                 pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)
             ]
             path = storage.folder / shard_name(shard)
-            pq.write_table(pa.table(arrays, schema), path, compression="zstd")
+            path.write_bytes(to_parquet(pa.table(arrays, schema)))
             digest = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
             size = path.stat().st_size
             manifest.add(ShardRecord(path.name, SHARD_ROWS, 0, size, digest))

@@ -34,10 +34,19 @@ from labelwise.methods import link_to_spec
 from labelwise.progress import Silent, Watch
 from labelwise.scoring import Scored, Scorer, available_cores, require_probabilities, score
 
-__all__ = ["ModelFiles", "Outcome", "Plan", "ScoringTask", "one_thread", "predict_shards"]
+__all__ = [
+    "ModelFiles",
+    "Outcome",
+    "Plan",
+    "ScoringTask",
+    "one_thread",
+    "predict_shards",
+    "to_parquet",
+]
 
 PLAN_FILE = "_plan.json"
 ROW_GROUP = 1024  # rows of a row group of the answers
+WORDS = pa.list_(pa.string())
 PLAN_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -112,7 +121,7 @@ class Plan:
         while chunk := list(islice(found, self.shard_rows)):
             columns = zip(PLAN_SCHEMA, zip(*chunk, strict=True), strict=True)
             arrays = [pa.array(values, field.type) for field, values in columns]
-            storage.write(plan_name(shards), _parquet(pa.table(arrays, PLAN_SCHEMA)))
+            storage.write(plan_name(shards), to_parquet(pa.table(arrays, PLAN_SCHEMA)))
             rows, shards = rows + len(chunk), shards + 1
             if shards % 100 == 0:
                 watch.say(f"found {rows:,} images so far")
@@ -178,7 +187,7 @@ class ScoringTask:
             table = pa.concat_tables([answer_table(part, schema) for part in parts])
             if table.num_rows != len(rows):
                 raise RuntimeError(f"{table.num_rows} answers for {len(rows)} rows")
-            content = _parquet(table)
+            content = to_parquet(table)
             storage.write(shard_name(shard), content)
             failed = sum(len(part.failures) for part in parts)
             digest = "sha256:" + hashlib.sha256(content).hexdigest()
@@ -196,7 +205,7 @@ def answer_schema(facts: str) -> Any:
     return pa.schema(
         [
             ("path", pa.string()),
-            ("labels", pa.list_(pa.string())),
+            ("labels", WORDS),
             ("probs", numbers),
             ("error", pa.string()),
             ("logits", numbers),
@@ -302,9 +311,14 @@ def _absolute(place: str) -> str:
     return place if "://" in place else os.path.abspath(place)
 
 
-def _parquet(table: Any) -> bytes:
+def to_parquet(table: Any) -> bytes:
+    """Return the file of a table; numbers that hardly repeat would only grow by a dictionary."""
+    words = [f"{field.name}.list.element" for field in table.schema if field.type == WORDS]
+    words += [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
     stream = io.BytesIO()
-    pq.write_table(table, stream, row_group_size=ROW_GROUP, compression="zstd")
+    pq.write_table(
+        table, stream, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=words
+    )
     return stream.getvalue()
 
 
