@@ -183,7 +183,7 @@ class Comparison:
             }
             for method, by_seed in values["figures"].items()
         }
-        choices = [SweepChoice(**choice) for choice in values.get("choices", ())]
+        choices = tuple(SweepChoice(**choice) for choice in values.get("choices", ()))
         return Comparison(figures, values["settings"], values["image_covariance"], choices)
 
 
