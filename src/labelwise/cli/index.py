@@ -53,6 +53,7 @@ def index(
 
     with resumable(out):
         while True:
+            began = time.monotonic()
             changes = update_index(
                 out,
                 folders or [],
@@ -73,7 +74,8 @@ def index(
             if changes.anything:
                 say(f"{out}: {changes}")
             model, rebuild, taxonomy = None, False, None  # these apply once
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            # A look at very many files takes seconds; at most a tenth of the time is spent so.
+            time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
     say(f"{out}: {changes}")
     if changes.failed:
         say(f"the reasons: labelwise search {out} --unreadable")

@@ -120,7 +120,7 @@ def update_index(
     with locked(folder, f"another process is indexing into {folder}; wait for it"):
         if taxonomy is not None:
             Taxonomy.read(taxonomy)
-        index, predictor = _opened(folder, model, device, rebuild)
+        index, place = _opened(folder, model, rebuild)
         if taxonomy is not None:
             with replacing(folder / "taxonomy.csv") as temporary:
                 shutil.copyfile(taxonomy, temporary)
@@ -131,7 +131,7 @@ def update_index(
         for root in places:
             if root not in known and not os.path.isdir(root):
                 raise DataError(f"{root} is not a folder")
-        changes = _update(index, predictor, places, batch_size, workers, watch)
+        changes = _update(index, (place, device), places, batch_size, workers, watch)
         if (folder / ASIDE).is_dir() and not changes.refused:
             _finish_rebuild(index)
         if forget_missing:
@@ -143,15 +143,15 @@ def update_index(
 # The model of an index
 
 
-def _opened(
-    folder: Path, model: Path | None, device: str, rebuild: bool
-) -> tuple[Index, Predictor]:
-    """Return the index, new if there is none, and the model of its logits."""
+def _opened(folder: Path, model: Path | None, rebuild: bool) -> tuple[Index, Path]:
+    """Return the index, new if there is none, and the folder of the model of its logits."""
     index = Index(folder) if (folder / "index.json").exists() else None
     if index is None and model is None:
         raise DataError("a new index needs a model: name a run with --model")
     place = model if model is not None else Path(index.facts.model if index else "")
-    predictor, spec = Predictor.load(place, device), RunFolder(place).spec
+    spec = RunFolder(place).spec
+    if index is not None and model is None and spec == index.spec:
+        return index, place
     if index is not None and spec.weights_sha256 != index.spec.weights_sha256:
         if not rebuild:
             raise DataError(
@@ -169,7 +169,7 @@ def _opened(
                 index.store.root(root)
     validation = RunFolder(place).predictions("val") if _sets_cuts(place, split) else None
     index.use(spec, held_out, validation)
-    return index, predictor
+    return index, place
 
 
 def _held_out(run: Path) -> tuple[Predictions | None, str | None]:
@@ -220,7 +220,7 @@ def _finish_rebuild(index: Index) -> None:
 
 def _update(
     index: Index,
-    predictor: Predictor,
+    model: tuple[Path, str],
     roots: Sequence[str],
     batch_size: int,
     workers: int | None,
@@ -228,6 +228,9 @@ def _update(
 ) -> Changes:
     changes = Changes()
     todo = [item for root in roots for item in _look_at(index.store, root, changes)]
+    if not todo:  # the model need not be read
+        return changes
+    predictor = Predictor.load(*model)
     watch.start("indexing", len(todo))
     pending = _Pending(index, changes)
     try:
