@@ -141,7 +141,7 @@ def test_context_is_a_logistic_regression_on_the_other_labels():
     labels = np.stack([first, first ^ (rng.random(600) < 0.1), rng.random(600) < 0.5], 1)
     odds = rng.normal(0, 1, (600, 3))
     found = crossfit_in_context(odds, labels, folds=2, l2=1.0)
-    held = (torch.randperm(600, generator=torch.Generator().manual_seed(0)) % 2 == 0).numpy()
+    held = (torch.randperm(600, generator=torch.Generator().manual_seed(1)) % 2 == 0).numpy()
     centred = labels - labels.mean(0)
     for label, others in ((0, [1, 2]), (2, [0, 1])):
         # A penalty on the others alone: C = 1 for them, and next to none for the label's own odds.
@@ -149,7 +149,7 @@ def test_context_is_a_logistic_regression_on_the_other_labels():
         model = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000)
         model.fit(inputs[~held], labels[~held, label])
         expected = model.decision_function(inputs[held])
-        np.testing.assert_allclose(found[held, label], expected, atol=2e-2)
+        np.testing.assert_allclose(found[held, label], expected, atol=1e-3)
 
 
 def test_context_never_uses_a_label_for_itself_and_finds_what_others_betray():

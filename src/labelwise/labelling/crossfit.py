@@ -79,18 +79,19 @@ def crossfit_in_context(
     ``log_odds`` are those of :func:`crossfit_log_odds`. What is said of a label itself is never
     used for it.
     """
-    odds, truth = to_tensor(log_odds).float(), to_tensor(labels).float()
-    known = None if observed is None else mask_tensor(observed, "observed").float()
+    odds, truth = to_tensor(log_odds).double(), to_tensor(labels).double()
+    known = None if observed is None else mask_tensor(observed, "observed").double()
     check_shapes(log_odds=odds, labels=truth, observed=known)
     told = torch.ones_like(truth) if known is None else known
-    probs = torch.from_numpy(expit(odds.double().numpy())).float()
+    probs = torch.from_numpy(expit(odds.numpy()))
     others = torch.where(told > 0, truth, probs)
     others = others - others.mean(0)
     found = torch.empty(odds.shape, dtype=torch.float64)
-    for held in _folds(len(odds), folds, seed):
+    # Dealt anew: rows that share a fold have log-odds by one fit, whose errors they would share.
+    for held in _folds(len(odds), folds, seed + 1):
         fit = _fit_context(odds[~held], others[~held], truth[~held], told[~held], l2)
         slope, pairs, offset = fit
-        found[held] = (slope * odds[held] + others[held] @ pairs + offset).double()
+        found[held] = slope * odds[held] + others[held] @ pairs + offset
     return found
 
 
@@ -98,11 +99,11 @@ def _fit_context(
     odds: Tensor, others: Tensor, truth: Tensor, told: Tensor, l2: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a (K,), B (K, K) with nothing on its diagonal, and c (K,)."""
-    labels = odds.shape[1]
-    off_diagonal = 1 - torch.eye(labels)
-    slope = torch.ones(labels, requires_grad=True)
-    pairs = torch.zeros(labels, labels, requires_grad=True)
-    offset = torch.zeros(labels, requires_grad=True)
+    rows, labels = odds.shape
+    off_diagonal = 1 - torch.eye(labels, dtype=torch.float64)
+    slope = torch.ones(labels, dtype=torch.float64, requires_grad=True)
+    offset = torch.zeros(labels, dtype=torch.float64, requires_grad=True)
+    pairs = torch.zeros(labels, labels, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [slope, pairs, offset], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
     )
@@ -111,7 +112,7 @@ def _fit_context(
         optimizer.zero_grad()
         own = pairs * off_diagonal
         losses = bce_loss(slope * odds + others @ own + offset, truth) * told
-        loss = losses.sum() + l2 / 2 * own.square().sum()
+        loss = (losses.sum() + l2 / 2 * own.square().sum()) / rows
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
