@@ -150,9 +150,14 @@ def in_browser(predictor: Predictor, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         site = Path(folder) / "site"
         export_web(predictor, predictor.spec("0" * 63 + "1"), site, photos(1, 96), [0])
-        server = ThreadingHTTPServer(
-            ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=site)
-        )
+
+        class Quiet(SimpleHTTPRequestHandler):
+            """Serves files without a line for each."""
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
         Thread(target=server.serve_forever, daemon=True).start()
         chromium = which("chromium") or which("chromium-browser")
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -41,8 +41,8 @@ def export(
         bool | None,
         typer.Option(
             "--exact-resize/--fast-resize",
-            help="Scale as Pillow does, to the bit (default); or in half the time, but some pixels "
-            "are a level off.",
+            help="Scale as Pillow does, to the bit (default); or faster, with some pixels a level "
+            "off.",
         ),
     ] = None,
     data: Annotated[

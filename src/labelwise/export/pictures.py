@@ -6,7 +6,7 @@
   below 2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and columns
   that remain after the crop are computed, some at a time from the inputs that they need.
 * ONNX's own ``Resize`` of 8-bit pixels with antialiasing works as PIL does, in fixed point, and
-  takes about half the time. Its weights are rounded a little differently: where a sum falls
+  is faster. Its weights are rounded a little differently: where a sum falls
   exactly between two levels the pixel is a level off, rarely two. Where a picture grows that
   happens often, and there PIL's arithmetic is used too.
 
