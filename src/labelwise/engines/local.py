@@ -1,7 +1,6 @@
 """The engine of one machine: worker processes, or this process alone."""
 
 import os
-import pickle
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -119,7 +118,7 @@ def _work(theirs: "Connection[Any, Any]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         theirs.send("ready")
-        task: Task[Any] = pickle.loads(theirs.recv_bytes())
+        task: Task[Any] = theirs.recv()  # the bytes of the task, unpickled as all that is sent
         work = task.start()
         while True:
             theirs.send((work(theirs.recv()), None))
