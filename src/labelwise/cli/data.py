@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["data_app", "parse_options"]
 
 data_app = typer.Typer(
-    help="Describe, split, corrupt, convert, repair and extend label tables.",
+    help="Describe, split, convert, repair and extend label tables.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
