@@ -155,11 +155,11 @@ def compare(
 
 def _chosen_values(
     plan: ComparisonPlan, jobs: Mapping[tuple[str, int], TrainingJob]
-) -> list[SweepChoice]:
+) -> tuple[SweepChoice, ...]:
     """Return for each swept method its best value on validation, by the mean over seeds."""
     first = next(iter(jobs.values()))
     if plan.sweep is None or (plan.choose is None and Outcome(first.folder).val is None):
-        return []
+        return ()
     option, values = plan.sweep
     choices = []
     for method in plan.methods:
@@ -175,7 +175,7 @@ def _chosen_values(
         best = max if higher_is_better(plan.chosen_by) else min
         chosen = best(known, key=known.__getitem__) if known else None
         choices.append(SweepChoice(method, option, plan.chosen_by, chosen, scores))
-    return choices
+    return tuple(choices)
 
 
 def _image_covariance(folders: Mapping[tuple[str, int], Path]) -> dict[str, Covariance]:

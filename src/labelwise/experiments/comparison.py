@@ -88,7 +88,7 @@ class Comparison:
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
     settings: Mapping[str, Mapping[str, object]]
     image_covariance: Mapping[str, Covariance] = field(default_factory=dict)
-    choices: Sequence[SweepChoice] = ()
+    choices: tuple[SweepChoice, ...] = ()
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return one column as ``{method: {seed: value}}``.
