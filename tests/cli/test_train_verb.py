@@ -52,7 +52,9 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(
         verb,
         "train_and_report",
-        lambda settings, folder, fresh: seen.update(settings=settings, folder=folder, fresh=fresh),
+        lambda settings, folder, fresh, **others: seen.update(
+            settings=settings, folder=folder, fresh=fresh, **others
+        ),
     )
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump({"data": "scenes", "method": "spa", "recipe": {"epochs": 7}}))
@@ -79,6 +81,7 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     assert settings.options == {"k_neg": 2.5}
     assert str(seen["folder"]) == "runs/scenes-spa"
     assert seen["fresh"]
+    assert seen["folds"] is None
 
 
 def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):

@@ -74,10 +74,10 @@ def test_a_forwarded_host_counts_for_nothing(server):
 )
 def test_pages_of_other_sites_cannot_write_or_cost_work(server, headers):
     photo = first_photo(server)
-    said = {"labels": {"dog": "present"}}
-    assert server.put(f"/api/v1/photos/{photo}/labels", said, **headers)[0] == 403
+    given = {"labels": {"dog": "present"}}
+    assert server.put(f"/api/v1/photos/{photo}/labels", given, **headers)[0] == 403
     assert server.upload(("a.png", encoded()), **headers)[0] == 403
-    assert not any(one["said"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
+    assert not any(one["corrected"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
 
 
 def test_a_form_of_another_site_is_no_write(server):
@@ -88,7 +88,7 @@ def test_a_form_of_another_site_is_no_write(server):
             "PUT", f"/api/v1/photos/{photo}/labels", body, {"Content-Type": kind} if kind else {}
         )
         assert answer[0] in (415, 422)
-    assert not any(one["said"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
+    assert not any(one["corrected"] for one in server.get(f"/api/v1/photos/{photo}")["labels"])
 
 
 def test_without_the_token_nothing_is_told(bare):
