@@ -153,6 +153,7 @@ def test_unreadable_models_get_one_sentence(tmp_path):
     damaged(description, b"{", "model.json is not JSON")
     damaged(description, b"[]", "must have format 1, got list")
     damaged(description, b'{"format": 9}', "must have format 1, got 9")
+    damaged(description, b'{"format": "two\\nlines"}', "must have format 1, got two lines")
     damaged(description, b'{"format": 1}', "is not usable: 'labels' is missing")
     damaged(weights, whole[weights][:-10], "model.safetensors is damaged")
     damaged(weights, b"", "model.safetensors is damaged")

@@ -228,7 +228,7 @@ class ModelSpec(BaseModel):
             raise CheckpointError(f"{path} is not JSON: {_one_line(error)}") from None
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-            raise CheckpointError(f"{path} must have format {FORMAT}, got {got!s:.40}")
+            raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
         try:
             return ModelSpec.model_validate(facts)
         except ValidationError as error:

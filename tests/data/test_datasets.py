@@ -384,9 +384,11 @@ def test_wider_attribute(folder):
     assert named(table)["train/0--Parade/1.jpg#0"] == ({"Male"}, {"Hat"})
     assert table.split.tolist() == ["train", "train", "test", "test"]
     assert table.images.read(0).size == (4, 3)
-    folder.text("Anno/wider_attribute_test.json", '{"images": 3}')
-    with pytest.raises(DataError, match="not a WIDER-Attribute file"):
-        load(folder.path)
+    endless = json.dumps(content).replace("[1, 0, -1]", "[1e999, 0, -1]")
+    for damaged in ('{"images": 3}', endless):
+        folder.text("Anno/wider_attribute_test.json", damaged)
+        with pytest.raises(DataError, match="not a WIDER-Attribute file"):
+            load(folder.path)
 
 
 def test_vispr(folder):

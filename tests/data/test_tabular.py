@@ -289,6 +289,12 @@ def test_bad_tables_get_one_clear_sentence(folder, text, sentence):
     assert str(caught.value).startswith("t")
 
 
+def test_a_header_of_two_lines_is_named_on_one(tmp_path):
+    pq.write_table(pa.table({"path": ["a.jpg"], "do\ng": [["x"]]}), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"columns\.labels=do g, if it is no label, ignore=do g$"):
+        load(tmp_path / "t.parquet", skip_missing=True)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError, SettingsError
+from labelwise.plain import one_line
 from labelwise.types import LabelSpace, nearest
 
 __all__ = [
@@ -307,7 +308,8 @@ def _numbers(texts: Any) -> NDArray[np.float64]:
 
 
 def _way_out(header: str) -> str:
-    return f"; if it names labels, set columns.labels={header}, if it is no label, ignore={header}"
+    name = one_line(header)
+    return f"; if it names labels, set columns.labels={name}, if it is no label, ignore={name}"
 
 
 def first_true(mask: Any) -> int:

@@ -206,7 +206,7 @@ def read_wider(path: Path) -> LabelTable:
                     labels.append([n for n, mark in zip(names, marks, strict=True) if mark == 1])
                     unknown.append([n for n, mark in zip(names, marks, strict=True) if mark == 0])
                     split.append(target)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{file}: not a WIDER-Attribute file ({error!r})") from None
     source = CropImages(
         FileImages(path / "Image", files), np.array(boxes, np.float64).reshape(-1, 4), ids

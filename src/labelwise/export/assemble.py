@@ -179,7 +179,7 @@ def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
         )
     if metadata["labelwise_format"] != str(FORMAT):
         raise CheckpointError(
-            f"{name} must have format {FORMAT}, got {metadata['labelwise_format']}; "
+            f"{name} must have format {FORMAT}, got {metadata['labelwise_format']!r:.40}; "
             "export it again with this version"
         )
     opset = next((one.version for one in model.opset_import if not one.domain), 0)
