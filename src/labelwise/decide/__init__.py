@@ -2,17 +2,19 @@
 
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
-from labelwise.decide.promised_rules import (
-    Promised,
+from labelwise.decide.promised_lists import (
     PromisedAnswers,
     PromisedList,
-    Wish,
     certainty,
-    find_promise,
     list_candidates,
     promise_answers,
-    promise_f,
     promise_list,
+)
+from labelwise.decide.promised_rules import (
+    Promised,
+    Wish,
+    find_promise,
+    promise_f,
     promise_precision,
     promise_recall,
     promise_tags,
