@@ -4,63 +4,24 @@ Oracle: the hashes of a run over the same bucket without faults.
 """
 
 import json
-import logging
-import random
-import threading
 
-import boto3
 import pytest
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from bucket_setup import served_bucket
 from shard_setup import picture, task, write_model
-from werkzeug.serving import make_server
 
+from labelwise import storage as storage_module
 from labelwise.engines import LocalEngine, StorageError, predict_shards, storage_at
-from labelwise.engines import storage as storage_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 COUNT = 30
 
 
-class Faulty:
-    """A server that now and then answers 500 or hangs up, as told by ``share``."""
-
-    def __init__(self, app):
-        self.app, self.share, self.faults = app, 0.0, 0
-        self.chance, self.down = random.Random(2), False
-
-    def __call__(self, environ, start_response):
-        if self.down or self.chance.random() < self.share:
-            self.faults += 1
-            body = b"<Error><Code>InternalError</Code><Message>injected</Message></Error>"
-            start_response("500 Internal Server Error", [("Content-Length", str(len(body)))])
-            return [body]
-        return self.app(environ, start_response)
-
-
 @pytest.fixture(scope="module")
 def bucket():
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = Faulty(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    address = f"127.0.0.1:{server.server_port}"
-    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}
-    client = boto3.client("s3", endpoint_url=f"http://{address}", **keys)
-    client.create_bucket(Bucket="photos")
-    for number in range(COUNT):
-        client.put_object(
-            Bucket="photos", Key=f"in/{number % 3}/{number:03d}.png", Body=picture(number)
-        )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "k")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-        patch.setattr(storage_module, "FIRST_PAUSE", 0.01)
-        query = f"?scheme=http&endpoint_override={address}&region=us-east-1"
-        yield app, client, lambda name: f"s3://photos/{name}{query}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served_bucket() as made:
+        for number in range(COUNT):
+            made.put(f"in/{number % 3}/{number:03d}.png", picture(number))
+        yield made.app, made.client, made.place
 
 
 def run(tmp_path, place, out):

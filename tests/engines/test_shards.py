@@ -277,7 +277,7 @@ def test_listing_needs_the_memory_of_the_largest_folder(tmp_path):
 
     from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
 
-    from labelwise.engines.storage import ObjectStorage
+    from labelwise.storage import ObjectStorage
 
     class Wide(FileSystemHandler):
         """A bucket of ``folders`` times 1,000 keys that are made up when they are listed."""

@@ -1,4 +1,4 @@
-"""``labelwise index``: photos of folders, scored once, to be searched."""
+"""``labelwise index``: photos of folders and buckets, scored once, to be searched."""
 
 import time
 from pathlib import Path
@@ -16,8 +16,10 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 def index(
     folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Folders of photos. None: those that the index holds already."),
+        list[str] | None,
+        typer.Argument(
+            help="Folders of photos, or s3:// and gs:// addresses. None: those of the index."
+        ),
     ] = None,
     model: Annotated[
         Path | None, typer.Option("--model", "-m", help="The folder of a run, or of a model.")
@@ -44,8 +46,8 @@ def index(
     """Index folders of photos, or bring an index up to date.
 
     Files that did not change cost nothing, moved ones are known again by their content, edited
-    ones are scored again, and what was interrupted goes on. A disk that is not there deletes
-    nothing.
+    ones are scored again, and what was interrupted goes on. A disk or a bucket that is not there
+    deletes nothing.
     """
     from labelwise.cli.text import complain, resumable, say
     from labelwise.progress import make_watch

@@ -12,7 +12,7 @@ __all__ = ["label", "review"]
 
 def label(
     folder: IndexFolder,
-    photo: Annotated[Path | None, typer.Argument(help="A photo of the index.")] = None,
+    photo: Annotated[str | None, typer.Argument(help="A photo of the index.")] = None,
     labels: Annotated[
         list[str] | None,
         typer.Argument(help="dog: it is there. -beach: it is not. '?cat': cannot be told."),

@@ -32,7 +32,7 @@ def search(
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of that promise.")] = 0.95,
     like: Annotated[
-        Path | None, typer.Option(help="Find photos that look like this one of the index.")
+        str | None, typer.Option(help="Find photos that look like this one of the index.")
     ] = None,
     sort: Annotated[
         Literal["score", "date"], typer.Option(help="Most probable first, or newest first.")
@@ -87,7 +87,7 @@ def search(
     if html is not None:
         from labelwise.report.contact_sheet import write_contact_sheet
 
-        write_contact_sheet(html, found)
+        write_contact_sheet(html, index, found)
     if not as_json and not paths_only:
         say(_counted(found))
         if html is not None:

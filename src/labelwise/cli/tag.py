@@ -45,12 +45,19 @@ def tag(
         undo_sidecar,
         write_sidecar,
     )
+    from labelwise.storage import is_uri, without_options
 
     if not xmp and not undo:
         raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")
     if undo and wrong_at_most is not None:
         raise SettingsError("--wrong-at-most does not apply to --undo")
     index = Index(folder)
+    bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
+    if bucket is not None:
+        raise SettingsError(
+            f"side-cars are written beside photos on a disk, and {folder} holds photos of "
+            f"{without_options(bucket)}; index the photos on a disk apart and tag those"
+        )
     watch = make_watch()
     outcomes = []
     if undo:

@@ -34,6 +34,7 @@ from labelwise.data.names import Names
 from labelwise.data.rows import regular_files
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.storage import is_uri
 
 __all__ = [
     "DUPLICATES",
@@ -144,7 +145,7 @@ def _normal(names: Names) -> Names:
     odd = pc.match_substring_regex(names.arrow, r"(^|/)\.{0,2}/|/$")
     if not pc.any(odd).as_py():
         return names
-    return Names([posixpath.normpath(name) for name in names])
+    return Names([name if is_uri(name) else posixpath.normpath(name) for name in names])
 
 
 def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
@@ -179,8 +180,10 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
 
 def _are_there(images: FileImages) -> NDArray[np.bool_]:
     root, real = str(images.root), images.real_names
-    paths = (os.path.join(root, real.get(name, name)) for name in images.ids)
-    return np.fromiter((os.path.isfile(path) for path in paths), np.bool_, len(images))
+    names = (real.get(name, name) for name in images.ids)
+    # Asking a bucket for each would take as long as reading them; whoever reads one says so.
+    there = (is_uri(name) or os.path.isfile(os.path.join(root, name)) for name in names)
+    return np.fromiter(there, np.bool_, len(images))
 
 
 def _searched_below(images: FileImages) -> list[str] | None:

@@ -20,6 +20,7 @@ from labelwise.data.sets import SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.files import replacing
+from labelwise.storage import is_uri
 
 __all__ = ["export", "json_rows"]
 
@@ -143,7 +144,9 @@ def _paths(table: LabelTable, folder: Path) -> list[str]:
     if not isinstance(table.images, FileImages):
         return list(table.ids)
     inside = os.path.relpath(table.images.root, folder)
-    return [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
+    return [
+        name if is_uri(name) else os.path.normpath(os.path.join(inside, name)) for name in table.ids
+    ]
 
 
 def _state_columns(table: LabelTable, as_text: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from PIL import Image
 from labelwise.data.decode import decode, decode_pixels, upright_rgb
 from labelwise.data.names import Names, printable, real_names
 from labelwise.errors import ImageError
+from labelwise.storage import Storage, is_uri, split_address, storage_at
 
 __all__ = [
     "ArrayImages",
@@ -118,12 +119,13 @@ class ArrayImages(ImageSource):
 
 
 class FileImages(EncodedImages):
-    """Image files: ``paths`` are relative to ``root`` or absolute, and are the ids."""
+    """Image files: ``paths`` are relative to ``root``, absolute, or URIs, and are the ids."""
 
     def __init__(self, root: str | Path, paths: Sequence[str]) -> None:
         self.root = Path(root)
         self.ids = Names(paths)
         self.real_names = real_names(paths)  # of the files whose names are not UTF-8
+        self._buckets: dict[str, Storage] = {}
 
     def path(self, row: int) -> Path:
         """Return where one image is."""
@@ -131,15 +133,30 @@ class FileImages(EncodedImages):
         return self.root / self.real_names.get(name, name)
 
     def shown_name(self, row: int) -> str:
-        return str(self.path(row))
+        name = self.ids[row]
+        return name if is_uri(name) else str(self.path(row))
 
     def content(self, row: int) -> bytes:
+        if is_uri(name := self.ids[row]):
+            return self._object(name)
         path = self.path(row)
         return read_image_file(path, str(path))
 
+    def _object(self, address: str) -> bytes:
+        place, key = split_address(address)
+        storage = self._buckets.setdefault(place, self._buckets.get(place) or storage_at(place))
+        try:
+            content = storage.read(key, 0, MAX_BYTES + 1)
+        except OSError as error:
+            reason = error.strerror or str(error)[:200]
+            raise ImageError(f"{address}: the image cannot be opened ({reason})") from None
+        if len(content) > MAX_BYTES:
+            raise ImageError(f"{address}: the file has more than {MAX_BYTES >> 20:,} MiB")
+        return content
+
     def subset(self, rows: NDArray[np.int64]) -> "FileImages":
         part = FileImages(self.root, _taken(self.ids, rows))
-        part.real_names = self.real_names
+        part.real_names, part._buckets = self.real_names, self._buckets
         return part
 
 

@@ -250,7 +250,10 @@ def _completed(paths: Any, prefix: str, extension: str) -> Any:
     if extension:
         longer = pc.binary_join_element_wise(paths, end, nothing)
         paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
-    return pc.binary_join_element_wise(start, paths, nothing) if prefix else paths
+    if not prefix:
+        return paths
+    inside = pc.binary_join_element_wise(start, paths, nothing)
+    return pc.if_else(pc.match_substring(paths, "://"), paths, inside)
 
 
 def _texts(column: Any, header: str, at: Any) -> Any:

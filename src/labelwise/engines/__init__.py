@@ -5,7 +5,7 @@ from labelwise.engines.evaluation_task import EvaluationTask, evaluate_shards
 from labelwise.engines.local import LocalEngine
 from labelwise.engines.manifest import Manifest, ShardRecord
 from labelwise.engines.scoring_task import ModelFiles, Outcome, ScoringTask, predict_shards
-from labelwise.engines.storage import Storage, StorageError, storage_at
+from labelwise.storage import Storage, StorageError, storage_at
 
 __all__ = [
     "Engine",

@@ -33,13 +33,13 @@ from labelwise.engines.engine import Engine
 from labelwise.engines.label_store import KeyFiles, Keys, StoredLabels, keys_of
 from labelwise.engines.manifest import MANIFEST_FILE, SUCCESS_FILE, Manifest, ShardRecord
 from labelwise.engines.scoring_task import one_thread
-from labelwise.engines.storage import Storage, storage_at
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluate import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
 from labelwise.predictions import matrix_of_lists
 from labelwise.progress import Silent, Watch
+from labelwise.storage import Storage, storage_at
 from labelwise.types import LabelSpace
 
 __all__ = ["EvaluationTask", "evaluate_shards"]

@@ -31,7 +31,8 @@ from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.data.images import MAX_BYTES, EncodedImages, read_image_file
 from labelwise.data.names import Names, printable
 from labelwise.data.tabular import TABULAR
-from labelwise.engines.storage import (
+from labelwise.errors import DataError, ImageError
+from labelwise.storage import (
     LocalStorage,
     ObjectStorage,
     Storage,
@@ -39,7 +40,6 @@ from labelwise.engines.storage import (
     is_uri,
     storage_at,
 )
-from labelwise.errors import DataError, ImageError
 
 __all__ = ["Row", "StoredImages", "find_rows"]
 

@@ -26,8 +26,8 @@ from labelwise.data.columns import TableColumns, Vocabulary, find_columns
 from labelwise.data.load import load_for_labels
 from labelwise.data.sets import LabelSets
 from labelwise.data.tabular import TABULAR, TableBuilder
-from labelwise.engines.storage import LocalStorage, ObjectStorage, is_uri, storage_at
 from labelwise.errors import DataError
+from labelwise.storage import LocalStorage, ObjectStorage, is_uri, storage_at
 from labelwise.types import nearest
 
 __all__ = ["KeyFiles", "StoredLabels", "keys_of"]

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from labelwise.engines.storage import Storage
 from labelwise.errors import CheckpointError
+from labelwise.storage import Storage
 
 __all__ = ["MANIFEST_FILE", "SUCCESS_FILE", "Manifest", "ShardRecord", "shard_name"]
 

@@ -27,12 +27,12 @@ from labelwise.allocator import keep_freed_memory
 from labelwise.engines.engine import Engine
 from labelwise.engines.inputs import Row, StoredImages, find_rows
 from labelwise.engines.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
-from labelwise.engines.storage import LocalStorage, Storage, storage_at
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.files import locked
 from labelwise.methods import link_to_spec
 from labelwise.progress import Silent, Watch
 from labelwise.scoring import Scored, Scorer, available_cores, require_probabilities, score
+from labelwise.storage import LocalStorage, Storage, storage_at
 
 __all__ = [
     "ModelFiles",

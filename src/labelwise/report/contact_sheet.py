@@ -15,22 +15,22 @@ from labelwise.errors import LabelwiseError
 from labelwise.files import replacing
 from labelwise.markup import Markup, document, tag
 from labelwise.plain import for_terminal
+from labelwise.search import Index
 from labelwise.search.answering import Found, Hit
 
 __all__ = ["SIDE", "contact_sheet", "picture_address", "write_contact_sheet"]
 
 SIDE = 320
-LARGEST = 256 << 20
 
 
-def write_contact_sheet(path: Path, found: Found) -> None:
-    """Write the page of an answer."""
+def write_contact_sheet(path: Path, index: Index, found: Found) -> None:
+    """Write the page of an index's answer."""
     with replacing(path) as temporary:
-        temporary.write_text(contact_sheet(found), encoding="utf-8")
+        temporary.write_text(contact_sheet(index, found), encoding="utf-8")
 
 
-def contact_sheet(found: Found) -> str:
-    """Return the page of an answer as text."""
+def contact_sheet(index: Index, found: Found) -> str:
+    """Return the page of an index's answer as text."""
     count = found.count
     lead = (
         f"About {count.expected:,.1f} of {found.photos:,} photos answer this query "
@@ -48,17 +48,17 @@ def contact_sheet(found: Found) -> str:
         "section",
         tag("h2", shown),
         *notes,
-        tag("ul", *(_figures(found.hits)), class_="sheet"),
+        tag("ul", *_figures(index, found.hits), class_="sheet"),
         id="photos",
     )
     return document(f"Photos: {found.query}", lead, [("photos", "Photos", content)])
 
 
-def _figures(hits: Iterable[Hit]) -> Iterable[Markup]:
+def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
     for hit in hits:
         name = for_terminal(hit.paths[0])
         why = ", ".join(f"{label} {chance:.2f}" for label, chance in hit.reasons.items())
-        picture = _thumbnail(hit.paths[0])
+        picture = _thumbnail(index, hit.row)
         image = (
             tag("p", "The file cannot be read now.", class_="note")
             if picture is None
@@ -73,14 +73,13 @@ def _figures(hits: Iterable[Hit]) -> Iterable[Markup]:
         yield tag("li", tag("figure", image, caption))
 
 
-def _thumbnail(path: str) -> str | None:
+def _thumbnail(index: Index, row: int) -> str | None:
     """Return a small picture without any of the file's metadata, as a data address."""
+    found = index.picture(row)
     try:
-        with open(path, "rb") as stream:
-            image = decode(stream.read(LARGEST), path, SIDE)
-    except (OSError, LabelwiseError):
+        return None if found is None else picture_address(decode(*found, SIDE))
+    except LabelwiseError:
         return None
-    return picture_address(image)
 
 
 def picture_address(image: Image.Image) -> str:

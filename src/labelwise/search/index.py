@@ -12,6 +12,7 @@ People correct what they happen to see, so the corrected photos are no random sa
 ones keep the fit where it was unless corrections are many.
 """
 
+import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -28,8 +29,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labelwise.calibrate import platt
+from labelwise.data.images import read_image_file
 from labelwise.decide import Evidence, Rule, Threshold
-from labelwise.errors import CheckpointError, DataError
+from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.predictions import Predictions
@@ -37,6 +39,7 @@ from labelwise.predictor import ModelSpec
 from labelwise.search.ranked import Term
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
+from labelwise.storage import ObjectStorage, storage_at
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
@@ -308,7 +311,7 @@ class Index:
             ]
         )
 
-    def require(self, photo: Path) -> int:
+    def require(self, photo: str | Path) -> int:
         """Return the row of a photo, which must be in the index."""
         row = self.store.row_of(os.fspath(photo))
         if row is None:
@@ -316,6 +319,27 @@ class Index:
                 f"{photo} is not in {self.folder}; bring it up to date with `labelwise index`"
             )
         return row
+
+    def picture(self, row: int) -> tuple[bytes, str] | None:
+        """Return the bytes of a photo and its name, from a file that still holds that photo.
+
+        None where no file does. A link that leads out of its root is not followed.
+        """
+        (content,) = self.store.contents_of([row]).values()
+        for root, name in sorted(self.store.places_of([row])[row]):
+            storage = storage_at(root)
+            try:
+                if isinstance(storage, ObjectStorage):
+                    blob = storage.read(name)
+                elif _is_below(path := os.path.realpath(os.path.join(root, name)), root):
+                    blob = read_image_file(Path(path), name)
+                else:
+                    continue
+            except (OSError, LabelwiseError):
+                continue
+            if hashlib.sha256(blob).digest() == content.hash:
+                return blob, os.path.basename(name)
+        return None
 
     # Similar photos
 
@@ -349,6 +373,11 @@ class Index:
             self.__dict__["_kept_codes"] = kept
         codes: NDArray[np.uint64] = kept
         return codes
+
+
+def _is_below(path: str, root: str) -> bool:
+    home = os.path.realpath(root)
+    return os.path.commonpath([path, home]) == home
 
 
 class IndexFacts(BaseModel):

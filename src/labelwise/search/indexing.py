@@ -1,10 +1,10 @@
-"""Bringing an index up to date with folders of photos.
+"""Bringing an index up to date with photos in folders and buckets.
 
 A file whose size and time of change are known costs one look at its folder. Any other is read and
 hashed: a known hash is a file that moved or a copy, and takes the row it has; only new contents go
 through the network. Unreadable files are remembered with their reason and tried again when they
 change. What is gone is marked missing, never deleted; a root that is empty or not there at all,
-such as a disk that is not mounted, changes nothing.
+such as a disk that is not mounted, changes nothing; nor does a bucket that does not answer.
 """
 
 import hashlib
@@ -34,7 +34,16 @@ from labelwise.runs import RunFolder
 from labelwise.scoring import available_cores, score
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.store import Content, PhotoFile, Store
-from labelwise.search.walk import photos_below
+from labelwise.search.walk import photos_below, root_place
+from labelwise.storage import (
+    ObjectStorage,
+    Storage,
+    StorageError,
+    address_of,
+    is_uri,
+    storage_at,
+    without_options,
+)
 from labelwise.taxonomy import Taxonomy
 
 __all__ = ["Changes", "update_index"]
@@ -44,6 +53,7 @@ FILES_AT_ONCE = 256
 ROWS_PER_WRITE = 4096
 SECONDS_PER_WRITE = 20.0
 ASIDE = "before-rebuild"
+REQUESTS = 16  # that wait for object storage at once
 
 
 @dataclass
@@ -80,11 +90,11 @@ class Changes:
 
 @dataclass(frozen=True)
 class _Todo:
-    """A file that must be read, what was known of it, and the root it lies below."""
+    """A file that must be read, what was known of it, and the storage of its root."""
 
     file: PhotoFile
     before: PhotoFile | None
-    root: str
+    storage: Storage
 
 
 @dataclass(frozen=True)
@@ -125,12 +135,14 @@ def update_index(
             with replacing(folder / "taxonomy.csv") as temporary:
                 shutil.copyfile(taxonomy, temporary)
         known = list(index.store.roots().values())
-        places = [os.path.abspath(root) for root in roots] or known
+        places = [root_place(os.fspath(root)) for root in roots] or known
         if not places:
             raise DataError("name at least one folder of photos to index")
         for root in places:
-            if root not in known and not os.path.isdir(root):
-                raise DataError(f"{root} is not a folder")
+            if root not in known and not storage_at(root).is_folder():
+                raise DataError(
+                    f"{root} " + ("holds no files" if is_uri(root) else "is not a folder")
+                )
         changes = _update(index, (place, device), places, batch_size, workers, watch)
         if (folder / ASIDE).is_dir() and not changes.refused:
             _finish_rebuild(index)
@@ -234,8 +246,9 @@ def _update(
     watch.start("indexing", len(todo))
     pending = _Pending(index, changes)
     try:
+        remote = any(isinstance(item.storage, ObjectStorage) for item in todo)
         with (
-            ThreadPoolExecutor(workers or available_cores()) as readers,
+            ThreadPoolExecutor(REQUESTS if remote else workers or available_cores()) as readers,
             ThreadPoolExecutor(1) as ahead,
         ):
             reading = None
@@ -254,6 +267,15 @@ def _update(
 
 def _look_at(store: Store, root: str, changes: Changes) -> list[_Todo]:
     """Compare one root with what is known of it; return the files that must be read."""
+    try:
+        return _compared(store, root, changes)
+    except StorageError as error:
+        changes.refused.append(f"{error}. Nothing was changed")
+        return []
+
+
+def _compared(store: Store, root: str, changes: Changes) -> list[_Todo]:
+    storage = storage_at(root)
     number = store.root(root)
     known = store.count_files(number)
     present = known.get("ok", 0) + known.get("failed", 0)
@@ -274,7 +296,7 @@ def _look_at(store: Store, root: str, changes: Changes) -> list[_Todo]:
             file = PhotoFile(number, folder, one.name, one.size, one.mtime_ns)
             was = before.pop(one.name, None)
             if was is None or (was.size, was.mtime_ns) != (one.size, one.mtime_ns):
-                todo.append(_Todo(file, was, root))
+                todo.append(_Todo(file, was, storage))
             elif was.state == "missing":
                 back.append(replace(was, state="failed" if was.row is None else "ok"))
             else:
@@ -284,11 +306,11 @@ def _look_at(store: Store, root: str, changes: Changes) -> list[_Todo]:
             gone.append((folder, lost))
     if not found_any and present:
         changes.refused.append(
-            f"{root} holds no photos now, but {present:,} were indexed there; "
-            "is its disk mounted? Nothing was changed"
+            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
+            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
         )
         return []
-    changes.unlisted += [os.path.join(root, folder) for folder in unlisted]
+    changes.unlisted += [address_of(root, folder) for folder in unlisted]
     changes.unchanged += unchanged + len(back)
     with store.transaction():
         store.put_files(back)
@@ -323,11 +345,12 @@ def _read_chunk(readers: ThreadPoolExecutor, chunk: Sequence[_Todo]) -> list[_Re
 
 
 def _read(todo: _Todo) -> _Read:
+    name = os.path.join(todo.file.folder, todo.file.name)
     try:
-        with open(os.path.join(todo.root, todo.file.folder, todo.file.name), "rb") as stream:
-            blob = stream.read(BYTES_AT_ONCE + 1)
+        blob = todo.storage.read(name, 0, BYTES_AT_ONCE + 1)
     except OSError as error:
-        return _Read(todo, reason=f"the file cannot be opened ({error.strerror})")
+        reason = error.strerror or str(error)[:200]
+        return _Read(todo, reason=f"the file cannot be opened ({reason})")
     if len(blob) > BYTES_AT_ONCE:
         return _Read(todo, reason=f"a photo must have at most {BYTES_AT_ONCE >> 20} MiB")
     return _Read(todo, blob, hashlib.sha256(blob).digest())

@@ -26,6 +26,7 @@ from labelwise.errors import DataError
 from labelwise.labelling import Pool, asked_in_turn, changes_set
 from labelwise.runs import RunFolder
 from labelwise.search.index import Index
+from labelwise.storage import is_uri
 
 __all__ = ["REASONS", "Question", "Reason", "corrected_labels", "pool_of", "questions"]
 
@@ -142,10 +143,11 @@ def corrected_labels(index: Index) -> tuple[LabelTable, int]:
             entry = place[one.row], index.space.column(one.label)
             labels[entry], known[entry] = one.state == "present", True
     files = [paths[row][0] for row in kept]
-    root = os.path.commonpath([os.path.dirname(path) for path in files])
+    local = [os.path.dirname(path) for path in files if not is_uri(path)]
+    root = os.path.commonpath(local) if local else os.sep
     table = LabelTable.from_arrays(
         index.space,
-        FileImages(root, [os.path.relpath(path, root) for path in files]),
+        FileImages(root, [p if is_uri(p) else os.path.relpath(p, root) for p in files]),
         labels,
         known,
         split=["train"] * len(kept),

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
 from labelwise.files import locked, replacing
+from labelwise.storage import address_of, is_uri, without_options
 
 __all__ = ["Content", "Correction", "Fact", "FileState", "PhotoFile", "Store"]
 
@@ -179,33 +180,39 @@ class Store:
         query = f"SELECT state, count(*) FROM files{where} GROUP BY state"
         return dict(self._database.execute(query, values).fetchall())
 
-    def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
-        """Return where each of some contents lies now, its files in order of their paths."""
-        paths: dict[int, list[str]] = {row: [] for row in rows}
+    def places_of(self, rows: Iterable[int]) -> dict[int, list[tuple[str, str]]]:
+        """Return where each of some contents lies now: roots, and the names below them."""
         roots = self.roots()
         query = "SELECT root, folder, name, raw FROM files WHERE row = ? AND state = 'ok'"
-        for row, found in paths.items():
-            for root, folder, name, raw in self._database.execute(query, (row,)):
-                inside = os.path.join(folder, name) if raw is None else os.fsdecode(raw)
-                found.append(os.path.join(roots[root], inside))
-            found.sort()
-        return paths
+        return {
+            row: [
+                (roots[root], os.path.join(folder, name) if raw is None else os.fsdecode(raw))
+                for root, folder, name, raw in self._database.execute(query, (row,))
+            ]
+            for row in rows
+        }
+
+    def paths_of(self, rows: Iterable[int]) -> dict[int, list[str]]:
+        """Return where each of some contents lies now, its files in order of their paths."""
+        return {
+            row: sorted(address_of(*place) for place in places)
+            for row, places in self.places_of(rows).items()
+        }
 
     def unreadable(self) -> list[tuple[str, str]]:
         """Return the files that could not be read, and why."""
         query = "SELECT root, folder, name, reason FROM files WHERE state = 'failed'"
         roots = self.roots()
         return [
-            (os.path.join(roots[root], folder, name), reason or "")
+            (address_of(roots[root], os.path.join(folder, name)), reason or "")
             for root, folder, name, reason in self._database.execute(query)
         ]
 
     def row_of(self, path: str) -> int | None:
         """Return the content of a file given by its path, None where it is not indexed."""
-        path = os.path.abspath(path)
         for number, root in self.roots().items():
-            inside = os.path.relpath(path, root)
-            if inside.startswith(os.pardir):
+            inside = _inside(path, root)
+            if inside is None:
                 continue
             folder, name = os.path.split(inside)
             file = self.files_in(number, folder).get(name)
@@ -453,6 +460,15 @@ def column_name(label: str) -> str:
 def shown(path: str) -> str:
     """Return a path as text; bytes that are no Unicode are written as \\xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _inside(path: str, root: str) -> str | None:
+    """Return the name of a path below a root, None where it is not below it."""
+    if is_uri(path) or is_uri(root):
+        above = without_options(root) + "/"
+        return path.removeprefix(above) if is_uri(root) and path.startswith(above) else None
+    inside = os.path.relpath(path, root)
+    return None if inside.startswith(os.pardir) else inside
 
 
 def _raw(file: PhotoFile) -> bytes | None:

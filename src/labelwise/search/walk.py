@@ -1,4 +1,4 @@
-"""Which files below a folder are photos: what is looked at, and what is passed over.
+"""Which files below a folder or in a bucket are photos: what is looked at, and what passed over.
 
 Passed over are hidden files and folders, the folders that photo tools and network disks keep their
 own pictures in, links that lead out of the root or back into it, and everything that is no regular
@@ -8,32 +8,56 @@ file. Names are compared as the system spells them; what a name looks like is le
 import os
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["FoundFile", "photos_below"]
+from labelwise.errors import DataError
+from labelwise.storage import ObjectStorage, StoredFile, is_uri, storage_at
+
+__all__ = ["photos_below", "root_place"]
 
 SKIPPED_FOLDERS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
 )
 
 
-@dataclass(frozen=True)
-class FoundFile:
-    """A regular file with the ending of a picture, as the disk tells of it."""
-
-    name: str
-    size: int
-    mtime_ns: int
+def root_place(root: str) -> str:
+    """Return the one spelling of a root: an absolute path, or a URI without a closing slash."""
+    if not is_uri(root):
+        return os.path.abspath(root)
+    parts = urlsplit(root)
+    if parts.scheme == "file":
+        return os.path.abspath(unquote(parts.path))
+    if "@" in parts.netloc:
+        raise DataError(
+            f"{parts.scheme}://...@{parts.hostname}: an index keeps the address of its photos, so "
+            "it must hold no password; give keys by the environment, such as AWS_ACCESS_KEY_ID"
+        )
+    return parts._replace(path=parts.path.rstrip("/")).geturl()
 
 
 def photos_below(
     root: str, suffixes: Collection[str], skip: Collection[str] = ()
-) -> Iterator[tuple[str, list[FoundFile] | None]]:
+) -> Iterator[tuple[str, list[StoredFile] | None]]:
     """Yield each folder below ``root`` (relative, "" for itself) with its pictures in order.
 
     A folder that cannot be listed comes with None: what cannot be seen must not count as
     vanished. ``skip`` names folders by their real paths, such as the index itself.
     """
+    storage = storage_at(root)
+    if isinstance(storage, ObjectStorage):
+        for folder, files in storage.folders(SKIPPED_FOLDERS):
+            yield folder, [one for one in files if _is_photo(one.name, suffixes)]
+    else:
+        yield from _on_disk(root, suffixes, skip)
+
+
+def _is_photo(name: str, suffixes: Collection[str]) -> bool:
+    return os.path.splitext(name)[1].lower() in suffixes
+
+
+def _on_disk(
+    root: str, suffixes: Collection[str], skip: Collection[str]
+) -> Iterator[tuple[str, list[StoredFile] | None]]:
     home = os.path.realpath(root)
     visited: set[str] = set()
     waiting = [""]
@@ -58,11 +82,11 @@ def photos_below(
                     inside = not entry.is_symlink() or _is_below(os.path.realpath(entry.path), home)
                     if inside and entry.name.casefold() not in SKIPPED_FOLDERS:
                         waiting.append(os.path.join(folder, entry.name))
-                elif os.path.splitext(entry.name)[1].lower() in suffixes:
+                elif _is_photo(entry.name, suffixes):
                     facts = entry.stat()
                     inside = not entry.is_symlink() or _is_below(os.path.realpath(entry.path), home)
                     if stat.S_ISREG(facts.st_mode) and inside:
-                        found.append(FoundFile(entry.name, facts.st_size, facts.st_mtime_ns))
+                        found.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
             except OSError:  # it vanished since it was listed, or its link leads nowhere
                 continue
         yield folder, found

@@ -6,7 +6,6 @@ to anything but a photo that was indexed. All work on the index is done by one t
 """
 
 import asyncio
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,9 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.data.images import read_image_file
 from labelwise.decide import Check, Promise, check_promise
-from labelwise.errors import CheckpointError, DataError, ImageError
+from labelwise.errors import CheckpointError, DataError
 from labelwise.predictor import ModelSpec
 from labelwise.retrieval import Query, complete
 from labelwise.search import Index, questions
@@ -136,19 +134,12 @@ class Library:
 
     def content(self, photo: str) -> tuple[bytes, str]:
         """Return the bytes of a photo from a file that still has them, and its name."""
-        row = self.row(photo)
-        roots = [os.path.realpath(root) for root in self.index.store.roots().values()]
-        for path in self.index.store.paths_of([row])[row]:
-            real = os.path.realpath(path)
-            if not any(os.path.commonpath([real, root]) == root for root in roots):
-                continue
-            try:
-                blob = read_image_file(Path(real), os.path.basename(path))
-            except ImageError:
-                continue
-            if hashlib.sha256(blob).hexdigest() == photo:
-                return blob, os.path.basename(path)
-        raise PhotoNotFoundError("the photo's file is gone or has changed; index the folder again")
+        found = self.index.picture(self.row(photo))
+        if found is None:
+            raise PhotoNotFoundError(
+                "the photo's file is gone or has changed; index the folder again"
+            )
+        return found
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
         """Return a small JPEG of a photo, drawn anew."""

@@ -12,17 +12,28 @@ import random
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.files import replacing
 
-__all__ = ["LocalStorage", "ObjectStorage", "Storage", "StorageError", "is_uri", "storage_at"]
+__all__ = [
+    "LocalStorage",
+    "ObjectStorage",
+    "Storage",
+    "StorageError",
+    "StoredFile",
+    "address_of",
+    "is_uri",
+    "split_address",
+    "storage_at",
+    "without_options",
+]
 
 T = TypeVar("T")
 
@@ -33,6 +44,14 @@ FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryErr
 
 class StorageError(LabelwiseError):
     """A place that does not answer, however often it is asked; the rows themselves may be fine."""
+
+
+class StoredFile(NamedTuple):
+    """A file as its listing tells of it; object stores keep times of change to the second."""
+
+    name: str
+    size: int
+    mtime_ns: int
 
 
 class Storage(ABC):
@@ -123,18 +142,36 @@ class ObjectStorage(Storage):
         self.filesystem, self.prefix, self.place = filesystem, prefix.rstrip("/"), place
 
     def files(self) -> Iterator[str]:
+        for folder, files in self.folders():
+            prefix = f"{folder}/" if folder else ""
+            yield from (prefix + file.name for file in files)
+
+    def folders(self, skipped: Collection[str] = ()) -> Iterator[tuple[str, list[StoredFile]]]:
+        """Yield each folder ("" for the place itself) with its files in order.
+
+        Hidden names, and folders whose names in small letters are ``skipped``, are left out.
+        """
         from pyarrow.fs import FileSelector, FileType
 
-        waiting = [self.prefix]
+        waiting = [""]
         while waiting:
-            below = waiting.pop()
+            folder = waiting.pop()
+            below = self._path(folder)
             selector = FileSelector(below, allow_not_found=True)
             found = self._patiently(partial(self.filesystem.get_file_info, selector), below)
-            names = sorted((one.path, one.type == FileType.Directory) for one in found)
+            files, inner = [], []
+            for one in found:
+                name = one.base_name
+                if name.startswith("."):
+                    continue
+                if one.type != FileType.Directory:
+                    files.append(StoredFile(name, one.size or 0, one.mtime_ns or 0))
+                elif name.casefold() not in skipped:
+                    inner.append(f"{folder}/{name}" if folder else name)
             del found
-            names = [(path, folder) for path, folder in names if not _hidden(path)]
-            waiting += [path for path, folder in reversed(names) if folder]
-            yield from (path[len(self.prefix) + 1 :] for path, folder in names if not folder)
+            files.sort()
+            waiting += sorted(inner, reverse=True)
+            yield folder, files
 
     def open(self, name: str) -> Any:
         return io.BytesIO(self.read(name))
@@ -204,6 +241,23 @@ def is_uri(place: str) -> bool:
     return "://" in place
 
 
+def without_options(place: str) -> str:
+    """Return a place as people call it: a URI without what follows its question mark."""
+    return place.partition("?")[0].rstrip("/") if is_uri(place) else place
+
+
+def address_of(place: str, name: str) -> str:
+    """Return where a file below a place is, as people call it."""
+    return f"{without_options(place)}/{name}" if is_uri(place) else os.path.join(place, name)
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Return the bucket that the URI of an object names, as a place, and the object's key."""
+    scheme, _, rest = address.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}/", key
+
+
 def storage_at(place: str) -> Storage:
     """Return the storage of a local folder or of a URI."""
     if not is_uri(place):
@@ -222,7 +276,3 @@ def storage_at(place: str) -> Storage:
             "give a folder, s3://bucket/folder or gs://bucket/folder"
         ) from None
     return ObjectStorage(filesystem, path, place)
-
-
-def _hidden(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(".")

@@ -1,0 +1,155 @@
+"""Photos and data sets in a bucket, through a real S3 protocol server on the loopback address.
+
+Oracle: the same photos in folders of this machine.
+"""
+
+import numpy as np
+import pytest
+from bucket_setup import served_bucket
+from search_setup import picture, save_model
+
+from labelwise.cli import main
+from labelwise.errors import DataError
+from labelwise.progress import Silent
+from labelwise.search import Index, update_index
+from labelwise.storage import ObjectStorage, StorageError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with served_bucket() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def library(bucket, model, tmp_path, request):
+    """Nine photos in the bucket and on this disk; bring the index of either up to date."""
+    prefix = request.node.name
+    for number in range(9):
+        name = ("", "2023/", "2024/may day/")[number % 3] + f"{number}.png"
+        path = picture(tmp_path / "photos" / name, number)
+        bucket.put(f"{prefix}/{name}", path.read_bytes())
+    bucket.put(f"{prefix}/.hidden.png", b"not looked at")
+    bucket.put(f"{prefix}/@eaDir/small.png", b"not looked at")
+
+    def update(*roots, folder="bucket.index"):
+        chosen = roots or [bucket.place(f"{prefix}/")]
+        return update_index(tmp_path / folder, chosen, model=model, watch=Silent())
+
+    update.prefix, update.folder = prefix, tmp_path / "bucket.index"
+    return update
+
+
+def counts(changes):
+    return {name: value for name, value in vars(changes).items() if value}
+
+
+def call(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["labelwise", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def by_hash(folder):
+    """Return the logits of each photo of an index, by the hash of its content."""
+    store = Index(folder).store
+    columns = np.stack([store.column(k) for k in range(len(store.labels))], axis=1)
+    return {one.hash: columns[row] for row, one in store.contents_of(range(store.rows)).items()}
+
+
+def test_a_bucket_is_indexed_as_a_folder_and_looked_at_again_for_nothing(
+    bucket, library, tmp_path, monkeypatch
+):
+    assert counts(library()) == {"new": 9}
+    library(tmp_path / "photos", folder="disk.index")
+    found, expected = by_hash(library.folder), by_hash(tmp_path / "disk.index")
+    assert found.keys() == expected.keys()
+    for digest, logits in expected.items():
+        np.testing.assert_allclose(found[digest], logits, atol=1e-5)
+    with monkeypatch.context() as patch:
+        patch.setattr("labelwise.search.indexing._read", None)
+        assert counts(library()) == {"unchanged": 9}
+    bucket.put(f"{library.prefix}/2023/1.png", picture(tmp_path / "new.png", 77).read_bytes())
+    bucket.put(f"{library.prefix}/2023/copy.png", (tmp_path / "photos/0.png").read_bytes())
+    bucket.put(f"{library.prefix}/2023/broken.png", b"no picture")
+    bucket.remove(f"{library.prefix}/3.png")
+    again = counts(library())
+    assert again == {"unchanged": 7, "changed": 1, "copied": 1, "failed": 1, "missing": 1}
+
+
+def test_photos_of_a_bucket_are_found_shown_and_corrected(
+    bucket, library, tmp_path, monkeypatch, capsys
+):
+    library()
+    page = tmp_path / "page.html"
+    assert call(monkeypatch, "search", library.folder, "dog", "--html", page, "--paths-only") == 0
+    shown = capsys.readouterr().out.split("\n")
+    assert f"s3://photos/{library.prefix}/2024/may day/2.png" in shown
+    assert page.read_text().count("data:image/jpeg") == 9
+    address = f"s3://photos/{library.prefix}/2023/1.png"
+    assert call(monkeypatch, "search", library.folder, "--like", address, "--paths-only") == 0
+    assert len(capsys.readouterr().out.split()) >= 8
+    assert call(monkeypatch, "label", library.folder, address, "--", "dog", "-cat") == 0
+    table = tmp_path / "corrections.csv"
+    assert call(monkeypatch, "label", library.folder, "--export", table) == 0
+    assert address in table.read_text()
+    from labelwise.data import load
+
+    corrected = load(table)  # the picture is read from the bucket
+    expected = (tmp_path / "photos/2023/1.png").read_bytes()
+    assert corrected.images.content(0) == expected
+    assert call(monkeypatch, "tag", library.folder, "--xmp") == 1
+    assert "side-cars are written beside photos on a disk" in capsys.readouterr().err
+    bucket.put(f"{library.prefix}/2023/1.png", b"other bytes")
+    assert Index(library.folder).picture(Index(library.folder).require(address)) is None
+
+
+def test_a_bucket_that_is_empty_gone_or_does_not_answer_deletes_nothing(
+    bucket, library, monkeypatch
+):
+    library()
+    for one in bucket.client.list_objects_v2(Bucket="photos", Prefix=f"{library.prefix}/")[
+        "Contents"
+    ]:
+        bucket.remove(one["Key"])
+    changes = library()
+    assert "is its address right? Nothing was changed" in changes.refused[0]
+    folders = ObjectStorage.folders
+
+    def cut_short(storage, *skipped):
+        yield next(folders(storage, *skipped))
+        raise StorageError("the bucket could not be reached")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "folders", cut_short)
+        changes = library()
+    assert changes.refused == ["the bucket could not be reached. Nothing was changed"]
+    assert changes.missing == 0
+    assert not len(Index(library.folder).store.dead_rows())
+    with pytest.raises(DataError, match="holds no files"):
+        library(bucket.place("nothing"), folder="other.index")
+    with pytest.raises(DataError, match=r"s3://...@photos: an index keeps the address"):
+        library("s3://key:secret@photos/x", folder="other.index")
+
+
+def test_an_outage_while_photos_are_read_fails_none_of_them(bucket, library, monkeypatch):
+    read = ObjectStorage.read
+
+    def out_of_reach(storage, name, *more):
+        if name == "2023/4.png":
+            raise StorageError("the bucket could not be reached")
+        return read(storage, name, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "read", out_of_reach)
+        with pytest.raises(StorageError, match="could not be reached"):
+            library()
+    assert counts(library()) == {"new": 9}
