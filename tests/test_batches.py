@@ -51,10 +51,10 @@ SOURCE = BytesImages(BLOBS, [f"p{row}" for row in range(len(BLOBS))])
 BROKEN = [3, len(BLOBS) - 1]
 
 
-def fed(images, transform, *, decodes=False, batch=5):
+def fed(images, transform, *, decodes=False, batch=5, processes=False):
     rows = np.arange(len(images))
     parts = [rows[at : at + batch] for at in range(0, len(rows), batch)]
-    feeder = _Feeder(images, transform, transform, CPU, decodes)
+    feeder = _Feeder(images, transform, transform, CPU, decodes, processes)
     return list(feeder.batches(parts, workers=2))
 
 
@@ -82,6 +82,7 @@ def test_pixels_made_on_the_device_are_pillows(transform):
     expected_rows, expected = by_hand(transform)
     for parts in (
         fed(SOURCE, transform),
+        fed(SOURCE, transform, processes=True),
         list(read_ahead(SOURCE, transform, [np.arange(len(BLOBS))], device=CPU)),
     ):
         rows, pixels = joined(parts)

@@ -1,8 +1,12 @@
-"""Images to batches of a network's inputs on its device, made by threads before they are asked for.
+"""Images to batches of a network's inputs on its device, made before they are asked for.
 
     on the CPU     file --threads: decode, resize--> uint8 (n, 3, size, size)
-    on a GPU       file --threads: decode--> pixels of any size --one thread: copy, resize--> ...
-    decode="cuda"  file --threads: read--> bytes --one thread: nvJPEG, resize--> ...
+    on a GPU       file --processes: decode--> shared memory --one thread: copy, resize--> ...
+    decode="cuda"  file --processes: read--> shared memory --one thread: nvJPEG, resize--> ...
+
+Processes do not share Python's lock, which sixteen threads that feed a GPU wait for most of their
+time. For few images, which would be done before processes have started, and for pictures that are
+in no file, threads take their place.
 
 Pixels are the same in the first two: :meth:`Transform.resize_planes` is Pillow's resize to the bit.
 nvJPEG's differ by a few levels, since it upsamples colours in its own way, and large JPEGs are
@@ -12,13 +16,14 @@ Rows come in order, each once: as an input, or as a failure with its reason.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from math import ceil
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,11 +31,23 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from labelwise.backbones import Transform
 from labelwise.data import ArrayImages, FeatureRows, ImageSource
 from labelwise.data.ahead import started_ahead
 from labelwise.data.decode import MAX_PIXELS
-from labelwise.data.jpeg import JpegHeader, plain_header, turned
-from labelwise.errors import ImageError
+from labelwise.data.jpeg import plain_header, turned
+from labelwise.decoding import (
+    NAME,
+    DecodedChunk,
+    DecodingProcesses,
+    Entry,
+    Kind,
+    Work,
+    are_worth_it,
+    borrowed_processes,
+    items_ahead,
+    reason_of,
+)
 
 __all__ = [
     "Decode",
@@ -47,7 +64,8 @@ __all__ = [
 
 AHEAD = 2  # batches decoded before they are asked for
 AHEAD_OF_GPU = 4
-CHUNK = 8  # images that a thread takes at once
+CHUNK = 8  # images that a thread or process takes at once
+CHUNK_OF_FILES = 32  # that are read, but not decoded
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
 MAX_VALUES = 1 << 26  # that are resized at once
 
@@ -132,7 +150,9 @@ def read_ahead(
     if array is not None:
         yield from _from_array(array, batches, device)
     elif device.type == "cuda" and isinstance(transform, PlanesResizer):
-        yield from _Feeder(images, transform, transform, device, on_gpu).batches(batches, workers)
+        processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
+        feeder = _Feeder(images, transform, transform, device, on_gpu, processes)
+        yield from feeder.batches(batches, workers)
     else:
         yield from _resized_by_threads(images, transform, batches, workers, device)
 
@@ -160,13 +180,6 @@ def _from_array(
 
 def _sent(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type == "cuda")
-
-
-def _reason(name: str, error: Exception) -> str:
-    if isinstance(error, ImageError):
-        return str(error)
-    what = "not enough memory" if isinstance(error, MemoryError) else str(error)
-    return f"{name}: the image cannot be used ({what or type(error).__name__})"
 
 
 # Decoded and resized by threads
@@ -227,7 +240,7 @@ def _finish(
 ) -> Inputs:
     errors = [error for future in waiting for error in future.result()]
     failures = [
-        Failure(row, images.ids[row], _reason(images.ids[row], error))
+        Failure(row, images.ids[row], reason_of(images.ids[row], error))
         for row, error in zip(batch.tolist(), errors, strict=True)
         if error is not None
     ]
@@ -237,61 +250,102 @@ def _finish(
     return Inputs(batch, buffer.permute(0, 3, 1, 2), failures)
 
 
-# Decoded by threads or by the device, resized on the device
+# Decoded by processes, threads or the device, resized on the device
 
 
-@dataclass(frozen=True, eq=False)
-class _Encoded:
-    """A JPEG for the device's decoder."""
+class _Run(NamedTuple):
+    """Pictures of one size, one after the other: their places in a batch, and pixels (n, H, W, 3).
 
-    content: Tensor
-    header: JpegHeader
+    ``resized`` ones have the size of the input.
+    """
 
-
-@dataclass(frozen=True, eq=False)
-class _Pixels:
-    """Pixels (H, W, 3) on the host, or planes (3, H, W) on the device; resized or not."""
-
+    places: list[int]
     values: Tensor
-    resized: bool = False
-
-    def sent(self, device: torch.device) -> "_Pixels":
-        return _Pixels(_sent(self.values, device).permute(2, 0, 1), self.resized)
+    resized: bool
 
 
-_Loaded = _Pixels | _Encoded | Exception
+class _File(NamedTuple):
+    """A JPEG for the device's decoder, and how the picture has to be turned."""
+
+    place: int
+    content: Tensor
+    orientation: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """What is loaded of a batch or a part of it, in no order; reasons by place."""
+
+    runs: list[_Run] = field(default_factory=list)
+    files: list[_File] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+class _Part(NamedTuple):
+    """Rows that are loaded together, and the place of the first in its batch."""
+
+    rows: list[int]
+    first: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Feeder:
-    """Sends pictures to a device and resizes them there, in a stream beside the network's."""
+    """Sends pictures to a device and resizes them there, in a stream beside the network's.
+
+    ``processes`` read and decode the files, which takes them a while to start; otherwise, and
+    where pictures are not files, threads do.
+    """
 
     images: ImageSource
     transform: Resizer
     planes: PlanesResizer
     device: torch.device
     decodes: bool  # on the device
+    processes: bool = False
 
     def batches(
         self, batches: Sequence[NDArray[np.int64]], workers: int | None
     ) -> Iterator[Inputs]:
         """Yield the inputs of batches of rows, some batches after they were started."""
-        threads = workers or available_cores()
+        workers = workers or available_cores()
         longest = max(map(len, batches), default=1)
-        chunk = max(1, min(CHUNK, longest // threads))
-        ahead = max(AHEAD_OF_GPU, ceil(2 * threads * chunk / longest))
+        chunk = max(1, min(CHUNK, longest // workers))
+        work = self._work() if self.processes else None
+        with ExitStack() as stack:
+            lent = stack.enter_context(borrowed_processes(workers)) if work is not None else None
+            if work is not None and lent is not None:
+                chunk = min(CHUNK_OF_FILES if self.decodes else CHUNK, work.most_items)
+            parts = [
+                [_Part(rows[at : at + chunk].tolist(), at) for at in range(0, len(rows), chunk)]
+                for rows in batches
+            ]
+            flat = [part for some in parts for part in some]
+            if work is not None and lent is not None:
+                chunks = self._by_processes(lent, work, flat, workers)
+            else:
+                chunks = self._by_threads(flat, workers, ceil(longest / chunk))
+            stack.callback(chunks.close)
+            yield from self._fed(batches, [len(some) for some in parts], chunks)
+
+    def _fed(
+        self,
+        batches: Sequence[NDArray[np.int64]],
+        counts: list[int],
+        chunks: Iterator[_Loaded],
+    ) -> Iterator[Inputs]:
+        """Yield batches of so many chunks each, which one thread puts together."""
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         feeder = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
-        def start(batch: NDArray[np.int64]) -> Future[tuple[Inputs, torch.cuda.Event | None]]:
-            parts = [batch[at : at + chunk] for at in range(0, len(batch), chunk)]
-            waiting = [pool.submit(self._load, part.tolist()) for part in parts]
-            return feeder.submit(self._feed, batch, waiting, stream)
+        def start(
+            pair: tuple[NDArray[np.int64], int],
+        ) -> Future[tuple[Inputs, torch.cuda.Event | None]]:
+            return feeder.submit(self._feed, *pair, chunks, stream)
 
+        pairs = zip(batches, counts, strict=True)
         try:
-            for future in started_ahead(batches, start, ahead):
+            for future in started_ahead(pairs, start, AHEAD_OF_GPU):
                 inputs, ready = future.result()
                 if ready is not None:
                     current = torch.cuda.current_stream(self.device)
@@ -299,20 +353,64 @@ class _Feeder:
                     inputs.values.record_stream(current)
                 yield inputs
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
             feeder.shutdown(wait=True, cancel_futures=True)
 
-    def _load(self, rows: list[int]) -> list[_Loaded]:
-        loaded: list[_Loaded] = []
-        for row in rows:
+    def _feed(
+        self,
+        batch: NDArray[np.int64],
+        count: int,
+        chunks: Iterator[_Loaded],
+        stream: torch.cuda.Stream | None,
+    ) -> tuple[Inputs, torch.cuda.Event | None]:
+        beside: AbstractContextManager[object] = nullcontext()
+        if stream is not None:
+            beside = torch.cuda.stream(stream)
+        whole = _Loaded()
+        with torch.inference_mode(), beside:
+            for _ in range(count):
+                chunk = next(chunks)
+                whole.runs.extend(chunk.runs)
+                whole.files.extend(chunk.files)
+                whole.failed.update(chunk.failed)
+            if whole.files:
+                self._decode_files(batch, whole)
+            values = self._resized(whole.runs)
+            ready = None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
+        failures = [
+            Failure(int(batch[place]), self.images.ids[int(batch[place])], reason)
+            for place, reason in sorted(whole.failed.items())
+        ]
+        return Inputs(np.delete(batch, list(whole.failed)), values, failures), ready
+
+    # Files and pixels by threads
+
+    def _by_threads(self, parts: list[_Part], threads: int, of_a_batch: int) -> Generator[_Loaded]:
+        """Yield what is loaded of the parts, in their order."""
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        ahead = max(AHEAD * of_a_batch, 2 * threads)
+        try:
+            for future in started_ahead(parts, lambda part: pool.submit(self._load, part), ahead):
+                loaded = future.result()
+                runs = [run._replace(values=_sent(run.values, self.device)) for run in loaded.runs]
+                yield replace(loaded, runs=runs)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _load(self, part: _Part) -> _Loaded:
+        """Return pixels on the host, and files for the device."""
+        loaded = _Loaded()
+        for place, row in enumerate(part.rows, part.first):
             try:
-                found = self._bytes_for_device(row) if self.decodes else None
-                loaded.append(self._pixels(row) if found is None else found)
+                file = self._file_for_device(row, place) if self.decodes else None
+                if file is not None:
+                    loaded.files.append(file)
+                else:
+                    loaded.runs.append(self._pixels(row, place))
             except Exception as error:
-                loaded.append(error)
+                loaded.failed[place] = reason_of(self.images.ids[row], error)
         return loaded
 
-    def _bytes_for_device(self, row: int) -> _Encoded | None:
+    def _file_for_device(self, row: int, place: int) -> _File | None:
         content = self.images.encoded(row)
         header = None if content is None else plain_header(content)
         if content is None or header is None or header.layers != 3:
@@ -320,93 +418,125 @@ class _Feeder:
         sides = header.width, header.height
         if sides[0] * sides[1] > MAX_PIXELS or not self.planes.resizes_planes(*sides):
             return None
-        return _Encoded(torch.frombuffer(bytearray(content), dtype=torch.uint8), header)
+        values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return _File(place, values, header.orientation)
 
-    def _pixels(self, row: int) -> _Pixels:
+    def _pixels(self, row: int, place: int) -> _Run:
+        """Return the pixels of one picture on the host."""
         pixels = self.images.read_pixels(row, self.transform.at_least)
         height, width = pixels.shape[:2]
         resized = pixels.nbytes > MAX_SENT or not self.planes.resizes_planes(width, height)
         if resized:
             pixels = np.asarray(self.transform.resize(Image.fromarray(pixels)))
         pinned = self.device.type == "cuda"
-        host = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=pinned)
-        host.numpy()[...] = pixels
-        return _Pixels(host, resized)
+        host = torch.empty((1, *pixels.shape), dtype=torch.uint8, pin_memory=pinned)
+        host.numpy()[0] = pixels
+        return _Run([place], host, resized)
 
-    def _feed(
-        self,
-        batch: NDArray[np.int64],
-        waiting: list[Future[list[_Loaded]]],
-        stream: torch.cuda.Stream | None,
-    ) -> tuple[Inputs, torch.cuda.Event | None]:
-        loaded = [one for future in waiting for one in future.result()]
-        beside: AbstractContextManager[object] = nullcontext()
-        if stream is not None:
-            beside = torch.cuda.stream(stream)
-        with torch.inference_mode(), beside:
-            planes = self._on_device(batch, loaded)
-            good = [at for at, one in enumerate(planes) if isinstance(one, _Pixels)]
-            failures = [
-                Failure(row, self.images.ids[row], _reason(self.images.ids[row], one))
-                for row, one in zip(batch.tolist(), planes, strict=True)
-                if isinstance(one, Exception)
-            ]
-            values = self._resized([one for one in planes if isinstance(one, _Pixels)])
-            ready = None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
-        return Inputs(batch[good], values, failures), ready
+    # Files and pixels by processes
 
-    def _on_device(
-        self, batch: NDArray[np.int64], loaded: list[_Loaded]
-    ) -> list[_Pixels | Exception]:
-        """Return planes on the device, or what is wrong with an image."""
-        decoded = iter(self._decoded(batch, loaded))
-        planes: list[_Pixels | Exception] = []
-        for one in loaded:
-            if isinstance(one, _Pixels):
-                planes.append(one.sent(self.device))
+    def _work(self) -> Work | None:
+        """Return what processes can do of this, if they can do it."""
+        if not isinstance(self.transform, Transform) or not self.images.all_encoded:
+            return None
+        work = Work(Kind.JPEG if self.decodes else Kind.PIXELS, self.transform)
+        return work if work.most_items else None
+
+    def _by_processes(
+        self, processes: DecodingProcesses, work: Work, parts: list[_Part], threads: int
+    ) -> Generator[_Loaded]:
+        """Yield what is loaded of the parts, in their order."""
+        if self.device.type == "cuda":
+            processes.pin()
+        with ExitStack() as stack:
+            rows = [part.rows for part in parts]
+            items = stack.enter_context(closing(items_ahead(self.images, rows, threads)))
+            chunks = stack.enter_context(closing(processes.run(work, items)))
+            for part, chunk in zip(parts, chunks, strict=True):
+                yield self._taken(part, chunk)
+
+    def _taken(self, part: _Part, chunk: DecodedChunk) -> _Loaded:
+        """Copy a chunk out of the shared memory: pixels to the device, files on the host."""
+        on_gpu = self.device.type == "cuda"
+        if self.decodes:
+            values = chunk.used.clone()
+        else:
+            values = chunk.used.to(self.device, non_blocking=on_gpu, copy=True)
+            if on_gpu:
+                stream = torch.cuda.current_stream(self.device)
+                chunk.copied = stream.record_event()  # type: ignore[no-untyped-call]
+        loaded, side = _Loaded(), self.transform.size
+        entries = [(place, one) for place, one in enumerate(chunk.entries, part.first)]
+        for (kind, height, width), run in groupby(entries, key=_kind_and_sides):
+            places, some = zip(*run, strict=True)
+            if kind == FAILED:
+                for place, reason in zip(places, some, strict=True):
+                    name = self.images.shown_name(part.rows[place - part.first])
+                    loaded.failed[place] = reason.replace(NAME, name)
+                continue
+            first, last = some[0], some[-1]
+            bytes_of = values[first.offset : last.offset + last.size]
+            if kind == Kind.JPEG:
+                contents = bytes_of.split_with_sizes([one.size for one in some])
+                turns = [one.orientation for one in some]
+                loaded.files.extend(map(_File, places, contents, turns))
+                continue
+            resized = kind == Kind.RESIZED
+            shape = (side, side, 3) if resized else (height, width, 3)
+            pixels = _sent(bytes_of, self.device).view(-1, *shape)
+            loaded.runs.append(_Run(list(places), pixels, resized))
+        return loaded
+
+    # On the device
+
+    def _decode_files(self, batch: NDArray[np.int64], loaded: _Loaded) -> None:
+        """Let the device decode the files; what it does not take is decoded here."""
+        decoded = self._by_device([file.content for file in loaded.files])
+        for file, planes in zip(loaded.files, decoded, strict=True):
+            if planes is None:
+                self._decode_here(int(batch[file.place]), file.place, loaded)
             else:
-                planes.append(next(decoded) if isinstance(one, _Encoded) else one)
-        return planes
+                upright = planes if file.orientation == 1 else _upright(planes, file.orientation)
+                loaded.runs.append(_Run([file.place], upright.permute(1, 2, 0)[None], False))
 
-    def _decoded(
-        self, batch: NDArray[np.int64], loaded: list[_Loaded]
-    ) -> list[_Pixels | Exception]:
-        encoded = [one for one in loaded if isinstance(one, _Encoded)]
-        if not encoded:
-            return []
-        try:
-            decoded = decode_on_gpu([one.content for one in encoded], self.device)
-        except RuntimeError:  # one picture that it does not take spoils them all
-            rows = [
-                row for row, one in zip(batch, loaded, strict=True) if isinstance(one, _Encoded)
-            ]
-            return [self._decoded_here(int(row)) for row in rows]
-        pairs = zip(decoded, encoded, strict=True)
-        return [_Pixels(_upright(planes, one.header.orientation)) for planes, one in pairs]
+    def _by_device(self, contents: list[Tensor]) -> list[Tensor | None]:
+        """Return planes, None for a picture that the device does not take.
 
-    def _decoded_here(self, row: int) -> _Pixels | Exception:
+        One such picture spoils all that are decoded with it, which are then decoded by halves.
+        """
         try:
-            return self._pixels(row).sent(self.device)
+            return [*decode_on_gpu(contents, self.device)]
+        except RuntimeError:
+            half = len(contents) // 2
+            if not half:
+                return [None]
+            return self._by_device(contents[:half]) + self._by_device(contents[half:])
+
+    def _decode_here(self, row: int, place: int, loaded: _Loaded) -> None:
+        try:
+            run = self._pixels(row, place)
+            loaded.runs.append(run._replace(values=_sent(run.values, self.device)))
         except Exception as error:
-            return error
+            loaded.failed[place] = reason_of(self.images.ids[row], error)
 
-    def _resized(self, pictures: list[_Pixels]) -> Tensor:
+    def _resized(self, runs: list[_Run]) -> Tensor:
         """Return the inputs (n, 3, size, size), in channels-last memory; equal sizes together."""
         side = self.transform.size
-        if not pictures:
+        if not runs:
             return torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)
-        groups: dict[tuple[object, ...], list[int]] = {}
-        for at, one in enumerate(pictures):
-            kind = one.resized, one.values.shape, one.values.stride(-1)
-            groups.setdefault(kind, []).append(at)
-        order, parts = [], []
-        for (resized, *_), places in groups.items():
-            most = max(1, MAX_VALUES // pictures[places[0]].values.numel())
-            for first in range(0, len(places), most):
-                some = places[first : first + most]
-                order += some
-                planes = _stacked([pictures[at].values for at in some])
-                parts.append(planes if resized else self.planes.resize_planes(planes))
+        groups: dict[tuple[object, ...], list[_Run]] = {}
+        for run in runs:
+            kind = run.resized, run.values.shape[1:], run.values.stride(-1)
+            groups.setdefault(kind, []).append(run)
+        order: list[int] = []
+        parts = []
+        for (resized, *_), some in groups.items():
+            order += [place for run in some for place in run.places]
+            planes = _joined([run.values for run in some])
+            most = max(1, MAX_VALUES // planes[0].numel())
+            for at in range(0, len(planes), most):
+                part = planes[at : at + most]
+                parts.append(part if resized else self.planes.resize_planes(part))
         values = torch.cat(parts)
         if order != sorted(order):
             back = torch.from_numpy(np.argsort(order))
@@ -415,11 +545,23 @@ class _Feeder:
         return values.contiguous(memory_format=torch.channels_last)
 
 
-def _stacked(planes: list[Tensor]) -> Tensor:
-    """Return planes (n, 3, H, W) of one size; those that are channels last are joined so."""
-    if planes[0].stride(-1) == 1:
-        return torch.stack(planes)
-    return torch.stack([one.permute(1, 2, 0) for one in planes]).permute(0, 3, 1, 2)
+FAILED = -1
+
+
+def _kind_and_sides(pair: tuple[int, Entry | str]) -> tuple[int, int, int]:
+    entry = pair[1]
+    if isinstance(entry, str):
+        return FAILED, 0, 0
+    if entry.kind == Kind.PIXELS:
+        return entry.kind, entry.height, entry.width
+    return entry.kind, 0, 0
+
+
+def _joined(pixels: list[Tensor]) -> Tensor:
+    """Return planes (n, 3, H, W) of pixels (n, H, W, 3) of one size, in the memory's own order."""
+    if pixels[0].stride(-1) == 1:
+        return torch.cat(pixels).permute(0, 3, 1, 2)
+    return torch.cat([one.permute(0, 3, 1, 2) for one in pixels])
 
 
 def _upright(planes: Tensor, orientation: int) -> Tensor:

@@ -1,8 +1,8 @@
 """The one inference engine: images in, batches of answers out.
 
-    images --threads--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
+    images --decoders--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
 
-Some batches are decoded by threads while another is on the device. Rows come in order and each
+Some batches are decoded while another is on the device. Rows come in order and each
 exactly once: answered, or failed with its reason; whatever goes wrong with one image is that
 image's failure and never stops the others. Link and rule are applied on the CPU in float64, as
 they were fitted: in float32 a probability can fall on the other side of its threshold.
@@ -32,6 +32,7 @@ from labelwise.batches import (
 )
 from labelwise.data import ArrayImages, ImageSource
 from labelwise.data.ahead import started_ahead
+from labelwise.data.names import Names
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Link, consistent_log_probs
@@ -191,10 +192,10 @@ def score(
 ) -> Iterator[Scored]:
     """Yield the answers of a model for images, batch by batch.
 
-    ``rows`` (increasing) chooses some of the images; ``workers`` threads decode, by default one
-    per core; with ``embed`` the pooled features of the backbone come too. ``decode="cuda"`` lets
-    nvJPEG decode JPEGs on the model's device, with pixels a few levels off; ``auto`` does so
-    wherever the model is on one.
+    ``rows`` (increasing) chooses some of the images; ``workers`` threads, or processes for a
+    GPU, decode, by default one per core; with ``embed`` the pooled features of the backbone come
+    too. ``decode="cuda"`` lets nvJPEG decode JPEGs on the model's device, with pixels a few levels
+    off; ``auto`` does so wherever the model is on one.
     """
     require_probabilities(scorer)
     if embed and not isinstance(scorer, Embedder):
@@ -222,7 +223,7 @@ def score(
             scorer,
             logits,
             part.rows,
-            [images.ids[row] for row in part.rows.tolist()],
+            list(Names(images.ids).take(part.rows)),
             failures=part.failures,
             embeddings=more[0] if more else None,
         )
@@ -311,14 +312,22 @@ def infer(
     chosen = np.arange(len(images)) if rows is None else np.asarray(rows, dtype=np.int64)
     batches = [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
 
-    def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...]]:
+    on_gpu = device.type == "cuda"
+
+    def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...], torch.cuda.Event | None]:
         with torch.inference_mode():
             values = network(batch.values) if len(batch.rows) else ()
-        return batch, values
+            values = tuple(value.to("cpu", non_blocking=on_gpu) for value in values)
+        copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        if copied is not None:
+            copied.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
+        return batch, values, copied
 
     inputs = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
-    for batch, values in started_ahead(inputs, launch, 1 if device.type == "cuda" else 0):
-        yield Inferred(batch.rows, tuple(value.cpu() for value in values), tuple(batch.failures))
+    for batch, values, copied in started_ahead(inputs, launch, 1 if on_gpu else 0):
+        if copied is not None:
+            copied.synchronize()
+        yield Inferred(batch.rows, values, tuple(batch.failures))
 
 
 def decoded(

@@ -161,14 +161,14 @@ def test_a_window_of_one_image_is_its_box_in_pixels():
     windows = draw_windows(draws(3, 5))
     shares = windows.boxes(aspect=300 / 200)[2]
     expected = (shares * torch.tensor([300.0, 200.0, 300.0, 200.0])).tolist()
-    assert windows.box(2, 300, 200) == pytest.approx(expected)
+    assert windows.one(2).box(300, 200) == pytest.approx(expected)
 
 
 @given(aspect=st.floats(0.4, 2.5), seed=st.integers(0, 20))
 @settings(max_examples=20, deadline=None)
 def test_a_scaled_decode_still_fills_the_window(aspect, seed):
     windows = draw_windows(draws(seed, 1))
-    side = windows.at_least(0, 224)
+    side = windows.one(0).at_least(224)
     width, height = (side * aspect, side) if aspect >= 1 else (side, side / aspect)
     left, top, right, bottom = windows.boxes(width / height)[0].tolist()
     assert min((right - left) * width, (bottom - top) * height) >= 224 * 0.999

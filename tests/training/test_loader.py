@@ -236,8 +236,8 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
     job = RowRequest(np.array([3, 1]), None, loader._windows(5, np.array([0, 1])))
     values = next(loader._store.batches([job]))
     for at, row in enumerate((3, 1)):
-        picture = data.images.read(row, job.windows.at_least(at, 16))
-        box = job.windows.box(at, *picture.size)
+        picture = data.images.read(row, job.windows.one(at).at_least(16))
+        box = job.windows.one(at).box(*picture.size)
         expected = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, box))
         assert np.array_equal(values[at].permute(1, 2, 0).numpy(), expected)
     once, again = list(loader.epoch(1)), list(loader.epoch(1, 1))

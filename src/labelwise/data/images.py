@@ -5,7 +5,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ __all__ = [
     "FileImages",
     "ImageSource",
     "JoinedImages",
+    "Location",
     "Picture",
     "PictureImages",
     "SpanImages",
@@ -51,6 +52,27 @@ def read_image_file(path: Path, name: str) -> bytes:
         raise ImageError(f"{name}: the image cannot be opened ({reason})") from None
 
 
+class Location(NamedTuple):
+    """Where another process finds an image: a file, or ``size`` bytes of it from ``offset``."""
+
+    path: str
+    offset: int = 0
+    size: int | None = None
+
+
+def read_location(location: Location, name: str) -> bytes:
+    """Return the bytes of an image."""
+    if location.size is None:
+        return read_image_file(Path(location.path), name)
+    try:
+        with open(location.path, "rb") as stream:
+            stream.seek(location.offset)
+            return stream.read(location.size)
+    except OSError as error:
+        reason = error.strerror
+        raise ImageError(f"{location.path}: the shard cannot be opened ({reason})") from None
+
+
 class ImageSource(ABC):
     """The images of a table, in row order; ``ids`` are the names shown to users."""
 
@@ -58,6 +80,23 @@ class ImageSource(ABC):
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def shown_name(self, row: int) -> str:
+        """Return the name of one image in messages."""
+        return self.ids[row]
+
+    @property
+    def all_encoded(self) -> bool:
+        """Whether every image is the whole of a file, so that :meth:`encoded` returns it."""
+        return False
+
+    def location(self, row: int) -> Location | None:
+        """Return where another process can read the file of one image; None: only this one can."""
+        return None
+
+    def locations(self, rows: Sequence[int]) -> list[Location | None]:
+        """Return the :meth:`location` of each of some rows."""
+        return [self.location(row) for row in rows]
 
     @abstractmethod
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
@@ -83,9 +122,9 @@ class ImageSource(ABC):
 class EncodedImages(ImageSource):
     """Images whose ``content`` is a file of an image format."""
 
-    def shown_name(self, row: int) -> str:
-        """Return the name of one image in messages."""
-        return self.ids[row]
+    @property
+    def all_encoded(self) -> bool:
+        return True
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         return decode(self.content(row), self.shown_name(row), at_least)
@@ -136,6 +175,15 @@ class FileImages(EncodedImages):
         name = self.ids[row]
         return name if is_uri(name) else str(self.path(row))
 
+    def location(self, row: int) -> Location:
+        name = self.ids[row]
+        return Location(os.path.join(self.root, self.real_names.get(name, name)))
+
+    def locations(self, rows: Sequence[int]) -> list[Location | None]:
+        names = _taken(self.ids, np.asarray(rows, np.int64))
+        root, real = os.path.join(self.root, ""), self.real_names
+        return [Location(os.path.join(root, real.get(name, name))) for name in names]
+
     def content(self, row: int) -> bytes:
         if is_uri(name := self.ids[row]):
             return self._object(name)
@@ -174,14 +222,12 @@ class SpanImages(EncodedImages):
         self.files, self.file, self.offset, self.size = files, file, offset, size
         self.ids = Names(ids)
 
+    def location(self, row: int) -> Location:
+        path = str(self.files[int(self.file[row])])
+        return Location(path, int(self.offset[row]), int(self.size[row]))
+
     def content(self, row: int) -> bytes:
-        path = self.files[int(self.file[row])]
-        try:
-            with path.open("rb") as stream:
-                stream.seek(int(self.offset[row]))
-                return stream.read(int(self.size[row]))
-        except OSError as error:
-            raise ImageError(f"{path}: the shard cannot be opened ({error.strerror})") from None
+        return read_location(self.location(row), self.ids[row])
 
     def subset(self, rows: NDArray[np.int64]) -> "SpanImages":
         spans = self.file[rows], self.offset[rows], self.size[rows]
@@ -227,6 +273,18 @@ class JoinedImages(ImageSource):
         whole = int(self.rows[row])
         part = int(np.searchsorted(self.ends, whole, side="right"))
         return self.sources[part], whole - int(self.ends[part]) + len(self.sources[part])
+
+    def shown_name(self, row: int) -> str:
+        source, inside = self._find(row)
+        return source.shown_name(inside)
+
+    @property
+    def all_encoded(self) -> bool:
+        return all(source.all_encoded for source in self.sources)
+
+    def location(self, row: int) -> Location | None:
+        source, inside = self._find(row)
+        return source.location(inside)
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         source, inside = self._find(row)
@@ -306,6 +364,14 @@ class PictureImages(ImageSource):
         if isinstance(picture, np.ndarray):
             return Image.fromarray(picture)
         return decode(self.content(row), self.ids[row], at_least)
+
+    @property
+    def all_encoded(self) -> bool:
+        return all(isinstance(picture, str | Path | bytes) for picture in self.pictures)
+
+    def location(self, row: int) -> Location | None:
+        picture = self.pictures[row]
+        return Location(os.fspath(picture)) if isinstance(picture, str | Path) else None
 
     def encoded(self, row: int) -> bytes | None:
         is_file = isinstance(self.pictures[row], str | Path | bytes)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from labelwise.data.columns import PATH_HEADERS
 from labelwise.data.decode import IMAGE_SUFFIXES
-from labelwise.data.images import MAX_BYTES, EncodedImages, read_image_file
+from labelwise.data.images import MAX_BYTES, EncodedImages, Location, read_image_file
 from labelwise.data.names import Names, printable
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, ImageError
@@ -221,6 +221,13 @@ class StoredImages(EncodedImages):
         self._storages: dict[str, Storage] = {}
         self._groups: OrderedDict[tuple[str, bytes, int], Any] = OrderedDict()
         self._lock = threading.Lock()
+
+    def location(self, row: int) -> Location | None:
+        one = self.rows[row]
+        storage = self._storage(one.root)
+        if one.group is not None or one.offset is not None or not isinstance(storage, LocalStorage):
+            return None
+        return Location(os.path.join(storage.folder, os.fsdecode(one.file)))
 
     def content(self, row: int) -> bytes:
         one = self.rows[row]

@@ -1,7 +1,7 @@
 """Batches of a table, on the device, in an order that depends only on seed, epoch and batch.
 
 Pixels that fit are kept on the device as uint8 and only indexed, many small batches at once; other
-images are decoded by threads (Pillow works outside the interpreter lock) a few batches ahead.
+images are decoded a few batches ahead by threads, or by processes where a GPU is trained on.
 Augmentation and normalisation run on the device. In shuffled epochs every process gets an equal
 share of each joined batch, as the objectives need; otherwise each row is seen by exactly one
 process, and the processes' rows in rank order are the table's.

@@ -1,9 +1,9 @@
-"""Where the inputs of a table's rows come from: device memory, host memory, or decoding threads."""
+"""Where the inputs of a table's rows come from: device memory, host memory, or decoding."""
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -13,8 +13,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.backbones import Transform
+from labelwise.batches import CHUNK, available_cores
 from labelwise.data.ahead import started_ahead
 from labelwise.data.images import ArrayImages, FeatureRows, ImageSource
+from labelwise.decoding import (
+    HEADER,
+    NAME,
+    DecodedChunk,
+    DecodingProcesses,
+    Item,
+    Kind,
+    Work,
+    are_worth_it,
+    borrowed_processes,
+    items_ahead,
+)
+from labelwise.errors import ImageError
 from labelwise.training.augment import Windows
 
 __all__ = [
@@ -85,35 +99,100 @@ class HostStore(InputStore):
 
 
 class DecodingStore(InputStore):
-    """Images read, scaled and cut by threads, some batches ahead, then copied without waiting."""
+    """Images read, scaled and cut some batches ahead, then copied without waiting.
+
+    Threads do it; for a GPU, which is faster than Python's lock lets them be, processes.
+    """
 
     def __init__(
         self, images: ImageSource, transform: Transform, device: torch.device, workers: int = 0
     ) -> None:
         self.images, self.transform, self.device = images, transform, device
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or available_cores()
         self.aspects = np.ones(len(images), np.float32)  # width / height, once read
+        self.by_processes = device.type == "cuda"
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
+        work = Work(Kind.RESIZED, self.transform)
+        with ExitStack() as stack:
+            lent = None
+            if (
+                self.by_processes
+                and self.images.all_encoded
+                and work.most_items
+                and are_worth_it(len(self.images), self.workers)
+            ):
+                lent = stack.enter_context(borrowed_processes(self.workers))
+            buffers = (
+                self._by_threads(requests)
+                if lent is None
+                else self._by_processes(lent, work, list(requests))
+            )
+            stack.callback(buffers.close)
+            for buffer in buffers:
+                yield _channels_first(to_device(buffer, self.device))
+
+    def _by_threads(self, requests: Iterable[RowRequest]) -> Generator[Tensor]:
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
         try:
             started = started_ahead(requests, lambda request: self._start(request, pool), AHEAD)
             for buffer, waiting in started:
                 for future in waiting:
                     future.result()
-                yield _channels_first(to_device(buffer, self.device))
+                yield buffer
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _by_processes(
+        self, processes: DecodingProcesses, work: Work, requests: list[RowRequest]
+    ) -> Generator[Tensor]:
+        size = min(CHUNK, work.most_items)
+        parts = [
+            (request, range(at, min(at + size, len(request.rows))))
+            for request in requests
+            for at in range(0, len(request.rows), size)
+        ]
+        rows = [request.rows[list(places)].tolist() for request, places in parts]
+        windows = [request.windows for request, _ in parts]
+        feeder = ThreadPoolExecutor(1, thread_name_prefix="feed")
+        with ExitStack() as stack:
+            items = stack.enter_context(closing(items_ahead(self.images, rows, self.workers)))
+            cut = (
+                some if drawn is None else _with_windows(some, drawn, places)
+                for some, drawn, (_, places) in zip(items, windows, parts, strict=True)
+            )
+            chunks = stack.enter_context(closing(processes.run(work, cut)))
+            stack.callback(feeder.shutdown, wait=True, cancel_futures=True)
+            started = started_ahead(
+                requests, lambda one: feeder.submit(self._collect, one, chunks, size), AHEAD
+            )
+            for future in started:
+                yield future.result()
+
+    def _collect(self, request: RowRequest, chunks: Iterator[DecodedChunk], size: int) -> Tensor:
+        """Return the pixels of a batch, copied out of the memory that processes share."""
+        buffer = self._buffer(len(request.rows))
+        flat = buffer.view(-1)
+        each = buffer[0].numel()
+        for at in range(0, len(request.rows), size):
+            chunk = next(chunks)
+            for place, entry in enumerate(chunk.entries, at):
+                row = int(request.rows[place])
+                if isinstance(entry, str):
+                    raise ImageError(entry.replace(NAME, self.images.shown_name(row)))
+                if request.windows is None:
+                    self.aspects[row] = entry.width / entry.height
+            flat[at * each : (at + len(chunk.entries)) * each] = chunk.used[HEADER:]
+        return buffer
+
+    def _buffer(self, rows: int) -> Tensor:
+        side, pinned = self.transform.size, self.device.type == "cuda"
+        return torch.empty((rows, side, side, 3), dtype=torch.uint8, pin_memory=pinned)
 
     def _start(
         self, request: RowRequest, pool: ThreadPoolExecutor
     ) -> tuple[Tensor, list[Future[None]]]:
-        side = self.transform.size
-        buffer = torch.empty(
-            (len(request.rows), side, side, 3),
-            dtype=torch.uint8,
-            pin_memory=self.device.type == "cuda",
-        )
+        buffer = self._buffer(len(request.rows))
         array = buffer.numpy()
         waiting = [pool.submit(self._fill, array, request, at) for at in range(len(request.rows))]
         return buffer, waiting
@@ -125,10 +204,19 @@ class DecodingStore(InputStore):
             self.aspects[row] = image.width / image.height
             array[at] = np.asarray(self.transform.resize(image))
             return
-        side = self.transform.size
-        image = self.images.read(row, request.windows.at_least(at, side))
-        box = request.windows.box(at, *image.size)
+        side, window = self.transform.size, request.windows.one(at)
+        image = self.images.read(row, window.at_least(side))
+        box = window.box(*image.size)
         array[at] = np.asarray(image.resize((side, side), self.transform.resampling, box))
+
+
+def _with_windows(
+    items: list[Item | str], windows: Windows, places: Iterable[int]
+) -> list[Item | str]:
+    return [
+        item if isinstance(item, str) else item._replace(window=windows.one(place))
+        for item, place in zip(items, places, strict=True)
+    ]
 
 
 def make_store(

@@ -12,12 +12,13 @@ A side longer than the image is cut to it (torchvision draws again instead); the
 """
 
 from dataclasses import dataclass
-from math import ceil, exp, log, sqrt
+from math import log
 
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from labelwise.backbones.window import Window
 from labelwise.training.augment.base import Augment, ImageDraws
 
 __all__ = [
@@ -175,17 +176,10 @@ class Windows:
         left, top = self.x * (1 - wide), self.y * (1 - high)
         return torch.stack([left, top, left + wide, top + high], dim=1)
 
-    def box(self, at: int, width: int, height: int) -> tuple[float, float, float, float]:
-        """Return the window of one image in its pixels, by plain numbers: it runs in threads."""
-        area, stretch = float(self.area[at]), exp(0.5 * float(self.log_shape[at]))
-        wide = min(1.0, stretch * sqrt(area * height / width)) * width
-        high = min(1.0, sqrt(area * width / height) / stretch) * height
-        left, top = float(self.x[at]) * (width - wide), float(self.y[at]) * (height - high)
-        return left, top, min(left + wide, width), min(top + high, height)
-
-    def at_least(self, at: int, side: int) -> int:
-        """Return the shorter side an image must have for its window to fill ``side`` pixels."""
-        return ceil(side / (0.75 * sqrt(float(self.area[at]))))
+    def one(self, at: int) -> Window:
+        """Return the window of one image, in plain numbers."""
+        values = (self.area[at], self.log_shape[at], self.x[at], self.y[at])
+        return Window(*(float(value) for value in values))
 
 
 def draw_windows(draws: ImageDraws) -> Windows:
