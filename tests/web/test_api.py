@@ -252,7 +252,8 @@ def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
 
 def test_metrics_count_what_happened(run):
     with running(run, decoders=0) as server:
-        server.upload(("a.png", encoded()), ("b.png", b"x"))
+        answer = server.upload(("a.png", encoded()), ("b.png", b"x"))
+        given = json.loads(answer[2])["results"][0]["decided"]
         server.send("GET", "/nowhere/at/all")
         text = server.send("GET", "/metrics")[2].decode()
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
@@ -260,7 +261,9 @@ def test_metrics_count_what_happened(run):
         assert values["labelwise_failures_total"] == "1.0"
         assert values["labelwise_queue_length"] == "0.0"
         assert values["labelwise_batch_size_count"] == "1.0"
-        assert 'labelwise_predictions_total{label="dog"}' in values
+        for name in ("dog", "cat", "beach"):
+            counted = values[f'labelwise_predictions_total{{label="{name}"}}']
+            assert float(counted) == (name in given)
         assert not [name for name in values if "nowhere" in name]
 
 

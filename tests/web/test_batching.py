@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from http.client import HTTPResponse
 
 import numpy as np
 import pytest
@@ -170,12 +171,84 @@ def test_a_client_that_hangs_up_frees_its_place(run_slowly):
         line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         time.sleep(0.15)
         assert server.problem(server.upload(("a.png", encoded())), 429)
-    for _ in range(100):
-        if "labelwise_queue_length 0.0" in server.send("GET", "/metrics")[2].decode():
-            break
-        time.sleep(0.02)
+    wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
     assert server.upload(("a.png", encoded()))[0] == 200
     assert sum(sizes) < 17
+
+
+def test_a_place_is_given_back_once_and_goes_to_the_pictures_of_its_request():
+    recorder = Recorder()
+
+    async def work(batcher):
+        place = batcher.reserve()
+        with pytest.raises(BusyError):
+            batcher.reserve()
+        (answer,) = await batcher.tag([upload(3)], place)
+        place.release()
+        assert batcher.under_way == 0
+        return answer
+
+    assert run(work, recorder, max_queue=1).probs[0] == 3
+
+
+def test_a_request_is_refused_before_its_body_while_another_body_is_on_its_way(run):
+    """The first client has sent only its headers: it has the one place until it goes."""
+    import socket
+
+    body, kind = form(("a.png", encoded()))
+    lines = ["Host: localhost", f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
+    head = "\r\n".join(["POST /api/v1/predict HTTP/1.1", *lines, "", ""]).encode()
+    with (
+        running(run, max_queue=1, max_files=1, decoders=0) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as first,
+        socket.create_connection(("127.0.0.1", server.port)) as second,
+    ):
+        first.sendall(head)
+        wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
+        second.sendall(head)  # and no byte of its body
+        assert status_of(second) == 429
+        infer = server.post("/v2/models/tiny/infer", {})
+        assert server.problem(infer, 429)
+        first.sendall(body)
+        assert status_of(first) == 200
+        wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
+        second.sendall(body + head + body)  # the refused connection goes on
+        assert status_of(second) == 200
+        counted = 'route="/api/v1/predict",status="429"} 1.0'
+        assert counted in metrics(server)
+
+
+def test_a_client_that_goes_before_its_body_has_come_is_no_error_of_the_server(run):
+    import socket
+
+    head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    with running(run, max_queue=1, max_files=1, decoders=0) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as line:
+            line.sendall(head + b"Content-Length: 100\r\n\r\nabc")
+            wait_until(lambda: "labelwise_queue_length 1.0" in metrics(server))
+        wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
+        assert 'route="/api/v1/predict",status="408"} 1.0' in metrics(server)
+        assert 'status="500"' not in metrics(server)
+
+
+def status_of(line):
+    """Read one whole answer."""
+    answer = HTTPResponse(line)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def metrics(server):
+    return server.send("GET", "/metrics")[2].decode()
+
+
+def wait_until(holds):
+    for _ in range(200):
+        if holds():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never came")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
@@ -32,12 +33,13 @@ from labelwise.web.reliability import trust_chart
 from labelwise.web.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.web.service import Service
 
-__all__ = ["answered_or_left", "make_api", "read_pictures"]
+__all__ = ["PLACE", "answered_or_left", "make_api", "read_pictures"]
 
 T = TypeVar("T")
 
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
 NAME_LENGTH = 255
+PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
 
 PhotoId = Annotated[
     str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the photo's content.")
@@ -104,26 +106,31 @@ def _add_model(api: APIRouter, service: Service) -> None:
             max_age=30 * 86400,
         )
 
-    @api.post("/predict", openapi_extra=PICTURES, summary="Labels of pictures")
+    @api.post(
+        "/predict",
+        openapi_extra=PICTURES,
+        summary="Labels of pictures",
+        response_model=Predicted | list[list[dict[str, float | str]]],
+    )
     async def predict(
         request: Request,
         format: Annotated[
             Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
         ] = "labelwise",
-    ) -> Predicted | list[list[dict[str, float | str]]]:
-        service.require_room()
+    ) -> Response:
         uploads = await read_pictures(request, settings.max_files)
-        tagged = await answered_or_left(request, service.tag(uploads))
+        tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
         if format == "hf":
-            return [_scores(service, one) for one in tagged]
-        return Predicted(
+            return JSONResponse([_scores(service, one) for one in tagged])
+        predicted = Predicted(
             model=service.weights,
             calibration=service.calibration,
             rule=service.rule,
             results=[service.picture_answer(one) for one in tagged],
         )
+        return Response(predicted.model_dump_json(), media_type="application/json")
 
     @api.get("/model", summary="Which model answers")
     async def model() -> ModelView:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,12 +16,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.web.api import make_api
+from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
 from labelwise.web.inference_protocol import make_inference_protocol
 from labelwise.web.library import PhotoNotFoundError
@@ -33,6 +35,8 @@ from labelwise.web.settings import ServeSettings
 
 __all__ = ["create_app", "serve"]
 
+PREDICT = "/api/v1/predict"
+INFER, INFER_PATH = "/v2/models/{model}/infer", re.compile(r"/v2/models/[^/]+/infer")
 CONNECTIONS = 512
 BACKLOG = 128
 
@@ -69,7 +73,7 @@ def create_app(
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
     add_page(app)
-    return Guard(_Measured(app, service.monitor), settings)
+    return Guard(_Measured(_Room(app, service), service.monitor), settings)
 
 
 def _add_errors(app: FastAPI, monitor: Monitor) -> None:
@@ -79,9 +83,10 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
         return problem(error.status, error.detail, error.headers)
 
     async def busy(_: Request, error: Exception) -> Response:
+        if not isinstance(error, BusyError):
+            raise error
         monitor.busy.inc()
-        seconds = error.seconds if isinstance(error, BusyError) else 1
-        return problem(429, str(error), {"retry-after": str(seconds)})
+        return busy_problem(error)
 
     async def not_found(_: Request, error: Exception) -> Response:
         return problem(404, str(error))
@@ -102,6 +107,9 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
         where = ".".join(map(str, first["loc"]))
         return problem(422, f"{where}: {first['msg']}")
 
+    async def gone(_: Request, error: Exception) -> Response:
+        return problem(408, "the client has gone")  # nobody reads it, but it is counted
+
     async def mistaken(_: Request, error: Exception) -> Response:
         return problem(500, MISTAKE)
 
@@ -112,6 +120,7 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
         LabelwiseError: unusable,
         HTTPException: not_http,
         RequestValidationError: invalid,
+        ClientDisconnect: gone,
         Exception: mistaken,  # and the guard writes it to the log
     }
     for kind, handler in handlers.items():
@@ -135,6 +144,45 @@ def _add_health(app: FastAPI, service: Service) -> None:
         return Response(generate_latest(service.monitor.registry), media_type=CONTENT_TYPE_LATEST)
 
 
+class _Room:
+    """Refuses pictures for which there is no room, before anything else is done for them.
+
+    Under overload this is what the server mostly does: it must cost as little as can be, and no
+    byte of the body is read.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            route = PREDICT if scope["path"] == PREDICT else INFER
+            if route == PREDICT or INFER_PATH.fullmatch(scope["path"]):
+                await self._with_place(route, scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    async def _with_place(self, route: str, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            place = self.service.reserve()
+        except BusyError as error:
+            scope["route_path"] = route
+            self.service.monitor.busy.inc()
+            await busy_problem(error)(scope, receive, send)
+            return
+        scope[PLACE] = place
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if place is not None:
+                place.release()
+
+
+def busy_problem(error: BusyError) -> Response:
+    """Return the answer to a request that there is no room for."""
+    return problem(429, str(error), {"retry-after": str(error.seconds)})
+
+
 class _Measured:
     """Times every request by its route, not by its path, which may hold any id."""
 
@@ -156,7 +204,7 @@ class _Measured:
         try:
             await self.app(scope, receive, noted)
         finally:
-            route = getattr(scope.get("route"), "path", "other")
+            route = scope.get("route_path") or getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.monitor.requests.labels(method, route, str(status)).observe(
                 time.perf_counter() - began

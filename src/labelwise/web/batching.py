@@ -1,13 +1,17 @@
 """Pictures of many requests share forward passes.
 
-    request --> admitted (or busy) --> opened --> ready --> one forward pass of several --> answers
+    request --> place (or busy) --> body --> opened --> ready --> one forward pass of several
 
 A picture waits for others only while others are being opened, and at most ``max_wait``; one that
-is alone goes at once. No more than ``max_queue`` pictures are on their way at a time. A client
-that has gone takes its pictures along, also out of a batch that is being put together.
+is alone goes at once. No more than ``max_queue`` pictures are on their way at a time, where a
+request whose body has not come yet counts as one. A client that has gone takes its pictures along,
+also out of a batch that is being put together.
 """
 
 import asyncio
+import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +27,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
 
-__all__ = ["Batcher", "BusyError", "Tagged", "Upload", "Watcher"]
+__all__ = ["Batcher", "BusyError", "Place", "Tagged", "Upload", "Watcher"]
 
 Pixels = NDArray[np.uint8]
 
@@ -64,6 +69,8 @@ class Watcher(Protocol):
         """So many pictures are on their way."""
 
 
+NICE = 5  # of forward passes: under load the thread that takes requests comes first
+
 Open = Callable[[Upload], Pixels]
 Forward = Callable[[Pixels, Sequence[str]], Sequence[Tagged]]
 
@@ -91,12 +98,12 @@ class Batcher:
     ) -> None:
         self.open_picture, self.forward, self.watcher = open_picture, forward, watcher
         self.max_batch, self.max_wait, self.max_queue = max_batch, max_wait, max_queue
-        self.under_way = 0  # admitted and not answered
+        self.under_way = 0  # places taken: pictures admitted and not answered
         self._opening = 0
         self._ready: deque[_Waiting] = deque()
         self._changed = asyncio.Event()
-        self._openers = ThreadPoolExecutor(openers, thread_name_prefix="open")
-        self._model = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._openers = ThreadPoolExecutor(openers, "open", _step_back, ("lw-open", 0))
+        self._model = ThreadPoolExecutor(1, "model", _step_back, ("lw-model", NICE))
         self._seconds_per_picture = 0.05
         self._runner: asyncio.Task[None] | None = None
 
@@ -113,9 +120,20 @@ class Batcher:
         self._openers.shutdown(wait=False, cancel_futures=True)
         self._model.shutdown(wait=True, cancel_futures=True)
 
-    async def tag(self, uploads: Sequence[Upload]) -> list[Tagged]:
-        """Return the answers for the pictures of one request in order, or raise BusyError."""
-        self.require_room(len(uploads))
+    def reserve(self) -> "Place":
+        """Return a place for a request before its body is read, or raise BusyError."""
+        self._require_room(1)
+        self._count(1)
+        return Place(self)
+
+    async def tag(self, uploads: Sequence[Upload], place: "Place | None" = None) -> list[Tagged]:
+        """Return the answers for the pictures of one request in order, or raise BusyError.
+
+        The place that was kept for the request goes to its pictures.
+        """
+        if place is not None:
+            place.release()
+        self._require_room(len(uploads))
         self._count(len(uploads))
         left = len(uploads)
         tasks = [asyncio.create_task(self._one(upload)) for upload in uploads]
@@ -126,8 +144,7 @@ class Batcher:
                 task.cancel()
             self._count(-left)
 
-    def require_room(self, count: int = 1) -> None:
-        """Raise BusyError unless so many pictures can be taken on."""
+    def _require_room(self, count: int) -> None:
         if self.under_way + count > self.max_queue:
             raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
 
@@ -157,10 +174,8 @@ class Batcher:
             if not batch:
                 continue
             began = time.perf_counter()
-            pixels = np.stack([one.pixels for one in batch])
-            names = [one.name for one in batch]
             try:
-                answers = await loop.run_in_executor(self._model, self.forward, pixels, names)
+                answers = await loop.run_in_executor(self._model, self._answers, batch)
             except Exception as error:
                 for one in batch:
                     if not one.answer.done():
@@ -172,6 +187,10 @@ class Batcher:
             for one, answer in zip(batch, answers, strict=True):
                 if not one.answer.done():
                     one.answer.set_result(answer)
+
+    def _answers(self, batch: Sequence[_Waiting]) -> Sequence[Tagged]:
+        pixels = np.stack([one.pixels for one in batch])
+        return self.forward(pixels, [one.name for one in batch])
 
     async def _next_batch(self) -> list[_Waiting]:
         """Wait for a picture, then for more while more are coming, and return who still waits."""
@@ -192,3 +211,25 @@ class Batcher:
             if not one.answer.done():
                 batch.append(one)
         return batch
+
+
+class Place:
+    """A place in the queue, given back once."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher: Batcher | None = batcher
+
+    def release(self) -> None:
+        """Give the place back, if that was not done before."""
+        if self._batcher is not None:
+            self._batcher._count(-1)
+            self._batcher = None
+
+
+def _step_back(name: str, nice: int) -> None:
+    """Name this thread, and those it starts, for the system; let others have the cores first."""
+    if sys.platform == "linux":
+        number = threading.get_native_id()
+        with suppress(OSError):
+            Path(f"/proc/self/task/{number}/comm").write_text(name)
+            os.setpriority(os.PRIO_PROCESS, number, nice)

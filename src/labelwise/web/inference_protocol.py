@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from labelwise import __version__
-from labelwise.web.api import ERRORS, answered_or_left, require_json
+from labelwise.web.api import ERRORS, PLACE, answered_or_left, require_json
 from labelwise.web.batching import Upload
 from labelwise.web.security import RefusedError
 from labelwise.web.service import Service
@@ -154,7 +154,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
         known(model)
         require_json(request)
         uploads = _uploads(asked.inputs[0], service.settings.max_files)
-        tagged = await answered_or_left(request, service.tag(uploads))
+        tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
         errors = [one.error for one in tagged if one.error is not None]
         if errors:
             raise RefusedError(422, errors[0])

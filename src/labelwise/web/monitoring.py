@@ -30,6 +30,8 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 __all__ = [
     "ALPHA",
@@ -188,9 +190,8 @@ class Monitor:
         self.busy = Counter(
             "labelwise_busy", "Requests refused because the queue was full.", registry=own
         )
-        self.predictions = Counter(
-            "labelwise_predictions", "How often a label was decided.", ["label"], registry=own
-        )
+        self.decided = np.zeros(len(self.names), np.int64)
+        own.register(_Decided(self))
         self.corrections = Counter(
             "labelwise_corrections", "What people said.", ["state", "source"], registry=own
         )
@@ -205,8 +206,6 @@ class Monitor:
         )
         about = Gauge("labelwise_info", "What runs here.", ["version", "model"], registry=own)
         about.labels(version, model).set(1)
-        for name in self.names:
-            self.predictions.labels(name)
 
     def batch_done(self, size: int, seconds: float) -> None:
         """Count a forward pass."""
@@ -223,8 +222,7 @@ class Monitor:
         self.recent.append(probs)
         if not chosen.any():
             self.nothing.inc()
-        for column in np.flatnonzero(chosen):
-            self.predictions.labels(self.names[column]).inc()
+        self.decided += chosen
 
     def shares(self, before: Sequence[float]) -> list[LabelShare]:
         """Return the shares of the labels among recent pictures, once they are not too few."""
@@ -244,3 +242,18 @@ class Monitor:
         for alarm in alarms:
             self.evidence.labels(alarm.label).set(alarm.evidence)
             self.alarm.labels(alarm.label).set(alarm.raised)
+
+
+class _Decided(Collector):
+    """How often each label was decided: a sum of arrays, made into metrics when they are read."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+
+    def collect(self) -> Iterable[Metric]:
+        counted = CounterMetricFamily(
+            "labelwise_predictions", "How often a label was decided.", labels=["label"]
+        )
+        for name, count in zip(self.monitor.names, self.monitor.decided.tolist(), strict=True):
+            counted.add_metric([name], count)
+        yield counted

@@ -15,7 +15,7 @@ from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK
 from labelwise.predictions import Predictions
 from labelwise.runs import RunFolder
 from labelwise.scoring import require_probabilities, score
-from labelwise.web.batching import Batcher, Pixels, Tagged, Upload
+from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload
 from labelwise.web.decoding import Decoders
 from labelwise.web.library import Library
 from labelwise.web.models import (
@@ -74,12 +74,13 @@ class Service:
         self.rule = rule_in_words(self.spec.made_rule)
         self.monitor = Monitor(self.names, __version__, f"{self.weights}-{self.calibration}")
         self._batcher: Batcher | None = None
+        self._threads = torch.get_num_threads()
 
     async def start(self) -> None:
         """Begin to take pictures."""
         self._batcher = Batcher(
             self.open_picture,
-            self.forward,
+            self._forward_beside_others,
             max_batch=self.settings.max_batch,
             max_wait=self.settings.max_wait,
             max_queue=self.settings.max_queue,
@@ -133,16 +134,25 @@ class Service:
             tagged += [answers[row] for row in sorted(answers)]
         return tagged
 
-    def require_room(self) -> None:
-        """Raise BusyError if no picture can be taken on, before its bytes are read."""
-        if self._batcher is not None:
-            self._batcher.require_room()
+    def _forward_beside_others(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
+        """Compute with all cores where nothing else is under way, else leave half to decoders.
 
-    async def tag(self, uploads: Sequence[Upload]) -> list[Tagged]:
+        Threads of a forward pass wait for each other; one that has lost its core to a decoder
+        keeps all the others waiting. The number holds for the thread that sets it.
+        """
+        alone = self._batcher is None or self._batcher.under_way <= len(pixels)
+        torch.set_num_threads(self._threads if alone else max(1, self._threads // 2))
+        return self.forward(pixels, names)
+
+    def reserve(self) -> Place | None:
+        """Return a place for a request before its body is read, or raise BusyError."""
+        return None if self._batcher is None else self._batcher.reserve()
+
+    async def tag(self, uploads: Sequence[Upload], place: Place | None) -> list[Tagged]:
         """Return the answers for the pictures of one request, or raise BusyError."""
         if self._batcher is None:
             raise RuntimeError("the server has not started")
-        answers = await self._batcher.tag(uploads)
+        answers = await self._batcher.tag(uploads, place)
         for one in answers:
             if one.probs is None or one.chosen is None:
                 self.monitor.failures.inc()
@@ -154,15 +164,16 @@ class Service:
         """Return an answer as the API gives it."""
         if tagged.probs is None or tagged.chosen is None:
             return PictureAnswer(name=tagged.name, error=tagged.error)
-        order = np.argsort(-tagged.probs, kind="stable").tolist()
+        order = np.argsort(-tagged.probs, kind="stable")
+        probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
         labels = [
             LabelAnswer(
                 label=self.names[k],
-                probability=min(1.0, max(0.0, float(tagged.probs[k]))),
+                probability=probability,
                 threshold=self.thresholds[k],
-                decided=bool(tagged.chosen[k]),
+                decided=decided,
             )
-            for k in order
+            for k, probability, decided in zip(order.tolist(), probs, chosen, strict=True)
         ]
         decided = [one.label for one in labels if one.decided]
         return PictureAnswer(name=tagged.name, labels=labels, decided=decided, none=not decided)
