@@ -1,53 +1,79 @@
-"""A served model under load, beside plain FastAPI with the same model, in one run on loopback.
+"""A served model under load on the loopback address, one part after the other or some of them:
 
-    floor       decode and forward of one photo in this process, no server
-    one         one client after the other: median time of a request above the floor
-    sixteen     16 clients: photos per second, beside the same server without batches and FastAPI
-    overload    ten times more clients than the queue holds: how fast 429 comes, what is broken
-                (5xx), and whether a single request is as fast afterwards
+    python benchmarks/serve.py [PART ...] [--backbone NAME] [--size PIXELS] [--seconds N]
 
-All servers run in processes of their own with the same number of threads; the load comes from this
-process, which takes its share of the cores. The model has random weights: its answers mean nothing.
+    single      a request that is alone: its median above decode + forward in a process of its own
+    clients     16 clients: photos per second beside the same server with batches of one, and which
+                part of the program had the processor
+    peers       single and 16 clients beside plain FastAPI and, where it is installed, LitServe
+    overload    ten times more requests than can be answered: how fast 429 comes, what breaks, and
+                whether all is as before afterwards
+    search      a million photos (--photos): first byte of the page and of queries
+    steady      --minutes at 80 % of capacity: 5xx, memory, p99 / p50; only where it is named
+
+Servers run in processes of their own and take the same number of threads (OMP_NUM_THREADS). The
+load shares the cores; how much it takes is printed. Weights are random: answers mean nothing.
 """
 
 import argparse
-import asyncio
-import http.client
+import importlib.util
 import io
-import json
 import os
 import re
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import torch
 from PIL import Image
+from serve_load import Processor, closed_load, open_load, request_bytes, resident
 
 from labelwise.backbones import create_backbone
+from labelwise.data import ArrayImages, BytesImages
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.runs import RunFolder
+from labelwise.scoring import score
+from labelwise.search.index import Index, IndexFacts
+from labelwise.search.store import Content
 from labelwise.types import LabelSpace
 
 LABELS = 80
+CLIENTS = 16
 QUEUE = 16
-REST = 0.2
+PREDICT = "/api/v1/predict"
 
 
-def make_model(folder: Path, backbone: str, size: int) -> None:
+@dataclass(frozen=True)
+class Setting:
+    folder: Path
+    body: bytes
+    seconds: float
+    minutes: float
+    photos: int
+
+    @property
+    def request(self) -> bytes:
+        return request_bytes(PREDICT, self.body)
+
+
+def make_model(folder: Path, backbone: str, size: int, labels: int = LABELS) -> None:
     torch.manual_seed(0)
     network = create_backbone(backbone, image_size=size)
     head = HeadSpec("linear", {})
-    model = Model(network, head.make(network.channels, LABELS)).eval()
-    space = LabelSpace(tuple(f"label {n}" for n in range(LABELS)))
+    model = Model(network, head.make(network.channels, labels)).eval()
+    space = LabelSpace(tuple(f"label {n}" for n in range(labels)))
     Predictor(model, head, space, Sigmoid(), Threshold(0.5), "bce").save(folder)
 
 
@@ -58,45 +84,20 @@ def photo() -> bytes:
     return buffer.getvalue()
 
 
-def plain_fastapi(folder: str) -> None:
-    """Serve a model the way tutorials do: one request, one forward pass, in FastAPI's threads."""
-    import uvicorn
-    from fastapi import FastAPI, Request
-
-    predictor = Predictor.load(folder)
-    app = FastAPI()
-
-    def answer(body: bytes) -> dict[str, float]:
-        answer = predictor.predict([body], workers=1)
-        return dict(zip(predictor.space.names, answer.probs[0].tolist(), strict=True))
-
-    @app.post("/predict")
-    async def predict(request: Request) -> dict[str, float]:
-        from starlette.concurrency import run_in_threadpool
-
-        return await run_in_threadpool(answer, await request.body())
-
-    config = uvicorn.Config(app, port=0, log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
-
-    async def run() -> None:
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        print(f"plain at http://127.0.0.1:{port}/", flush=True)
-        await serving
-
-    with suppress(KeyboardInterrupt):
-        asyncio.run(run())
+# Servers
 
 
 @contextmanager
-def running(command: list[str]):
-    """Run a server that prints its address; yield the port and the process."""
+def running(command: list[str], port: int | None = None) -> Iterator[tuple[int, int]]:
+    """Run a server; yield its port, which it prints unless it was told, and its process."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield int(re.search(r":(\d+)/", process.stdout.readline())[1]), process
+            if port is None:
+                assert process.stdout is not None
+                port = int(re.search(r":(\d+)/", process.stdout.readline())[1])
+            else:
+                await_health(port)
+            yield port, process.pid
         finally:
             process.send_signal(signal.SIGINT)
             try:
@@ -105,135 +106,314 @@ def running(command: list[str]):
                 process.kill()
 
 
-def ours(folder: Path, **options):
+def await_health(port: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            answers = closed_load(port, request_bytes("/health"), 1, 0.01)
+        except OSError:
+            continue
+        if answers.times.get(200):
+            return
+        time.sleep(0.2)
+    raise SystemExit("the server did not start within a minute")
+
+
+def ours(folder: Path, *arguments: str, **options: float):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    base = [sys.executable, "-m", "labelwise", "serve", str(folder), "--port=0", "--rate=0"]
-    return running([*base, *words])
+    base = [sys.executable, "-m", "labelwise", "serve", str(folder), *arguments]
+    return running([*base, "--port=0", "--rate=0", *words])
 
 
-def plain(folder: Path):
-    return running([sys.executable, __file__, "--plain", str(folder)])
+def peer(kind: str, folder: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = Path(__file__).with_name("serve_peers.py")
+    return running([sys.executable, str(script), kind, str(folder), str(port)], port)
 
 
-class Load:
-    """Clients that ask one request after another until the time is over."""
-
-    def __init__(self, port: int, path: str, body: bytes) -> None:
-        self.port, self.path, self.body = port, path, body
-        self.answers: list[tuple[int, float]] = []
-
-    def run(self, clients: int, seconds: float) -> "Load":
-        self.end = time.monotonic() + seconds
-        threads = [threading.Thread(target=self._client) for _ in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return self
-
-    def _client(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        while time.monotonic() < self.end:
-            began = time.perf_counter()
-            try:
-                connection.request("POST", self.path, self.body, {"Content-Type": "image/jpeg"})
-                response = connection.getresponse()
-                response.read()
-                status = response.status
-            except OSError:
-                connection.close()
-                status = 0
-            self.answers.append((status, 1000 * (time.perf_counter() - began)))
-            if status == 429:
-                time.sleep(REST)  # so that the load's own threads do not fill the cores
-
-    def times(self, status: int = 200) -> list[float]:
-        return sorted(ms for got, ms in self.answers if got == status)
-
-    def share(self, part: float, status: int = 200) -> float:
-        times = self.times(status)
-        return times[min(len(times) - 1, int(part * len(times)))] if times else float("nan")
-
-    def counts(self) -> dict[int, int]:
-        statuses = [status for status, _ in self.answers]
-        return {status: statuses.count(status) for status in sorted(set(statuses))}
+# Parts
 
 
-def resident(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
+def single(setting: Setting) -> None:
+    """Alternate between the floor and requests, so that both meet the same neighbours."""
+    decode, forward = floor_steps(setting)
+    began = time.perf_counter()
+    with ours(setting.folder) as (port, _):
+        print(f"start: {time.perf_counter() - began:.1f} s until requests are taken")
+        closed_load(port, setting.request, 1, 1.0)
+        decodes, forwards, asked = [], [], []
+        end = time.monotonic() + 2 * setting.seconds
+        while time.monotonic() < end:
+            for _ in range(3):
+                decodes.append(milliseconds(decode))
+                forwards.append(milliseconds(forward))
+            asked += closed_load(port, setting.request, 1, 0.2).times[200]
+    floor = statistics.median(decodes) + statistics.median(forwards)
+    median = statistics.median(asked)
+    print(
+        f"single: p50 {median:.1f} ms of {len(asked)} requests; decode "
+        f"{statistics.median(decodes):.1f} + forward {statistics.median(forwards):.1f} ms, so "
+        f"{median - floor:+.1f} ms above the floor (goal: at most +5)"
+    )
 
 
-def floor(folder: Path, body: bytes) -> float:
-    predictor, times = Predictor.load(folder), []
-    for _ in range(30):
-        began = time.perf_counter()
-        predictor.predict([body], workers=1)
-        times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times)
+def floor_steps(setting: Setting):
+    predictor = Predictor.load(setting.folder)
+    transform = predictor.transform
+    images = BytesImages([setting.body], ["photo"])
+
+    def decode() -> np.ndarray:
+        return np.asarray(transform.resize(images.read(0, transform.at_least)))
+
+    pixels = ArrayImages(decode()[None])
+    return decode, lambda: list(score(predictor, pixels, batch_size=1))
+
+
+def milliseconds(call) -> float:
+    began = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - began)
+
+
+def clients(setting: Setting) -> None:
+    """Take turns, so that a busy machine hurts both; the processor's time decides."""
+    rates: dict[int, list[float]] = {32: [], 1: []}
+    costs: dict[int, float] = {}
+    with ours(setting.folder, max_batch=32) as many, ours(setting.folder, max_batch=1) as one:
+        for port, _ in (many, one):
+            closed_load(port, setting.request, 2, 1.0)
+        for turn in range(4):
+            for batch, (port, pid) in ((32, many), (1, one)):
+                processor = Processor(pid)
+                answers = closed_load(port, setting.request, CLIENTS, setting.seconds)
+                rates[batch].append(answers.rate())
+                shares = processor.shares()
+                busy = sum(shares.get(part, 0.0) for part in SERVER_PARTS)
+                costs[batch] = min(
+                    costs.get(batch, 1e9), 1000 * busy * processor.cores / answers.rate()
+                )
+                if turn == 3:
+                    print(
+                        f"{CLIENTS} clients, batches of at most {batch}: {answers.rate():.1f} "
+                        f"photos/s, p50 {answers.quantile(0.5):.0f}, "
+                        f"p99 {answers.quantile(0.99):.0f} ms, answers {answers.counts()}"
+                    )
+                    print(f"  processor: {shares_in_words(shares)}")
+    print(
+        f"clients: {max(rates[32]) / max(rates[1]):.2f} x the photos per second without batches "
+        f"(best of four turns; goal 1.8, or a full processor); processor time per photo "
+        f"{costs[32]:.1f} against {costs[1]:.1f} ms, {costs[1] / costs[32]:.2f} x"
+    )
+    print_bound(setting, costs)
+
+
+SERVER_PARTS = ("forward", "decode", "HTTP", "passing on", "rest of server")
+
+
+def shares_in_words(shares: dict[str, float]) -> str:
+    order = sorted(shares, key=shares.get, reverse=True)
+    return ", ".join(f"{name} {100 * shares[name]:.0f} %" for name in order if shares[name] > 0.004)
+
+
+def print_bound(setting: Setting, costs: dict[int, float]) -> None:
+    """Say what batches can gain at most: forward passes are all that they make cheaper."""
+    predictor = Predictor.load(setting.folder)
+    size = predictor.transform.size
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    each = {}
+    for count in (1, CLIENTS):
+        images = ArrayImages(np.zeros((count, size, size, 3), np.uint8))
+        times = []
+        for _ in range(6):
+            began = time.thread_time()
+            list(score(predictor, images, batch_size=count))
+            times.append(1000 * (time.thread_time() - began) / count)
+        each[count] = min(times)
+    torch.set_num_threads(threads)
+    rest = costs[1] - each[1]
+    print(
+        f"  a forward pass of one takes {each[1]:.1f} ms of one core, of {CLIENTS} "
+        f"{each[CLIENTS]:.1f} ms per photo: on a full processor batches can gain at most "
+        f"{costs[1] / (rest + each[CLIENTS]):.2f} x"
+    )
+
+
+def peers(setting: Setting) -> None:
+    """Every server gets the photo as the file of a form, the only way that all of them take."""
+    head = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n'
+    form = head + b"Content-Type: image/jpeg\r\n\r\n" + setting.body + b"\r\n--B--\r\n"
+    kind = "multipart/form-data; boundary=B"
+    names = ["labelwise", "fastapi"]
+    if importlib.util.find_spec("litserve"):
+        names.append("litserve")
+    else:
+        print("peers: LitServe is not installed, so it is left out")
+    seen = {}
+    for name in names:
+        server = ours(setting.folder) if name == "labelwise" else peer(name, setting.folder)
+        request = request_bytes(PREDICT if name == "labelwise" else "/predict", form, kind)
+        with server as (port, pid):
+            closed_load(port, request, 2, 1.0)
+            alone = closed_load(port, request, 1, setting.seconds)
+            processor = Processor(pid)
+            many = closed_load(port, request, CLIENTS, setting.seconds)
+            shares = processor.shares()
+            busy = sum(shares.get(part, 0.0) for part in SERVER_PARTS) * processor.cores
+        seen[name] = (alone.quantile(0.5), many.rate(), 1000 * busy / many.rate())
+        print(
+            f"{name}: one client p50 {seen[name][0]:.1f} ms; {CLIENTS} clients {many.rate():.1f} "
+            f"photos/s, p50 {many.quantile(0.5):.0f}, p99 {many.quantile(0.99):.0f} ms, "
+            f"{seen[name][2]:.1f} ms of processor per photo, answers {many.counts()}"
+        )
+    for name in names[1:]:
+        print(
+            f"peers: labelwise answers {seen['labelwise'][1] / seen[name][1]:.2f} x the photos per "
+            f"second of {name}, a single request takes {seen['labelwise'][0] / seen[name][0]:.2f} x"
+        )
+
+
+def overload(setting: Setting) -> None:
+    with ours(setting.folder, max_queue=QUEUE, max_files=1) as (port, pid):
+        closed_load(port, setting.request, 2, 1.0)
+        before = closed_load(port, setting.request, 1, setting.seconds)
+        capacity = closed_load(port, setting.request, QUEUE, setting.seconds).rate()
+        processor = Processor(pid)
+        flood = open_load(
+            port, setting.request, 10 * capacity, setting.seconds, 10 * QUEUE, from_sending=True
+        )
+        shares = processor.shares()
+        after = closed_load(port, setting.request, 1, setting.seconds)
+        again = closed_load(port, setting.request, QUEUE, setting.seconds).rate()
+    print(
+        f"overload: {10 * capacity:.0f} requests/s where {capacity:.1f} can be answered: answers "
+        f"{flood.counts()}, {flood.rate():.1f} photos/s; "
+        f"429 after p50 {flood.quantile(0.5, 429):.1f}, p95 {flood.quantile(0.95, 429):.1f}, "
+        f"p99 {flood.quantile(0.99, 429):.1f} ms (goal 50)"
+    )
+    print(f"  processor: {shares_in_words(shares)}")
+    print(
+        f"  afterwards: one client p50 {after.quantile(0.5):.1f} ms, "
+        f"{after.quantile(0.5) / before.quantile(0.5):.2f} x what it was before; "
+        f"capacity {again / capacity:.2f} x"
+    )
+
+
+def steady(setting: Setting) -> None:
+    with ours(setting.folder) as (port, pid):
+        closed_load(port, setting.request, 2, 1.0)
+        closed_load(port, setting.request, CLIENTS, setting.seconds)
+        capacity = closed_load(port, setting.request, CLIENTS, 2 * setting.seconds).rate()
+        rate, parts = 0.8 * capacity, 10
+        print(f"steady: {rate:.1f} requests/s of {capacity:.1f}, {setting.minutes:g} minutes")
+        memory = [resident(pid)]
+        p50s, errors, counts = [], 0, {}
+        times: list[float] = []
+        for part in range(parts):
+            found = open_load(port, setting.request, rate, 60 * setting.minutes / parts, 256)
+            memory.append(resident(pid))
+            errors += found.errors()
+            times += found.times.get(200, [])
+            p50s.append(found.quantile(0.5))
+            for status, count in found.counts().items():
+                counts[status] = counts.get(status, 0) + count
+            print(
+                f"  part {part + 1}: p50 {p50s[-1]:.1f}, p99 {found.quantile(0.99):.1f} ms, "
+                f"memory {memory[-1]:.0f} MiB",
+                flush=True,
+            )
+    times.sort()
+    p50, p99 = times[len(times) // 2], times[int(0.99 * len(times))]
+    drift = 100 * (memory[-1] / memory[1] - 1)
+    print(
+        f"steady: answers {counts}, 5xx or broken {errors}; p50 {p50:.1f}, p99 {p99:.1f} ms, "
+        f"{p99 / p50:.1f} x (goal 10); memory {drift:+.1f} % from the first to the last tenth "
+        f"(goal within 5)"
+    )
+
+
+def search(setting: Setting) -> None:
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, index = Path(temporary) / "model", Path(temporary) / "photos.index"
+        make_model(folder, "small-cnn", 64, labels=12)
+        make_index(index, folder, setting.photos)
+        print(f"search: {setting.photos:,} photos made in {time.perf_counter() - began:.0f} s")
+        with ours(folder, str(index)) as (port, _):
+            paths = {"the page": "/", "completion": "/api/v1/complete?q=lab"}
+            for query in ("label 1", "label 1, -label 2", "(label 3 | label 4), -label 5"):
+                paths[query] = SEARCH + quote(query)
+            paths["label 1, newest first"] = f"{SEARCH}{quote('label 1')}&sort=date"
+            for name, path in paths.items():
+                request = request_bytes(path)
+                first = closed_load(port, request, 1, 0.0).times
+                found = closed_load(port, request, 1, setting.seconds / 2)
+                print(
+                    f"  {name}: p50 {found.quantile(0.5):.1f}, p95 {found.quantile(0.95):.1f} ms "
+                    f"(goal 30), first {max(*first.values())[0]:.0f} ms, answers {found.counts()}",
+                    flush=True,
+                )
+
+
+SEARCH = "/api/v1/search?top=50&q="
+
+
+def make_index(folder: Path, model: Path, photos: int, chunk: int = 100_000) -> None:
+    """Write an index of photos that are nowhere; their labels are there in 3 % of them."""
+    spec = RunFolder(model).spec
+    index = Index.create(folder, spec, IndexFacts(model=str(model)))
+    random = np.random.default_rng(0)
+    root = index.store.root("/photos")
+    for first in range(0, photos, chunk):
+        count = min(chunk, photos - first)
+        logits = random.normal(np.log(0.03 / 0.97), 2, (count, len(spec.space)))
+        contents = [
+            Content(row.to_bytes(32), 1_000_000, 4000, 3000, f"20{row % 24:02d}-05-01T12:00:00")
+            for row in range(first, first + count)
+        ]
+        index.store.append(contents, logits.astype(np.float32), None, [])
+    with index.store.transaction() as database:
+        database.executemany(
+            "INSERT INTO files (root, folder, name, size, mtime_ns, row, state) "
+            "VALUES (?, ?, ?, 1000000, 0, ?, 'ok')",
+            ((root, f"{row // 500:05d}", f"{row}.jpg", row) for row in range(photos)),
+        )
+        database.execute("UPDATE contents SET alive = 1")
+    index.store.close()
+
+
+PARTS = {part.__name__: part for part in (single, clients, peers, overload, search, steady)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--backbone", default="small-cnn")
-    parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
-    parser.add_argument("--plain", help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    usual = [name for name in PARTS if name != "steady"]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS), default=usual)
+    parser.add_argument("--backbone", default="tf_efficientnet_lite0")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of the part steady")
+    parser.add_argument("--photos", type=int, default=1_000_000, help="of the part search")
     given = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    if given.plain:
-        plain_fastapi(given.plain)
-        return
-    body = photo()
+    unknown = [name for name in given.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+    threads = os.environ.get("OMP_NUM_THREADS")
+    print(
+        f"{given.backbone} at {given.size}, {LABELS} labels, JPEG of 1280 x 960; "
+        f"{len(os.sched_getaffinity(0))} cores, torch threads {threads or 'one per core'}; "
+        f"load of the machine before: {os.getloadavg()[0]:.1f}"
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         make_model(folder, given.backbone, given.size)
-        least = floor(folder, body)
-        print(f"{given.backbone} at {given.size}: decode + forward {least:.1f} ms")
-        path = "/api/v1/predict"
-        began = time.perf_counter()
-        with ours(folder, max_queue=QUEUE * 4, max_files=1) as (port, process):
-            print(f"start {time.perf_counter() - began:.1f} s until requests are taken")
-            Load(port, path, body).run(2, 1.0)
-            single = Load(port, path, body).run(1, given.seconds)
-            many = Load(port, path, body).run(16, given.seconds)
-            before = resident(process.pid)
-            Load(port, path, body).run(16, given.seconds)
-            grown = resident(process.pid) / before
-        with ours(folder, max_batch=1, max_queue=QUEUE * 4, max_files=1) as (port, _):
-            Load(port, path, body).run(2, 1.0)
-            alone = Load(port, path, body).run(16, given.seconds)
-        with plain(folder) as (port, _):
-            Load(port, "/predict", body).run(2, 1.0)
-            peer_single = Load(port, "/predict", body).run(1, given.seconds)
-            peer_many = Load(port, "/predict", body).run(16, given.seconds)
-        with ours(folder, max_queue=QUEUE, max_files=1) as (port, _):
-            Load(port, path, body).run(2, 1.0)
-            flood = Load(port, path, body).run(10 * QUEUE, given.seconds)
-            after = Load(port, path, body).run(1, given.seconds)
-    rate = {
-        name: len(load.times()) / given.seconds
-        for name, load in {"ours": many, "unbatched": alone, "fastapi": peer_many}.items()
-    }
-    print(
-        f"one client: p50 {single.share(0.5):.1f} ms, {single.share(0.5) - least:+.1f} ms above "
-        f"the floor; plain FastAPI {peer_single.share(0.5):.1f} ms"
-    )
-    print(
-        f"16 clients: {rate['ours']:.0f} photos/s, {rate['ours'] / rate['unbatched']:.2f} x "
-        f"without batches, {rate['ours'] / rate['fastapi']:.2f} x plain FastAPI; "
-        f"p50 {many.share(0.5):.0f}, p99 {many.share(0.99):.0f} ms; memory x {grown:.2f}"
-    )
-    print(
-        f"{10 * QUEUE} clients on a queue of {QUEUE}: answers {json.dumps(flood.counts())}, "
-        f"429 after p50 {flood.share(0.5, 429):.0f} and p95 {flood.share(0.95, 429):.0f} ms"
-    )
-    print(
-        f"afterwards one client: p50 {after.share(0.5):.1f} ms, "
-        f"{after.share(0.5) / single.share(0.5):.2f} x what it was before"
-    )
+        setting = Setting(folder, photo(), given.seconds, given.minutes, given.photos)
+        for name in given.parts:
+            PARTS[name](setting)
 
 
 if __name__ == "__main__":
