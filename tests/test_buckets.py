@@ -3,16 +3,26 @@
 Oracle: the same photos in folders of this machine.
 """
 
+import io
+import signal
+from itertools import count
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from bucket_setup import served_bucket
+from PIL import Image
 from search_setup import picture, save_model
+from tiny_run import Hearing
 
 from labelwise.cli import main
 from labelwise.errors import DataError
 from labelwise.progress import Silent
 from labelwise.search import Index, update_index
 from labelwise.storage import ObjectStorage, StorageError
+from labelwise.training.run import train
+from labelwise.training.settings import read_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 
@@ -153,3 +163,52 @@ def test_an_outage_while_photos_are_read_fails_none_of_them(bucket, library, mon
         with pytest.raises(StorageError, match="could not be reached"):
             library()
     assert counts(library()) == {"new": 9}
+
+
+def write_parquet(path, numbers):
+    """Write images of one colour, which is their label."""
+    rows = []
+    for number in numbers:
+        label = number % 3
+        pixels = np.full((18, 18, 3), 20, np.uint8)
+        pixels[..., label] = 60 + number
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "PNG")
+        rows.append({"image": stream.getvalue(), "labels": [("red", "green", "blue")[label]]})
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=6)
+    return path.read_bytes()
+
+
+def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeypatch):
+    """The weights of both are equal to the bit; one is stopped in an epoch and goes on."""
+    (tmp_path / "in").mkdir()
+    for name, numbers in (("train-0", range(24)), ("train-1", range(24, 48)), ("val-0", range(60))):
+        file = f"{name}.parquet"
+        bucket.put(f"shards/{file}", write_parquet(tmp_path / "in" / file, numbers))
+    monkeypatch.setattr("labelwise.training.pixels.CPU_LIMIT", 0)
+    flags = {"method": "softmax", "image_size": 16, "batch_size": 12, "calibrate": "none"}
+    flags |= {"hardware.accelerator": "cpu", "recipe.epochs": 2, "recipe.log_steps": 1}
+    flags |= {"recipe.save_seconds": 0}
+    train(read_settings(None, flags | {"data": f"file://{tmp_path}/in"}), tmp_path / "disk")
+    streamed = read_settings(None, flags | {"data": bucket.place("shards")})
+    with monkeypatch.context() as patch:
+        patch.setattr(Silent, "look", stop_at_the_sixth())
+        with pytest.raises(KeyboardInterrupt):
+            train(streamed, tmp_path / "bucket")
+    assert not (tmp_path / "bucket" / "model.safetensors").exists()
+    hearing = Hearing()
+    train(streamed, tmp_path / "bucket", watch=hearing)
+    assert "going on from epoch 2, batch 3" in hearing.said
+    files = [tmp_path / name / "model.safetensors" for name in ("disk", "bucket")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def stop_at_the_sixth():
+    """Return a look at the loss that, the sixth time, asks the process to stop."""
+    looks = count(1)
+
+    def look(watch, loss):
+        if next(looks) == 6:
+            signal.raise_signal(signal.SIGINT)
+
+    return look

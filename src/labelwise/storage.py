@@ -82,6 +82,10 @@ class Storage(ABC):
     def is_folder(self) -> bool:
         """Return whether the place holds files, or is a folder that could."""
 
+    @abstractmethod
+    def stream(self, name: str) -> Any:
+        """Return a seekable stream that fetches what is read, for what is too large to hold."""
+
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Return the bytes of a file, or ``size`` of them from ``offset``."""
         with self.open(name) as stream:
@@ -122,6 +126,9 @@ class LocalStorage(Storage):
 
     def open(self, name: str) -> Any:
         return (self.folder / name).open("rb")
+
+    def stream(self, name: str) -> Any:
+        return self.open(name)
 
     def size(self, name: str) -> int | None:
         path = self.folder / name
@@ -184,7 +191,6 @@ class ObjectStorage(Storage):
         return self._patiently(read, name)
 
     def stream(self, name: str) -> Any:
-        """Return a seekable stream that fetches what is read, for what is too large to hold."""
         return self._patiently(lambda: self.filesystem.open_input_file(self._path(name)), name)
 
     def size(self, name: str) -> int | None:

@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,15 +38,19 @@ from labelwise.errors import DataError
 
 __all__ = [
     "HUGGINGFACE_MARKS",
+    "Sample",
     "read_folder",
     "read_huggingface",
     "read_webdataset",
     "split_folders",
+    "split_of",
+    "table_of_samples",
+    "tar_samples",
 ]
 
 HUGGINGFACE_MARKS = ("metadata.*", "*/metadata.*", "*.parquet", "data/*.parquet", "train/*.parquet")
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-Span = tuple[int, int, int]  # shard, offset, size
+LABEL_SUFFIXES = (".json", ".txt", ".cls")
 SAMPLE_COLUMNS = ("labels", "unknown", "split", "group")
 
 
@@ -111,7 +115,7 @@ def read_huggingface(
     ]
     if not files:
         files = [
-            (shard, split or _split_of(shard))
+            (shard, split or split_of(shard.name))
             for at, split in folders
             for shard in sorted(at.glob("*.parquet"))
             if shard.is_file()
@@ -131,9 +135,9 @@ def read_huggingface(
     )
 
 
-def _split_of(shard: Path) -> str | None:
+def split_of(shard: str) -> str | None:
     """Return the split in a shard's name, if there is one and only one."""
-    words = re.split(r"[^a-z]+", shard.stem.lower())
+    words = re.split(r"[^a-z]+", Path(shard).stem.lower())
     splits = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     return splits.pop() if len(splits) == 1 else None
 
@@ -147,73 +151,111 @@ def read_webdataset(
         shards = [shard for shard in sorted(path.glob("*.tar")) if shard.is_file()]
     if not shards:
         raise DataError(f"{path}: there are no .tar files")
-    spans: list[Span] = []
+    spans: list[tuple[int, int, int]] = []  # shard, offset, size
     ids: list[str] = []
-    samples: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
     for number, shard in enumerate(shards):
-        split = SPLIT_WORDS.get(shard.stem.replace("_", "-").split("-")[0].lower())
-        for key, files in _samples(shard).items():
-            image, labels = _parts(shard, key, files)
-            spans.append((number, *files[image]))
-            ids.append(f"{shard.name}/{key}{image}")
-            sample = _labels(shard, key, labels, files[labels], separator)
-            samples.append({"split": split, **sample} if split else sample)
-    used = [name for name in SAMPLE_COLUMNS if any(name in sample for sample in samples)]
-    found = {name: name if name in used else None for name in SAMPLE_COLUMNS}
-    layout = TableColumns(
-        **{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=()
-    )
-    gather = TableBuilder(layout, Vocabulary(label_names(names)), separator=separator)
-    if samples:
-        gather.add(_batch(ids, samples, used), path.name, 0)
-    table = gather.finish(path, path.stem)
+        with require_file(shard).open("rb") as stream:
+            found = tar_samples(stream, shard.name, shard.stat().st_size, separator)
+        ids += [f"{shard.name}/{sample.name}" for sample in found]
+        spans += [(number, sample.offset, sample.size) for sample in found]
+        labels += [sample.labels for sample in found]
+    table = table_of_samples(ids, labels, names, separator, path.stem)
     where = np.array(spans, np.int64)
     return replace(table, images=SpanImages(shards, where[:, 0], where[:, 1], where[:, 2], ids))
 
 
-def _samples(shard: Path) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return {key: {suffix: (offset, size)}} of the regular files of a shard, in order."""
-    samples: dict[str, dict[str, tuple[int, int]]] = {}
-    end = shard.stat().st_size
+class Sample(NamedTuple):
+    """One image of a tar shard: its name, where its bytes are, and what is said of it."""
+
+    name: str
+    offset: int
+    size: int
+    labels: dict[str, Any]
+
+
+def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list[Sample]:
+    """Return the samples of a shard of ``end`` bytes in order; each byte is read at most once."""
+    split = SPLIT_WORDS.get(Path(shard).stem.replace("_", "-").split("-")[0].lower())
+    stated = {"split": split} if split else {}
+    samples = []
+    for key, files in _files_of_samples(stream, shard, end).items():
+        image, label = _parts(shard, key, files)
+        said = _labels(f"{shard}, {key}{label}", label, files[label].content, separator)
+        place = files[image]
+        samples.append(Sample(key + image, place.offset, place.size, stated | said))
+    return samples
+
+
+class _Member(NamedTuple):
+    """A file of a sample; its bytes if it says something of an image."""
+
+    offset: int
+    size: int
+    content: bytes = b""
+
+
+def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, dict[str, _Member]]:
+    """Return {key: {suffix: file}} of the regular files of a shard, in order."""
+    samples: dict[str, dict[str, _Member]] = {}
     try:
-        with tarfile.open(require_file(shard), "r:") as tar:
-            for member in tar:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
                 folder, slash, base = member.name.rpartition("/")
                 stem, dot, suffix = base.partition(".")
                 if not member.isfile() or not dot or not stem:
                     continue
                 if member.offset_data + member.size > end:
-                    raise DataError(f"{shard.name}: the shard is cut off in {member.name!r}")
+                    raise DataError(f"{shard}: the shard is cut off in {member.name!r}")
                 files = samples.setdefault(folder + slash + stem, {})
-                if f".{suffix.lower()}" in files:
+                suffix = f".{suffix.lower()}"
+                if suffix in files:
                     raise DataError(
-                        f"{shard.name}: the file {member.name!r} is there twice; "
+                        f"{shard}: the file {member.name!r} is there twice; "
                         "every sample must have a key of its own"
                     )
-                files[f".{suffix.lower()}"] = (member.offset_data, member.size)
+                content = b""
+                if suffix in LABEL_SUFFIXES:
+                    stream.seek(member.offset_data)
+                    content = stream.read(member.size)
+                files[suffix] = _Member(member.offset_data, member.size, content)
     except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise DataError(f"{shard.name}: not an uncompressed tar file ({error})") from None
+        raise DataError(f"{shard}: not an uncompressed tar file ({error})") from None
     return samples
 
 
-def _parts(shard: Path, key: str, files: dict[str, tuple[int, int]]) -> tuple[str, str]:
+def table_of_samples(
+    ids: Sequence[str],
+    labels: Sequence[dict[str, Any]],
+    names: Sequence[str] | str | Path | None,
+    separator: str,
+    name: str,
+) -> LabelTable:
+    """Return the table of what samples say; its images are to be put in."""
+    used = [one for one in SAMPLE_COLUMNS if any(one in sample for sample in labels)]
+    found = {one: one if one in used else None for one in SAMPLE_COLUMNS}
+    layout = TableColumns(
+        **{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=()
+    )
+    gather = TableBuilder(layout, Vocabulary(label_names(names)), separator=separator)
+    if labels:
+        gather.add(_batch(ids, labels, used), name, 0)
+    return gather.finish(Path(), name)
+
+
+def _parts(shard: str, key: str, files: dict[str, _Member]) -> tuple[str, str]:
     images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
-    labels = [suffix for suffix in (".json", ".txt", ".cls") if suffix in files]
+    labels = [suffix for suffix in LABEL_SUFFIXES if suffix in files]
     if len(images) != 1 or not labels:
         raise DataError(
-            f"{shard.name}: sample {key!r} must have one image and a .json, .txt or .cls file, "
+            f"{shard}: sample {key!r} must have one image and a .json, .txt or .cls file, "
             f"got {', '.join(files)}"
         )
     return images[0], labels[0]
 
 
-def _labels(
-    shard: Path, key: str, suffix: str, span: tuple[int, int], separator: str
-) -> dict[str, Any]:
-    with shard.open("rb") as stream:
-        stream.seek(span[0])
-        content = stream.read(span[1])
-    where = f"{shard.name}, {key}{suffix}"
+def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any]:
     try:
         text = content.decode("utf-8-sig").strip()
         if suffix == ".cls":
@@ -242,7 +284,7 @@ def _labels(
     return {name: sample[name] for name in SAMPLE_COLUMNS if name in sample}
 
 
-def _batch(ids: list[str], samples: list[dict[str, Any]], used: list[str]) -> Any:
+def _batch(ids: Sequence[str], samples: Sequence[dict[str, Any]], used: list[str]) -> Any:
     arrays = [pa.array(ids, pa.large_string())]
     for name in used:
         values = [sample.get(name) for sample in samples]

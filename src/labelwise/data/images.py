@@ -4,6 +4,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from labelwise.storage import Storage, is_uri, split_address, storage_at
 
 __all__ = [
     "ArrayImages",
+    "Blocks",
     "BytesImages",
     "CropImages",
     "EncodedImages",
@@ -73,10 +75,30 @@ def read_location(location: Location, name: str) -> bytes:
         raise ImageError(f"{location.path}: the shard cannot be opened ({reason})") from None
 
 
+class Blocks(NamedTuple):
+    """What is fetched together: the block of each row, and the mean bytes of a block."""
+
+    number: NDArray[np.int64]
+    mean_bytes: float
+
+
 class ImageSource(ABC):
     """The images of a table, in row order; ``ids`` are the names shown to users."""
 
     ids: Sequence[str]
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The blocks that rows should be read by; None where any row is as near as another."""
+        return None
+
+    def will_read(self, rows: NDArray[np.int64]) -> None:
+        """Take note of the order in which rows will be read from now on."""
+        return
+
+    def identity(self, row: int) -> bytes:
+        """Return bytes that tell one image from others; its content, if nothing less does."""
+        return sha256(self.content(row)).digest()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -175,14 +197,16 @@ class FileImages(EncodedImages):
         name = self.ids[row]
         return name if is_uri(name) else str(self.path(row))
 
-    def location(self, row: int) -> Location:
-        name = self.ids[row]
-        return Location(os.path.join(self.root, self.real_names.get(name, name)))
+    def location(self, row: int) -> Location | None:
+        return self.locations([row])[0]
 
     def locations(self, rows: Sequence[int]) -> list[Location | None]:
         names = _taken(self.ids, np.asarray(rows, np.int64))
         root, real = os.path.join(self.root, ""), self.real_names
-        return [Location(os.path.join(root, real.get(name, name))) for name in names]
+        return [
+            None if is_uri(name) else Location(os.path.join(root, real.get(name, name)))
+            for name in names
+        ]
 
     def content(self, row: int) -> bytes:
         if is_uri(name := self.ids[row]):
@@ -268,6 +292,27 @@ class JoinedImages(ImageSource):
         self.rows = np.arange(self.ends[-1]) if rows is None else rows
         ids = Names.concatenate(Names(source.ids) for source in sources)
         self.ids = ids if rows is None else ids.take(rows)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        found = [source.blocks for source in self.sources]
+        known = [one for one in found if one is not None]
+        if len(known) < len(found):
+            return None
+        firsts = np.cumsum([0, *(int(one.number.max(initial=-1)) + 1 for one in known)])
+        parts = [one.number + first for one, first in zip(known, firsts[:-1], strict=True)]
+        mean = float(np.mean([one.mean_bytes for one in known]))
+        return Blocks(np.concatenate(parts)[self.rows], mean)
+
+    def will_read(self, rows: NDArray[np.int64]) -> None:
+        whole = self.rows[rows]
+        for source, end in zip(self.sources, self.ends.tolist(), strict=True):
+            own = whole[(whole >= end - len(source)) & (whole < end)]
+            source.will_read(own - (end - len(source)))
+
+    def identity(self, row: int) -> bytes:
+        source, inside = self._find(row)
+        return source.identity(inside)
 
     def _find(self, row: int) -> tuple[ImageSource, int]:
         whole = int(self.rows[row])

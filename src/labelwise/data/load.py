@@ -31,10 +31,12 @@ from labelwise.data.official import (
     read_vispr,
     read_wider,
 )
+from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.vqa import read_vqa
 from labelwise.errors import DataError, SettingsError
+from labelwise.storage import is_uri
 from labelwise.types import nearest
 
 __all__ = [
@@ -240,9 +242,10 @@ def load(
     """Return the table of "scenes", "posterior", a file, a folder, or "FORMAT:path".
 
     Several parts are joined by ";", each may name its split and hold wildcards:
-    "train=a-*.parquet;test=b.parquet". ``options`` are those of the format's reader;
-    ``skip_missing`` leaves missing images out, ``check_files=False`` does not look for them;
-    ``duplicates`` ("stop", "drop" or "keep") is for rows that are there twice, labels and all.
+    "train=a-*.parquet;test=b.parquet". A URI ("s3://bucket/train-*.parquet") names shards whose
+    images are streamed. ``options`` are those of the format's reader; ``skip_missing`` leaves
+    missing images out, ``check_files=False`` does not look for them; ``duplicates`` ("stop",
+    "drop" or "keep") is for rows that are there twice, labels and all.
     """
     text = str(source)
     if format is None and text in GENERATED:
@@ -251,9 +254,8 @@ def load(
             return make(**_known(options, make, text))
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{text}: {error}") from None
-    parts = find_parts(text, format)
     try:
-        table = _read(parts, options)
+        table = _read_from(text, format, options)
     except OSError as error:
         place = error.filename or text
         raise DataError(f"{place}: cannot be read ({error.strerror or error})") from None
@@ -265,6 +267,30 @@ def load(
     return check_table(
         table, skip_missing=skip_missing, check_files=check_files, duplicates=duplicates
     )
+
+
+def _read_from(text: str, format: str | None, options: Mapping[str, Any]) -> LabelTable:
+    shards = _shard_parts(text)
+    if shards is None:
+        return _read(find_parts(text, format), options)
+    if format is not None:
+        raise SettingsError("shards that are named by a URI are known by their ends; no format")
+    return read_shards(shards, **_known(options, read_shards, "shards"))
+
+
+def _shard_parts(text: str) -> list[ShardPart] | None:
+    """Return the parts of a source that is all URIs, with their splits; None of any other."""
+    if not is_uri(text) or _exists(text):
+        return None
+    parts = []
+    for piece in map(str.strip, text.split(";")):
+        head, equals, tail = piece.partition("=")
+        split = SPLIT_WORDS.get(head) if equals else None
+        place = tail if split else piece
+        if not is_uri(place):
+            raise DataError(f"shards that are named by a URI cannot be joined with {place!r}")
+        parts.append(ShardPart(place, split))
+    return parts
 
 
 def _line(error: Exception) -> str:

@@ -20,6 +20,7 @@ from labelwise.data.images import FileImages, ImageSource, JoinedImages
 from labelwise.data.names import Names
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
+from labelwise.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace
 
 __all__ = ["SPLITS", "SPLIT_WORDS", "LabelTable", "join"]
@@ -244,5 +245,8 @@ def _joined_images(sources: list[ImageSource]) -> ImageSource:
     paths: list[str] = []
     for source, root in zip(files, roots, strict=True):
         inside, real = root.relative_to(base), source.real_names
-        paths.extend((inside / real.get(path, path)).as_posix() for path in source.ids)
+        paths.extend(
+            path if is_uri(path) else (inside / real.get(path, path)).as_posix()
+            for path in source.ids
+        )
     return FileImages(base, paths)

@@ -9,8 +9,10 @@ holds images and which one classes; where there are two of a kind, nothing is ta
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from io import SEEK_END
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,13 @@ from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
 
-__all__ = ["TabularFile", "open_delimited", "open_jsonlines", "open_parquet"]
+__all__ = [
+    "TabularFile",
+    "open_delimited",
+    "open_jsonlines",
+    "open_parquet",
+    "parquet_table",
+]
 
 BLOCK_BYTES = 1 << 22
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -180,28 +188,40 @@ def _json_column(where: str, name: str, cells: list[tuple[int, Any]]) -> Any:
 
 def open_parquet(path: Path) -> TabularFile:
     """Return the table in a .parquet file."""
+    return parquet_table(path.name, lambda: nullcontext(path))
+
+
+def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) -> TabularFile:
+    """Return the table in the Parquet file that ``opened`` gives: a path, or a stream."""
     try:
-        schema = pq.read_schema(path)
+        with opened() as source:
+            schema = pq.read_schema(source)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(f"{path.name}: this is not a Parquet file ({_line(error)})") from None
+        raise DataError(f"{name}: this is not a Parquet file ({_line(error)})") from None
     metadata = schema.metadata or {}
-    features = _features(metadata, path.name)
+    features = _features(metadata, name)
     return TabularFile(
         schema.names,
-        partial(_parquet_batches, path),
-        partial(_class_names, metadata, features, path.name),
+        partial(_parquet_batches, name, opened),
+        partial(_class_names, metadata, features, name),
         _meanings(features),
     )
 
 
-def _parquet_batches(path: Path, headers: list[str]) -> Iterator[Any]:
+def _parquet_batches(
+    name: str, opened: Callable[[], AbstractContextManager[Any]], headers: list[str]
+) -> Iterator[Any]:
     try:
         # Read ahead, all row groups would stay in memory until the file is closed.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES) as file:
-            rows = _rows_at_once(file.metadata.num_rows, path.stat().st_size)
+        with (
+            opened() as source,
+            pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES) as file,
+        ):
+            size = source.stat().st_size if isinstance(source, Path) else source.seek(0, SEEK_END)
+            rows = _rows_at_once(file.metadata.num_rows, size)
             yield from file.iter_batches(rows, columns=headers, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(f"{path.name}: the table cannot be read ({_line(error)})") from None
+        raise DataError(f"{name}: the table cannot be read ({_line(error)})") from None
 
 
 def _rows_at_once(num_rows: int, size: int) -> int:

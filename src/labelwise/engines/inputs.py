@@ -34,7 +34,6 @@ from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, ImageError
 from labelwise.storage import (
     LocalStorage,
-    ObjectStorage,
     Storage,
     StorageError,
     is_uri,
@@ -99,7 +98,7 @@ def _file_rows(parent: Storage, name: str, place: str) -> Iterator[Row]:
     elif suffix in TABLES:
         yield from _table_rows(parent, name)
     elif suffix in PARQUET:
-        with _stream(parent, name) as stream:
+        with parent.stream(name) as stream:
             has_images = _image_column(_parquet(stream, name)) is not None
         yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
     else:  # a file that is no picture is a row that fails, as any other
@@ -122,7 +121,7 @@ def _tar_rows(storage: Storage, name: str) -> Iterator[Row]:
     file = os.fsencode(name)
     try:
         with (
-            _stream(storage, name) as stream,
+            storage.stream(name) as stream,
             tarfile.open(fileobj=stream, mode="r:", bufsize=1 << 16) as tar,
         ):
             while (member := tar.next()) is not None:
@@ -136,7 +135,7 @@ def _tar_rows(storage: Storage, name: str) -> Iterator[Row]:
 
 def _parquet_rows(storage: Storage, name: str) -> Iterator[Row]:
     """Yield the rows of a Parquet file; none if it holds no images."""
-    with _stream(storage, name) as stream:
+    with storage.stream(name) as stream:
         parquet = _parquet(stream, name)
         if _image_column(parquet) is None:
             return
@@ -204,10 +203,6 @@ def _listed(storage: Storage, table: Path) -> Iterator[Row]:
         before += batch.num_rows
 
 
-def _stream(storage: Storage, name: str) -> Any:
-    return storage.stream(name) if isinstance(storage, ObjectStorage) else storage.open(name)
-
-
 class StoredImages(EncodedImages):
     """The pictures of some rows.
 
@@ -269,7 +264,7 @@ class StoredImages(EncodedImages):
 
     def _group(self, row: Row) -> Any:
         storage, name = self._storage(row.root), os.fsdecode(row.file)
-        with _stream(storage, name) as stream:
+        with storage.stream(name) as stream:
             parquet = _parquet(stream, name)
             found = _image_column(parquet)
             if found is None:

@@ -1,5 +1,11 @@
 """Batches of a table, on the device, in an order that depends only on seed, epoch and batch.
 
+Rows that are streamed in blocks are shuffled by blocks: these are laid end to end in a random
+order, their rows shuffled, and the sequence is cut into as many equal lanes as may be in memory
+together, at most 64. Each joined batch takes the next few rows of every lane, and a process those
+of its own lanes: it fetches its share of the blocks, and any number of processes has the same
+joined batches.
+
 Pixels that fit are kept on the device as uint8 and only indexed, many small batches at once; other
 images are decoded a few batches ahead by threads, or by processes where a GPU is trained on.
 Augmentation and normalisation run on the device. In shuffled epochs every process gets an equal
@@ -10,6 +16,7 @@ process, and the processes' rows in rank order are the table's.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import log
 
 import numpy as np
 import torch
@@ -17,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.backbones import Transform
+from labelwise.data.images import Blocks
 from labelwise.data.table import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.training.augment import (
@@ -39,10 +47,12 @@ from labelwise.training.pixels import (
 )
 from labelwise.types import Targets
 
-__all__ = ["Batch", "Loader"]
+__all__ = ["Batch", "Loader", "order_of_blocks"]
 
 DENSE_LIMIT = 1 << 30  # entries of the label matrix kept on the device
 CHANNELS_LAST = torch.channels_last
+LANES = 64
+LANE_BYTES = 1 << 29  # of one block per lane; lanes end inside blocks, so there may be two
 ORDER, AUGMENT = 0, 1  # keep the two kinds of random numbers apart
 
 
@@ -115,6 +125,7 @@ class Loader:
         order, key = self._order(number), mix(self.seed, AUGMENT, number)
         places = np.concatenate([np.arange(*span) for span in spans])
         rows = order[places]
+        self.table.images.will_read(rows)
         index, here = (torch.from_numpy(part).to(self.device) for part in (rows, places))
         groups = list(self._groups(spans))
         requests = (
@@ -168,7 +179,11 @@ class Loader:
     def _order(self, epoch: int) -> NDArray[np.int64]:
         if not self.shuffle:
             return np.arange(len(self.table))
-        return np.random.default_rng(mix(self.seed, ORDER, epoch)).permutation(len(self.table))
+        generator = np.random.default_rng(mix(self.seed, ORDER, epoch))
+        blocks = self.table.images.blocks
+        if blocks is None:
+            return generator.permutation(len(self.table))
+        return order_of_blocks(blocks, self.batch_size * self.world, generator)
 
     def _windows(self, key: int, places: NDArray[np.int64]) -> Windows | None:
         """Return the windows that a stream cuts while it decodes."""
@@ -216,6 +231,28 @@ class Loader:
         labels = to_device(torch.from_numpy(chosen), self.device).float()
         known = None if mask is None else to_device(torch.from_numpy(mask), self.device)
         return Targets(labels, known, index)
+
+
+def order_of_blocks(
+    blocks: Blocks, batch: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return a random order of rows whose batches need few blocks at a time.
+
+    The lanes are a divisor of the batch, so that each batch takes as many rows of each.
+    """
+    rows, count = len(blocks.number), int(blocks.number.max(initial=-1)) + 1
+    turn = generator.permutation(count)[blocks.number]
+    sequence = np.lexsort((generator.random(rows), turn))
+    wanted = min(LANES, max(1.0, LANE_BYTES / max(blocks.mean_bytes, 1.0)))
+    divisors = [one for one in range(1, batch + 1) if batch % one == 0]
+    lanes = min(divisors, key=lambda one: abs(log(one / wanted)))
+    each = batch // lanes  # rows of a lane in a batch
+    full = rows // lanes // each  # batches
+    length = rows // lanes
+    main = sequence[: lanes * length].reshape(lanes, length)
+    mixed = main[:, : full * each].reshape(lanes, full, each).transpose(1, 0, 2).reshape(-1)
+    rest = [main[:, full * each :].reshape(-1), sequence[lanes * length :]]
+    return np.concatenate([mixed, *rest])
 
 
 def _divided(images: Tensor, targets: Targets, sizes: list[int]) -> Iterator[Batch]:

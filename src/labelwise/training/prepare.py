@@ -327,11 +327,13 @@ def _standardised(
 def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
     """Return the table of the settings' data, with a validation split, all of it readable.
 
-    Every picture is read once before training begins; a run that has begun has passed that.
+    Every picture is read once before training begins; a run that has begun has passed that. Those
+    that are streamed are not, unless unreadable ones are to be left out.
     """
     options = {"skip_missing": True} if settings.skip_missing else {}
     table = load(settings.data, **{**options, **settings.data_options})
-    if not begun or settings.on_error == "skip":
+    streamed = table.images.blocks is not None
+    if (not begun and not streamed) or settings.on_error == "skip":
         workers = settings.hardware.workers or os.cpu_count() or 1
         watch.start("checking pictures", len(table))
         try:

@@ -1,0 +1,182 @@
+"""Shards that are streamed: tar and Parquet, by file:// here, by s3:// in tests/test_buckets.py.
+
+Oracle: the same shards read from the disk as any other data.
+"""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from labelwise.backbones import Transform
+from labelwise.data import load, shards
+from labelwise.data.images import Blocks
+from labelwise.errors import DataError, ImageError
+from labelwise.training.loader import Loader, order_of_blocks
+
+TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+
+
+def png(number):
+    pixels = np.random.default_rng(number).integers(0, 256, (18, 20, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def labels_of(number):
+    return [name for name, every in (("a", 2), ("b", 3), ("c", 5)) if number % every == 0]
+
+
+def write_tar(path, numbers):
+    with tarfile.open(path, "w") as tar:
+        for number in numbers:
+            for suffix, content in (
+                ("png", png(number)),
+                ("json", json.dumps({"labels": labels_of(number)}).encode()),
+            ):
+                member = tarfile.TarInfo(f"{number:04d}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def write_parquet(path, numbers):
+    columns = {
+        "image": [{"bytes": png(number), "path": None} for number in numbers],
+        "labels": [labels_of(number) for number in numbers],
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=5)
+
+
+@pytest.fixture(params=["tar", "parquet"])
+def folder(request, tmp_path, monkeypatch):
+    """Sixty images in three shards for training, and twenty in one for validation."""
+    monkeypatch.setattr(shards, "BLOCK_BYTES", 8000)  # about six images
+    write = {"tar": write_tar, "parquet": write_parquet}[request.param]
+    for shard in range(3):
+        write(tmp_path / f"train-{shard:03d}.{request.param}", range(20 * shard, 20 * shard + 20))
+    write(tmp_path / f"val-000.{request.param}", range(60, 80))
+    return tmp_path
+
+
+def contents(images):
+    return [images.content(row) for row in range(len(images))]
+
+
+def test_streamed_shards_hold_what_the_disk_holds(folder):
+    streamed, plain = load(f"file://{folder}"), load(folder)
+    assert streamed.space == plain.space
+    assert contents(streamed.images) == contents(plain.images)
+    for one, other in zip(streamed.targets(), plain.targets(), strict=True):
+        assert (one is None and other is None) or (one == other).all()
+    assert streamed.split.tolist() == plain.split.tolist() == ["train"] * 60 + ["val"] * 20
+    kind = next(folder.iterdir()).suffix
+    parts = load(f"train=file://{folder}/train-*{kind};test=file://{folder}/val-000{kind}")
+    assert parts.split.tolist() == ["train"] * 60 + ["test"] * 20
+    assert contents(parts.images) == contents(plain.images)
+    assert len(np.unique(streamed.images.blocks.number)) >= 12
+    chosen = streamed.subset([70, 3, 41]).images
+    assert contents(chosen) == [png(70), png(3), png(41)]
+
+
+def loader(table, **options):
+    return Loader(table, TRANSFORM, shuffle=True, seed=3, **options)
+
+
+def test_a_process_fetches_its_own_blocks_and_joins_the_batches_of_one(folder, monkeypatch):
+    monkeypatch.setattr("labelwise.training.pixels.CPU_LIMIT", 0)  # pictures are decoded each time
+    monkeypatch.setattr("labelwise.training.loader.LANES", 4)
+    table = load(f"file://{folder}").splits()["train"]
+    whole = list(loader(table, batch_size=8).epoch(1))
+    assert sorted(row for batch in whole for row in batch.targets.index.tolist()) == list(range(60))
+    fetched = []
+
+    class Watched(shards._BlockTable):
+        def fetch(self, block):
+            fetched.append(block)
+            return super().fetch(block)
+
+    for world in (2, 4):
+        parts, blocks = [], []
+        for rank in range(world):
+            fetched.clear()
+            own = load(f"file://{folder}").splits()["train"]
+            own.images.table = Watched(**vars(own.images.table))
+            made = loader(own, batch_size=8 // world, rank=rank, world=world)
+            parts.append(list(made.epoch(1)))
+            assert len(fetched) == len(set(fetched))  # none is fetched twice
+            blocks.append(set(fetched))
+        for number, joined in enumerate(whole[:7]):
+            rows = np.concatenate([part[number].targets.index.numpy() for part in parts])
+            assert rows.tolist() == joined.targets.index.tolist()
+            images = np.concatenate([part[number].images.numpy() for part in parts])
+            assert np.array_equal(images, joined.images.numpy())
+        # Lanes end inside blocks, which both sides then need.
+        assert sum(map(len, blocks)) <= len(set().union(*blocks)) + world + 1
+    rest = list(loader(table, batch_size=8).epoch(1, start=3))
+    assert [one.targets.index.tolist() for one in rest] == [
+        one.targets.index.tolist() for one in whole[3:]
+    ]
+
+
+def test_few_blocks_are_in_memory_and_a_second_reading_begins_again(folder):
+    images = load(f"file://{folder}").images
+    order = order_of_blocks(Blocks(images.block, 2.0**28), 8, np.random.default_rng(0))  # 2 lanes
+    images.will_read(order)
+    for _ in range(2):
+        held = []
+        for row in order.tolist():
+            assert images.content(row) == png(row)
+            held.append(len(images._held))
+        most = 2 * 2 + shards.AHEAD + 2 * shards.KEPT
+        assert 4 < max(held) <= most < len(np.unique(images.block))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    batch=st.integers(1, 24),
+    mean=st.sampled_from([1.0, 2.0**25, 2.0**31]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_blocks_holds_each_row_once_and_few_blocks_at_a_time(sizes, batch, mean):
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    order = order_of_blocks(Blocks(number, mean), batch, np.random.default_rng(0))
+    assert sorted(order.tolist()) == list(range(len(number)))
+    if mean == 2.0**31 and len(number) >= batch:  # one lane: a block after the other
+        full = order[: len(number) // batch * batch]
+        assert (np.diff(number[full]) != 0).sum() < len(sizes)
+
+
+def test_epochs_differ_and_blocks_are_torn_apart():
+    """Each batch draws from all lanes: a batch of 32 of 64 blocks holds rows of 32 blocks."""
+    number = np.repeat(np.arange(64), 16)
+    orders = [
+        order_of_blocks(Blocks(number, 1.0), 32, np.random.default_rng(seed)) for seed in (0, 1)
+    ]
+    assert not np.array_equal(*orders)
+    for order in orders:
+        assert {len(set(number[batch])) for batch in order.reshape(-1, 32).tolist()} == {32}
+
+
+def test_what_cannot_be_streamed_is_said(folder, tmp_path):
+    with pytest.raises(DataError, match=r"there are no .tar or .parquet shards"):
+        load(f"file://{tmp_path}/none-*.tar")
+    with pytest.raises(DataError, match=r"cannot be joined with 'b\.csv'"):
+        load(f"train=file://{folder};test=b.csv")
+    (kind,) = {path.suffix for path in folder.iterdir()}
+    table = load(f"file://{folder}/train-000{kind}")
+    (folder / f"train-000{kind}").unlink()
+    table.images.will_read(np.arange(20))
+    with pytest.raises(ImageError, match=r"train-000.*: the shard cannot be read"):
+        table.images.content(15)
+    (folder / "more.tar").write_bytes(b"")
+    if kind == ".parquet":
+        with pytest.raises(DataError, match="must be all tar or all Parquet"):
+            load(f"file://{folder}")
