@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from labelwise.decide import NEVER, GroupRules, by_group, control_false_alarms, control_recall
+from labelwise.decide import (
+    NEVER,
+    GroupRules,
+    by_group,
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
+)
 from labelwise.errors import DataError
 
 
@@ -25,6 +33,18 @@ def alarms(probs, truth, t):
     return ((probs >= t) & ~truth).sum(1) / np.maximum((~truth).sum(1), 1)
 
 
+def wrong(probs, truth, t):
+    chosen = probs >= t
+    size = chosen.sum(1)
+    return np.where(size > 0, (chosen & ~truth).sum(1) / np.maximum(size, 1), 0.0)
+
+
+def f1(probs, truth, t):
+    chosen = probs >= t
+    total = chosen.sum(1) + truth.sum(1)
+    return np.where(total > 0, 2 * (chosen & truth).sum(1) / np.maximum(total, 1), 1.0)
+
+
 @pytest.mark.parametrize("level", [0.02, 0.1, 0.3, 0.9])
 @pytest.mark.parametrize("decimals", [2, 12])
 def test_thresholds_are_the_extreme_ones_that_the_definition_allows(level, decimals):
@@ -42,13 +62,18 @@ def test_thresholds_are_the_extreme_ones_that_the_definition_allows(level, decim
     t = control_false_alarms(probs, truth, rate=level).value
     best = min((c for c in candidates if allowed(alarms(probs, truth, c))), default=NEVER)
     np.testing.assert_array_equal(probs >= t, probs >= best)
+    t = control_precision(probs, truth, wrong_rate=level).value
+    losses = np.stack([wrong(probs, truth, c) for c in candidates])
+    worst = zip(candidates, np.maximum.accumulate(losses[::-1])[::-1], strict=True)
+    best = min((c for c, losses in worst if allowed(losses)), default=NEVER)
+    np.testing.assert_array_equal(probs >= t, probs >= best)
 
 
 @pytest.mark.parametrize("images", [15, 60])
 def test_the_promise_holds_on_new_images_and_is_not_wasteful(images):
     level, rounds = 0.2, 600
     rng = np.random.default_rng(1)
-    risks = {"missed": [], "alarms": [], "any": [], "labelled": [], "label": []}
+    risks = {"missed": [], "alarms": [], "any": [], "labelled": [], "label": [], "wrong": []}
     for _ in range(rounds):
         probs, truth = draw(rng, images)
         new, real = draw(rng, 20)
@@ -60,13 +85,43 @@ def test_the_promise_holds_on_new_images_and_is_not_wasteful(images):
         risks["alarms"].append(alarms(new, real, t).mean())
         t = control_false_alarms(probs, truth, rate=level, count="any").value
         risks["any"].append((alarms(new, real, t) > 0).mean())
+        t = control_precision(probs, truth, wrong_rate=level).value
+        risks["wrong"].append(wrong(new, real, t).mean())
         t = control_recall(probs, truth, miss_rate=level, scope="label").value[0]
         risks["label"].append(np.mean(new[real[:, 0], 0] < t) if real[:, 0].any() else level / 2)
     for name, values in risks.items():
         error = np.std(values) / rounds**0.5
         assert np.mean(values) <= level + 3 * error, name
-        if images == 60 and name != "label":
+        if images == 60 and name not in ("label", "wrong"):
             assert np.mean(values) >= level - 2 / images - 3 * error, name
+
+
+def test_f_is_expected_on_new_images_where_a_threshold_is_given():
+    """E[(level - F1 of new images), 0 where none is given] <= 0, at a level that few reach."""
+    rng, gaps, rounds, level = np.random.default_rng(7), [], 400, 0.35
+    for _ in range(rounds):
+        probs, truth = draw(rng, 150)
+        try:
+            t = control_f(probs, truth, level=level).value
+        except ValueError as error:
+            assert "cannot be shown on 150 images" in str(error)  # noqa: PT017
+            gaps.append(0.0)
+        else:
+            gaps.append(level - f1(*draw(rng, 200), t).mean())
+    assert 0.1 * rounds < np.count_nonzero(gaps) < 0.9 * rounds
+    assert np.mean(gaps) <= 3 * np.std(gaps) / rounds**0.5
+
+
+def test_the_f_that_can_be_shown_is_that_of_the_best_threshold_less_its_doubt():
+    probs, truth = draw(np.random.default_rng(8), 500)
+    best = max(f1(probs, truth, t / 10).mean() for t in range(1, 10))
+    shown = best - np.sqrt(np.log(10) / 1000)
+    found = control_f(probs, truth, level=shown - 1e-9)
+    assert f1(probs, truth, found.value).mean() == best
+    with pytest.raises(ValueError, match=f"{shown:.3f} can; use more images"):
+        control_f(probs, truth, level=shown + 1e-9)
+    single = control_f(probs, truth, level=shown, thresholds=[found.value])
+    assert single == found
 
 
 def test_images_without_labels_are_accepted_and_miss_nothing():
@@ -89,7 +144,8 @@ def test_unknown_entries_leave_sums_and_counts():
     observed = np.ones_like(truth)
     observed[50:] = False
     hidden = np.where(observed, truth, 1)
-    for fit, option in ((control_recall, "miss_rate"), (control_false_alarms, "rate")):
+    options = {control_recall: "miss_rate", control_false_alarms: "rate"}
+    for fit, option in {**options, control_precision: "wrong_rate", control_f: "level"}.items():
         expected = fit(probs[:50], truth[:50], **{option: 0.2})
         assert fit(probs, hidden, observed, **{option: 0.2}) == expected
         assert fit(*map(torch.from_numpy, (probs, hidden, observed)), **{option: 0.2}) == expected
@@ -99,6 +155,7 @@ def test_too_few_images_give_the_safe_answer():
     probs, truth = np.array([[0.5, 0.6]]), np.array([[1, 0]])
     assert control_recall(probs, truth, miss_rate=0.1).value == 0.0
     assert control_false_alarms(probs, truth, rate=0.1).value == NEVER
+    assert control_precision(probs, truth, wrong_rate=0.1).value == NEVER
     label = control_recall(probs, truth, miss_rate=0.1, scope="label")
     assert label.value == (0.0, 0.0)
     assert control_false_alarms(probs, truth, rate=0.1, scope="label").value == (NEVER, NEVER)
@@ -146,6 +203,9 @@ def test_each_group_keeps_its_own_promise():
         (lambda p, y: control_recall(p, y, miss_rate=0.1, scope="x"), "scope must be"),
         (lambda p, y: control_false_alarms(p, y, rate=1), "rate must lie strictly"),
         (lambda p, y: control_false_alarms(p, y, rate=0.1, count="x"), "no such count"),
+        (lambda p, y: control_precision(p, y, wrong_rate=1), "wrong_rate must lie strictly"),
+        (lambda p, y: control_f(p, y, level=0), "level must lie strictly"),
+        (lambda p, y: control_f(p, y, level=0.1, thresholds=[]), "a threshold and an image"),
     ],
 )
 def test_wrong_calls_say_the_rule(call, message):

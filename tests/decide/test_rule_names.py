@@ -9,7 +9,9 @@ from labelwise.decide import (
     TopK,
     average_k,
     best_f,
+    control_f,
     control_false_alarms,
+    control_precision,
     control_recall,
     find_rule,
     fit_rule,
@@ -48,6 +50,8 @@ LABELS = RNG.random((80, 4)) < PROBS
             control_recall(PROBS, LABELS, miss_rate=0.1, scope="label"),
             "per label",
         ),
+        ("wrong-rate-30%", control_precision(PROBS, LABELS, wrong_rate=0.3), "at most 0.3"),
+        ("mean-f-0.2", control_f(PROBS, LABELS, level=0.2), "at least 0.2"),
         ("false-alarms-20%", control_false_alarms(PROBS, LABELS, rate=0.2), "at most 0.2"),
     ],
 )
@@ -75,6 +79,7 @@ def test_only_rules_that_need_no_fit_are_fixed():
     [
         ("besst", "unknown rule 'besst'; use one like"),
         ("top-4-shared", "unknown rule"),
+        ("wrong-rate-0.1-per-label", "unknown rule"),
         ("top-x", "must be whole, got 'x'"),
         ("top-0", "k must be at least 1"),
         ("precision-x", "must hold a number, got 'x'"),
@@ -93,3 +98,5 @@ def test_a_wrong_name_gets_one_sentence_before_anything_is_fitted(text, sentence
 def test_what_cannot_be_fitted_names_the_rule():
     with pytest.raises(SettingsError, match="rule 'best-f' cannot be fitted: labels must hold"):
         fit_rule("best-f", PROBS, np.zeros_like(LABELS))
+    with pytest.raises(SettingsError, match=r"rule 'mean-f-0\.9' cannot be fitted: an expected F1"):
+        fit_rule("mean-f-0.9", PROBS, LABELS)

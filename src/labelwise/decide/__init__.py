@@ -20,7 +20,14 @@ from labelwise.decide.promised_rules import (
     promise_tags,
 )
 from labelwise.decide.promises import Check, Evidence, Promise, check_promise
-from labelwise.decide.risk import GroupRules, by_group, control_false_alarms, control_recall
+from labelwise.decide.risk import (
+    GroupRules,
+    by_group,
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
+)
 from labelwise.decide.rules import NEVER, AtMost, ExpectedF, Rule, Threshold, TopK, expected_f
 from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
 
@@ -46,7 +53,9 @@ __all__ = [
     "by_group",
     "certainty",
     "check_promise",
+    "control_f",
     "control_false_alarms",
+    "control_precision",
     "control_recall",
     "expected_f",
     "find_promise",

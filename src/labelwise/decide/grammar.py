@@ -6,6 +6,8 @@
     precision-0.9       the most recall with it        recall-0.9     the most precision with it
     miss-rate-0.1       at most 10 % missed and        false-alarms-0.05
                         5 % false alarms expected on new images (conformal risk control)
+    wrong-rate-0.1      at most 10 % of the    mean-f-0.5     F1 of 0.5 or more, both
+                        chosen labels wrong                   expected on new images
 
 Shares are also written as percentages: ``precision-90`` and ``precision-90%``. Tuned thresholds
 are per label unless the text ends in ``-shared``; those of risk control are shared unless it ends
@@ -19,7 +21,7 @@ from inspect import signature
 from typing import Any
 
 from labelwise.decide.arrays import Matrix
-from labelwise.decide.risk import control_false_alarms, control_recall
+from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
 from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
 from labelwise.errors import SettingsError
@@ -30,7 +32,7 @@ Fit = Callable[[Matrix, Matrix, Matrix | None], Rule]
 
 RULE_EXAMPLES = (
     "0.5, best-f, expected-f, top-4, average-3, precision-0.9, recall-0.9, cost-1-5, "
-    "miss-rate-0.1, false-alarms-0.05"
+    "miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, mean-f-0.5"
 )
 SCOPES = {"-shared": "shared", "-per-label": "label"}
 SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
@@ -121,6 +123,13 @@ def _whole(base: str, kind: str, number: str) -> tuple[str, Fit, Rule | None] | 
         if k <= 0:
             raise ValueError(f"labels per image must be positive, got {k:g}")
         return f"{k:g} labels per image on average", partial(_average, k=k), None
+    if kind == "wrong-rate":
+        share = _share(number)
+        words = f"expected share of wrong labels at most {share:g}"
+        return words, partial(control_precision, wrong_rate=share), None
+    if kind == "mean-f":
+        share = _share(number)
+        return f"expected F1 of at least {share:g}", partial(control_f, level=share), None
     if base == "expected-f":
         rule: Rule = ExpectedF()
         words = "the set of most expected F1"

@@ -8,14 +8,26 @@ keeps the expected loss of a new image at or below the level, whatever the model
     missed        share of the image's present labels with p < t           falls as t falls
     false alarms  share of the image's absent labels with p >= t, or       falls as t rises
                   whether there is any
+    wrong         share of the image's labels with p >= t that are wrong,  may rise as t rises
+                  0 where none is chosen
+
+The share that is wrong is replaced by its largest value over all thresholds from t on: that falls
+as t rises, and bounds what it replaces. F can be bounded by no such loss. Its threshold is the best
+of m that were set beforehand: means of n losses in [0, 1] fall short of what is expected by at most
+
+    E max(0, risk - mean loss) <= sqrt(log(m + 1) / (2 n))
+
+(the largest of m + 1 sub-Gaussian numbers), so a threshold is given only if its mean loss and this
+together keep the level; then E[(risk - level) 1{given}] <= 0 (compare 2604.01502).
 
 An image without labels misses nothing: its loss is 0, and all its labels can be false alarms. For
 each label by itself, n counts the images that carry it (missed) or do not (false alarms), and the
 promise is one on such images. Labels not observed leave sums and counts.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -26,9 +38,17 @@ from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_belo
 from labelwise.errors import DataError
 from labelwise.types import nearest
 
-__all__ = ["GroupRules", "by_group", "control_false_alarms", "control_recall"]
+__all__ = [
+    "GroupRules",
+    "by_group",
+    "control_f",
+    "control_false_alarms",
+    "control_precision",
+    "control_recall",
+]
 
 Scope = Literal["shared", "label"]
+THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 
 
 def control_recall(
@@ -74,6 +94,69 @@ def control_false_alarms(
     return Threshold(_alarms(answers, rate, count))
 
 
+def control_precision(
+    probs: Matrix, labels: Matrix, observed: Matrix | None = None, *, wrong_rate: float
+) -> Threshold:
+    """Return the lowest threshold whose expected share of wrong labels is at most ``wrong_rate``.
+
+    It is the share among the labels chosen for an image, 0 for an image that gets none, on average
+    over all images. Too few images give ``NEVER``.
+    """
+    _check(wrong_rate, "wrong_rate", "shared")
+    answers = read_answers(probs, labels, observed)
+    known = answers.present | answers.absent
+    budget = wrong_rate * (np.count_nonzero(known.any(1)) + 1) - 1
+    if budget < 0:
+        return Threshold(NEVER)
+    values = np.where(known, answers.probs, -np.inf)
+    order = np.argsort(-values, axis=1, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=1)
+    wrong = np.take_along_axis(answers.absent, order, axis=1).cumsum(1)
+    shares = wrong / np.arange(1, ranked.shape[1] + 1)
+    shares[:, :-1][ranked[:, 1:] == ranked[:, :-1]] = 0.0  # equal ones are chosen together
+    shares[np.isneginf(ranked)] = 0.0
+    worst = np.maximum.accumulate(shares, axis=1)
+    risen = np.diff(worst, axis=1, prepend=0.0)
+    scores, place = np.unique(ranked[risen > 0], return_inverse=True)
+    return Threshold(_lowest(scores, np.bincount(place, risen[risen > 0], len(scores)), budget))
+
+
+def control_f(
+    probs: Matrix,
+    labels: Matrix,
+    observed: Matrix | None = None,
+    *,
+    level: float,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Threshold:
+    """Return the threshold of the highest mean F1, if that is expected to be ``level`` or more.
+
+    ``thresholds`` must be set without these images. Where the level cannot be shown, a ValueError
+    says what can.
+    """
+    _check(level, "level", "shared")
+    answers = read_answers(probs, labels, observed)
+    seen = (answers.present | answers.absent).any(1)
+    count = int(np.count_nonzero(seen))
+    if not len(thresholds) or not count:
+        raise ValueError("a threshold and an image with known labels or more are needed, got none")
+    held = answers.present.sum(1)
+    means = []
+    for value in thresholds:
+        chosen = (answers.probs >= value) & (answers.present | answers.absent)
+        total = chosen.sum(1) + held
+        hits = (chosen & answers.present).sum(1)
+        means.append(np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)[seen].mean())
+    best = int(np.argmax(means))
+    shown = means[best] - sqrt(log(len(thresholds) + 1) / (2 * count))
+    if shown < level:
+        raise ValueError(
+            f"an expected F1 of {level:g} cannot be shown on {count:,} images, {shown:.3f} can; "
+            "use more images, a lower level or fewer thresholds"
+        )
+    return Threshold(float(thresholds[best]))
+
+
 @dataclass(frozen=True)
 class GroupRules:
     """One rule per group of images, such as each camera or each site."""
@@ -114,7 +197,7 @@ def by_group(
     return GroupRules(rules)
 
 
-def _check(level: float, name: str, scope: str, known: bool, choice: str) -> None:
+def _check(level: float, name: str, scope: str, known: bool = True, choice: str = "") -> None:
     if not 0 < level < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {level}")
     if scope not in ("shared", "label"):
@@ -146,11 +229,15 @@ def _alarms(answers: Answers, level: float, count: str) -> float:
         probs = np.max(probs, axis=1, keepdims=True, initial=-np.inf, where=absent)
         absent, free = free[:, None] > 0, np.ones_like(free)
     scores, alarms = _steps(probs, absent, free)
-    # At t just above scores[i] everything above it is a false alarm.
-    raised = np.r_[alarms[::-1].cumsum()[::-1], 0.0]
-    # At t = 0 every image has loss 1, beyond any budget, so there is a score to exceed.
+    return _lowest(scores, alarms, budget)
+
+
+def _lowest(scores: NDArray[Any], losses: NDArray[np.float64], budget: float) -> float:
+    """Return the lowest threshold with losses within the budget; each hangs on a score."""
+    # At t just above scores[i] everything above it is lost.
+    raised = np.r_[losses[::-1].cumsum()[::-1], 0.0]
     allowed = int((raised <= budget * (1 + 1e-12)).argmax())
-    return just_above(scores[allowed - 1])
+    return just_above(scores[allowed - 1]) if allowed else 0.0
 
 
 def _steps(
