@@ -1,10 +1,15 @@
 """``labelwise index``: photos of folders and buckets, scored once, to be searched."""
 
+import os
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from labelwise.search import Changes
 
 __all__ = ["IndexFolder", "index"]
 
@@ -28,7 +33,7 @@ def index(
         Path, typer.Option("--out", "-o", envvar="LABELWISE_INDEX", help="The index folder.")
     ] = Path("photos.index"),
     watch: Annotated[
-        bool, typer.Option("--watch", help="Stay, and look for changes every few seconds.")
+        bool, typer.Option("--watch", help="Stay, and take in changes as they happen.")
     ] = False,
     forget_missing: Annotated[
         bool, typer.Option("--forget-missing", help="Forget the files that are gone.")
@@ -49,37 +54,70 @@ def index(
     ones are scored again, and what was interrupted goes on. A disk or a bucket that is not there
     deletes nothing.
     """
-    from labelwise.cli.text import complain, resumable, say
+    from labelwise.cli.text import resumable, say
     from labelwise.progress import make_watch
-    from labelwise.search import update_index
+    from labelwise.search import Index, update_index
+    from labelwise.search.walk import root_place
+
+    def update(only: Mapping[str, Collection[str]] | None = None) -> "Changes":
+        """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
+        changes = update_index(
+            out,
+            folders or [],
+            model=model,
+            device=device,
+            batch_size=batch_size,
+            rebuild=rebuild,
+            forget_missing=forget_missing,
+            taxonomy=taxonomy,
+            only=only,
+            watch=make_watch(),
+        )
+        _complain(changes)
+        return changes
 
     with resumable(out):
-        while True:
-            began = time.monotonic()
-            changes = update_index(
-                out,
-                folders or [],
-                model=model,
-                device=device,
-                batch_size=batch_size,
-                rebuild=rebuild,
-                forget_missing=forget_missing,
-                taxonomy=taxonomy,
-                watch=make_watch(),
-            )
-            for sentence in changes.refused:
-                complain(sentence)
-            for folder in changes.unlisted:
-                complain(f"{folder} cannot be listed; what is known of it stays as it was")
-            if not watch:
-                break
-            if changes.anything:
-                say(f"{out}: {changes}")
-            model, rebuild, taxonomy = None, False, None  # these apply once
-            # A look at very many files takes seconds; at most a tenth of the time is spent so.
-            time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
-    say(f"{out}: {changes}")
-    if changes.failed:
-        say(f"the reasons: labelwise search {out} --unreadable")
+        changes = update()
+        say(f"{out}: {changes}")
+        if changes.failed:
+            say(f"the reasons: labelwise search {out} --unreadable")
+        if watch:
+            model, rebuild, taxonomy = None, False, None
+            opened = Index(out)
+            roots = [root_place(folder) for folder in folders or []]
+            roots = roots or list(opened.store.roots().values())
+            opened.store.close()
+            for changes in _updates(update, roots, out):
+                if changes.anything:
+                    say(f"{out}: {changes}")
     if changes.refused:
         raise typer.Exit(1)
+
+
+def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
+    """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
+    from labelwise.cli.text import say
+    from labelwise.search.events import NoEventsError, events_of
+
+    try:
+        with events_of(roots, {os.path.realpath(out)}) as events:
+            yield update()  # with what changed before the watches were there
+            say(f"watching {len(events):,} folder{'s' * (len(events) != 1)}; Ctrl-C stops")
+            while True:
+                yield update(events.wait())
+    except NoEventsError as reason:
+        say(f"looking every few seconds, since {reason}; Ctrl-C stops")
+    while True:
+        # A look at very many files takes seconds; at most a tenth of the time is spent so.
+        began = time.monotonic()
+        yield update()
+        time.sleep(max(SECONDS_BETWEEN_LOOKS, 9 * (time.monotonic() - began)))
+
+
+def _complain(changes: "Changes") -> None:
+    from labelwise.cli.text import complain
+
+    for sentence in changes.refused:
+        complain(sentence)
+    for folder in changes.unlisted:
+        complain(f"{folder} cannot be listed; what is known of it stays as it was")

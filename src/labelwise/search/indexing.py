@@ -1,20 +1,18 @@
 """Bringing an index up to date with photos in folders and buckets.
 
-A file whose size and time of change are known costs one look at its folder. Any other is read and
-hashed: a known hash is a file that moved or a copy, and takes the row it has; only new contents go
-through the network. Unreadable files are remembered with their reason and tried again when they
-change. What is gone is marked missing, never deleted; a root that is empty or not there at all,
-such as a disk that is not mounted, changes nothing; nor does a bucket that does not answer.
+Files that are new or changed (:mod:`looking`) are read and hashed: a known hash is a file that
+moved or a copy, and takes the row it has; only new contents go through the network. Unreadable
+files are remembered with their reason and tried again when they change.
 """
 
 import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from labelwise.data import BytesImages
-from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.errors import DataError
 from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
@@ -33,20 +30,13 @@ from labelwise.progress import Watch
 from labelwise.runs import RunFolder
 from labelwise.scoring import available_cores, score
 from labelwise.search.index import Index, IndexFacts
-from labelwise.search.store import Content, PhotoFile, Store
-from labelwise.search.walk import photos_below, root_place
-from labelwise.storage import (
-    ObjectStorage,
-    Storage,
-    StorageError,
-    address_of,
-    is_uri,
-    storage_at,
-    without_options,
-)
+from labelwise.search.looking import Changes, FileToRead, look_at, look_into
+from labelwise.search.store import Content, PhotoFile
+from labelwise.search.walk import root_place
+from labelwise.storage import ObjectStorage, is_uri, storage_at
 from labelwise.taxonomy import Taxonomy
 
-__all__ = ["Changes", "update_index"]
+__all__ = ["update_index"]
 
 BYTES_AT_ONCE = 256 << 20
 FILES_AT_ONCE = 256
@@ -56,52 +46,11 @@ ASIDE = "before-rebuild"
 REQUESTS = 16  # that wait for object storage at once
 
 
-@dataclass
-class Changes:
-    """What bringing an index up to date found, counted in files."""
-
-    unchanged: int = 0
-    new: int = 0
-    changed: int = 0
-    copied: int = 0  # moved here, or a copy: their content was known
-    failed: int = 0
-    missing: int = 0
-    forgotten: int = 0
-    refused: list[str] = field(default_factory=list)
-    unlisted: list[str] = field(default_factory=list)
-
-    @property
-    def anything(self) -> bool:
-        """Whether anything is other than it was known."""
-        return bool(self.new + self.changed + self.copied + self.failed + self.missing)
-
-    def __str__(self) -> str:
-        counts = {
-            "new": self.new,
-            "changed": self.changed,
-            "moved or copied": self.copied,
-            "unchanged": self.unchanged,
-            "unreadable": self.failed,
-            "missing": self.missing,
-            "forgotten": self.forgotten,
-        }
-        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "empty"
-
-
-@dataclass(frozen=True)
-class _Todo:
-    """A file that must be read, what was known of it, and the storage of its root."""
-
-    file: PhotoFile
-    before: PhotoFile | None
-    storage: Storage
-
-
 @dataclass(frozen=True)
 class _Read:
     """A file that was read: its bytes and their hash, or why it cannot be."""
 
-    todo: _Todo
+    todo: FileToRead
     blob: bytes = b""
     digest: bytes = b""
     reason: str | None = None
@@ -118,6 +67,7 @@ def update_index(
     rebuild: bool = False,
     forget_missing: bool = False,
     taxonomy: Path | None = None,
+    only: Mapping[str, Collection[str]] | None = None,
     watch: Watch,
 ) -> Changes:
     """Bring the index in ``folder`` up to date with the photos below ``roots``, or make it.
@@ -125,6 +75,7 @@ def update_index(
     Without roots, those it was made of are looked at again; without a model, its own is used. A
     model with the same weights but another link or rule changes the answers, and no picture is
     read for it; one with other weights needs ``rebuild``. An interruption keeps what was scored.
+    ``only`` names, by root, the folders that changed, where that is known: no other is looked at.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"another process is indexing into {folder}; wait for it"):
@@ -143,7 +94,8 @@ def update_index(
                 raise DataError(
                     f"{root} " + ("holds no files" if is_uri(root) else "is not a folder")
                 )
-        changes = _update(index, (place, device), places, batch_size, workers, watch)
+        looked_at = dict.fromkeys(places) if only is None else only
+        changes = _update(index, (place, device), looked_at, batch_size, workers, watch)
         if (folder / ASIDE).is_dir() and not changes.refused:
             _finish_rebuild(index)
         if forget_missing:
@@ -227,19 +179,21 @@ def _finish_rebuild(index: Index) -> None:
     shutil.rmtree(index.folder / ASIDE)
 
 
-# Looking, reading, scoring, writing
+# Reading, scoring, writing
 
 
 def _update(
     index: Index,
     model: tuple[Path, str],
-    roots: Sequence[str],
+    roots: Mapping[str, Collection[str] | None],
     batch_size: int,
     workers: int | None,
     watch: Watch,
 ) -> Changes:
-    changes = Changes()
-    todo = [item for root in roots for item in _look_at(index.store, root, changes)]
+    changes, todo = Changes(), list[FileToRead]()
+    for root, folders in roots.items():
+        found = None if folders is None else look_into(index.store, root, folders, changes)
+        todo += look_at(index.store, root, changes) if found is None else found
     if not todo:  # the model need not be read
         return changes
     predictor = Predictor.load(*model)
@@ -265,70 +219,9 @@ def _update(
     return changes
 
 
-def _look_at(store: Store, root: str, changes: Changes) -> list[_Todo]:
-    """Compare one root with what is known of it; return the files that must be read."""
-    try:
-        return _compared(store, root, changes)
-    except StorageError as error:
-        changes.refused.append(f"{error}. Nothing was changed")
-        return []
-
-
-def _compared(store: Store, root: str, changes: Changes) -> list[_Todo]:
-    storage = storage_at(root)
-    number = store.root(root)
-    known = store.count_files(number)
-    present = known.get("ok", 0) + known.get("failed", 0)
-    todo: list[_Todo] = []
-    back: list[PhotoFile] = []
-    gone: list[tuple[str, list[str]]] = []
-    visited: set[str] = set()
-    unlisted: list[str] = []
-    found_any, unchanged = False, 0
-    for folder, found in photos_below(root, IMAGE_SUFFIXES, {os.path.realpath(store.folder)}):
-        if found is None:
-            unlisted.append(folder)
-            continue
-        visited.add(folder)
-        found_any = found_any or bool(found)
-        before = store.files_in(number, folder)
-        for one in found:
-            file = PhotoFile(number, folder, one.name, one.size, one.mtime_ns)
-            was = before.pop(one.name, None)
-            if was is None or (was.size, was.mtime_ns) != (one.size, one.mtime_ns):
-                todo.append(_Todo(file, was, storage))
-            elif was.state == "missing":
-                back.append(replace(was, state="failed" if was.row is None else "ok"))
-            else:
-                unchanged += 1
-        lost = [name for name, was in before.items() if was.state != "missing"]
-        if lost:
-            gone.append((folder, lost))
-    if not found_any and present:
-        changes.refused.append(
-            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
-            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
-        )
-        return []
-    changes.unlisted += [address_of(root, folder) for folder in unlisted]
-    changes.unchanged += unchanged + len(back)
-    with store.transaction():
-        store.put_files(back)
-        for folder, names in gone:
-            changes.missing += store.mark_missing(number, folder, names)
-        for folder in store.folders_of(number) - visited:
-            if not any(_is_inside(folder, closed) for closed in unlisted):
-                changes.missing += store.mark_missing(number, folder)
-    return todo
-
-
-def _is_inside(folder: str, closed: str) -> bool:
-    return closed in ("", folder) or folder.startswith(closed + os.sep)
-
-
-def _chunks(todo: Sequence[_Todo]) -> Iterator[list[_Todo]]:
+def _chunks(todo: Sequence[FileToRead]) -> Iterator[list[FileToRead]]:
     """Yield files in groups that fit in memory together."""
-    group: list[_Todo] = []
+    group: list[FileToRead] = []
     size = 0
     for item in todo:
         if group and (size + item.file.size > BYTES_AT_ONCE or len(group) == FILES_AT_ONCE):
@@ -340,11 +233,11 @@ def _chunks(todo: Sequence[_Todo]) -> Iterator[list[_Todo]]:
         yield group
 
 
-def _read_chunk(readers: ThreadPoolExecutor, chunk: Sequence[_Todo]) -> list[_Read]:
+def _read_chunk(readers: ThreadPoolExecutor, chunk: Sequence[FileToRead]) -> list[_Read]:
     return list(readers.map(_read, chunk))
 
 
-def _read(todo: _Todo) -> _Read:
+def _read(todo: FileToRead) -> _Read:
     name = os.path.join(todo.file.folder, todo.file.name)
     try:
         blob = todo.storage.read(name, 0, BYTES_AT_ONCE + 1)

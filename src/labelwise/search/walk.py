@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from labelwise.errors import DataError
 from labelwise.storage import ObjectStorage, StoredFile, is_uri, storage_at
 
-__all__ = ["photos_below", "root_place"]
+__all__ = ["is_passed_over", "photos_below", "root_place"]
 
 SKIPPED_FOLDERS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
@@ -36,19 +36,20 @@ def root_place(root: str) -> str:
 
 
 def photos_below(
-    root: str, suffixes: Collection[str], skip: Collection[str] = ()
+    root: str, suffixes: Collection[str], skip: Collection[str] = (), *, start: str = ""
 ) -> Iterator[tuple[str, list[StoredFile] | None]]:
     """Yield each folder below ``root`` (relative, "" for itself) with its pictures in order.
 
     A folder that cannot be listed comes with None: what cannot be seen must not count as
-    vanished. ``skip`` names folders by their real paths, such as the index itself.
+    vanished. ``skip`` names folders by their real paths, such as the index itself; on disk,
+    ``start`` is the folder to begin at, which comes first.
     """
     storage = storage_at(root)
     if isinstance(storage, ObjectStorage):
         for folder, files in storage.folders(SKIPPED_FOLDERS):
             yield folder, [one for one in files if _is_photo(one.name, suffixes)]
     else:
-        yield from _on_disk(root, suffixes, skip)
+        yield from _on_disk(root, suffixes, skip, start)
 
 
 def _is_photo(name: str, suffixes: Collection[str]) -> bool:
@@ -56,11 +57,11 @@ def _is_photo(name: str, suffixes: Collection[str]) -> bool:
 
 
 def _on_disk(
-    root: str, suffixes: Collection[str], skip: Collection[str]
+    root: str, suffixes: Collection[str], skip: Collection[str], start: str
 ) -> Iterator[tuple[str, list[StoredFile] | None]]:
     home = os.path.realpath(root)
     visited: set[str] = set()
-    waiting = [""]
+    waiting = [start]
     while waiting:
         folder = waiting.pop()
         real = os.path.realpath(os.path.join(root, folder))
@@ -80,7 +81,7 @@ def _on_disk(
             try:
                 if entry.is_dir():
                     inside = not entry.is_symlink() or _is_below(os.path.realpath(entry.path), home)
-                    if inside and entry.name.casefold() not in SKIPPED_FOLDERS:
+                    if inside and not is_passed_over(entry.name):
                         waiting.append(os.path.join(folder, entry.name))
                 elif _is_photo(entry.name, suffixes):
                     facts = entry.stat()
@@ -90,6 +91,11 @@ def _on_disk(
             except OSError:  # it vanished since it was listed, or its link leads nowhere
                 continue
         yield folder, found
+
+
+def is_passed_over(name: str) -> bool:
+    """Return whether a folder of this name is: a hidden one, or one that a tool keeps."""
+    return name.startswith(".") or name.casefold() in SKIPPED_FOLDERS
 
 
 def _is_below(path: str, home: str) -> bool:

@@ -1,0 +1,173 @@
+"""Looking at folders and buckets: what is new, changed, back or gone since they were last seen.
+
+A file whose size and time of change are known is unchanged. What is gone is marked missing, never
+deleted; a root that is empty or not there at all, such as a disk that is not mounted, changes
+nothing; nor does a bucket that does not answer. A look costs a listing of each folder, and reads no
+file.
+"""
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.search.store import PhotoFile, Store
+from labelwise.search.walk import photos_below
+from labelwise.storage import (
+    Storage,
+    StorageError,
+    StoredFile,
+    address_of,
+    is_uri,
+    storage_at,
+    without_options,
+)
+
+__all__ = ["Changes", "FileToRead", "look_at", "look_into"]
+
+
+@dataclass
+class Changes:
+    """What bringing an index up to date found, counted in files."""
+
+    unchanged: int = 0
+    new: int = 0
+    changed: int = 0
+    copied: int = 0  # moved here, or a copy: their content was known
+    failed: int = 0
+    missing: int = 0
+    forgotten: int = 0
+    refused: list[str] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything is other than it was known."""
+        return bool(self.new + self.changed + self.copied + self.failed + self.missing)
+
+    def __str__(self) -> str:
+        counts = {
+            "new": self.new,
+            "changed": self.changed,
+            "moved or copied": self.copied,
+            "unchanged": self.unchanged,
+            "unreadable": self.failed,
+            "missing": self.missing,
+            "forgotten": self.forgotten,
+        }
+        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "empty"
+
+
+@dataclass(frozen=True)
+class FileToRead:
+    """A file that must be read, what was known of it, and the storage of its root."""
+
+    file: PhotoFile
+    before: PhotoFile | None
+    storage: Storage
+
+
+def look_at(store: Store, root: str, changes: Changes) -> list[FileToRead]:
+    """Compare one root with what is known of it; return the files that must be read."""
+    try:
+        return _compared_root(store, root, changes)
+    except StorageError as error:
+        changes.refused.append(f"{error}. Nothing was changed")
+        return []
+
+
+def _compared_root(store: Store, root: str, changes: Changes) -> list[FileToRead]:
+    storage = storage_at(root)
+    number = store.root(root)
+    known = store.count_files(number)
+    present = known.get("ok", 0) + known.get("failed", 0)
+    todo: list[FileToRead] = []
+    back: list[PhotoFile] = []
+    gone: list[tuple[str, list[str]]] = []
+    visited: set[str] = set()
+    unlisted: list[str] = []
+    found_any, unchanged = False, 0
+    for folder, found in photos_below(root, IMAGE_SUFFIXES, {os.path.realpath(store.folder)}):
+        if found is None:
+            unlisted.append(folder)
+            continue
+        visited.add(folder)
+        found_any = found_any or bool(found)
+        seen = _compared(store, storage, number, folder, found)
+        todo += seen.todo
+        back += seen.back
+        unchanged += seen.unchanged
+        if seen.lost:
+            gone.append((folder, seen.lost))
+    if not found_any and present:
+        changes.refused.append(
+            f"{without_options(root)} holds no photos now, but {present:,} were indexed there; "
+            f"is {'its address right' if is_uri(root) else 'its disk mounted'}? Nothing was changed"
+        )
+        return []
+    changes.unlisted += [address_of(root, folder) for folder in unlisted]
+    changes.unchanged += unchanged + len(back)
+    with store.transaction():
+        store.put_files(back)
+        for folder, names in gone:
+            changes.missing += store.mark_missing(number, folder, names)
+        for folder in store.folders_of(number) - visited:
+            if not any(_is_inside(folder, closed) for closed in unlisted):
+                changes.missing += store.mark_missing(number, folder)
+    return todo
+
+
+def look_into(
+    store: Store, root: str, folders: Collection[str], changes: Changes
+) -> list[FileToRead] | None:
+    """Compare some folders with what is known of them; return the files that must be read.
+
+    None where anything is gone or cannot be listed: the whole root must then be looked at, which
+    alone can tell a folder that was emptied from a disk that is not there.
+    """
+    storage, number, seen = storage_at(root), store.root(root), list[_Compared]()
+    for folder in sorted(folders):
+        place = photos_below(root, IMAGE_SUFFIXES, {os.path.realpath(store.folder)}, start=folder)
+        for _, found in islice(place, 1):
+            if found is None:
+                return None
+            seen.append(_compared(store, storage, number, folder, found))
+    if any(one.lost for one in seen):
+        return None
+    with store.transaction():
+        store.put_files(file for one in seen for file in one.back)
+    changes.unchanged += sum(one.unchanged + len(one.back) for one in seen)
+    return [item for one in seen for item in one.todo]
+
+
+@dataclass
+class _Compared:
+    """One folder: files to read, files that are back, names that are gone, and the unchanged."""
+
+    todo: list[FileToRead] = field(default_factory=list)
+    back: list[PhotoFile] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    unchanged: int = 0
+
+
+def _compared(
+    store: Store, storage: Storage, number: int, folder: str, found: Sequence[StoredFile]
+) -> _Compared:
+    """Compare the files of one folder with what is known of them."""
+    seen, before = _Compared(), store.files_in(number, folder)
+    for one in found:
+        was = before.pop(one.name, None)
+        if was is None or (was.size, was.mtime_ns) != (one.size, one.mtime_ns):
+            file = PhotoFile(number, folder, one.name, one.size, one.mtime_ns)
+            seen.todo.append(FileToRead(file, was, storage))
+        elif was.state == "missing":
+            seen.back.append(replace(was, state="failed" if was.row is None else "ok"))
+        else:
+            seen.unchanged += 1
+    seen.lost = [name for name, was in before.items() if was.state != "missing"]
+    return seen
+
+
+def _is_inside(folder: str, closed: str) -> bool:
+    return closed in ("", folder) or folder.startswith(closed + os.sep)
