@@ -28,8 +28,8 @@ def decide(
         str | None,
         typer.Option(
             help="0.5, top-4, average-3, best-f, expected-f, precision-0.9, recall-0.9, "
-            "cost-1-5 (false alarm, miss), miss-rate-0.1, false-alarms-0.05; thresholds end in "
-            "-shared or -per-label."
+            "cost-1-5 (false alarm, miss), miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, "
+            "mean-f-0.5; thresholds end in -shared or -per-label."
         ),
     ] = None,
     promise: Annotated[
@@ -44,8 +44,18 @@ def decide(
     ] = None,
     promise_share: Annotated[
         float | None,
-        typer.Option(help="Of the rows, kept from the calibrator for the promise; 0.5."),
+        typer.Option(
+            help="Of the rows, kept from the calibrator for the promise; 0.5, or 0.8 with "
+            "--cross-fit."
+        ),
     ] = None,
+    cross_fit: Annotated[
+        bool,
+        typer.Option(
+            "--cross-fit",
+            help="Fit the calibrator again on all rows once the promise is made; the sets stay.",
+        ),
+    ] = False,
     scores: ScoresOption = None,
     link: LinkOption = None,
     labels: LabelsOption = None,
@@ -71,16 +81,17 @@ def decide(
 
     if (rule is None) == (promise is None):
         raise SettingsError("give either --rule, such as best-f, or --promise, such as recall=0.9")
-    if promise is None and (confidence is not None or promise_share is not None):
-        raise SettingsError("--confidence and --promise-share belong to --promise")
-    if promise_share is not None and calibrate == "none":
-        raise SettingsError("--promise-share keeps rows from a calibrator; give --calibrate too")
+    if promise is None and (confidence is not None or promise_share is not None or cross_fit):
+        raise SettingsError("--confidence, --promise-share and --cross-fit belong to --promise")
+    if (promise_share is not None or cross_fit) and calibrate == "none":
+        raise SettingsError(
+            "--promise-share and --cross-fit keep rows from a calibrator; give --calibrate too"
+        )
     table = read_scores(source, scores, link=link, labels=labels)
     other = None if test is None else read_scores(test, scores, link=link)
     rows: dict[str, Any] = {"other": other, "fit_on": fit_on, "report_on": report_on, "seed": seed}
     if promise is not None:
-        share = 0.5 if promise_share is None else promise_share
-        options = {"calibrator": calibrate, "share": share, **rows}
+        options = {"calibrator": calibrate, "share": promise_share, "cross_fit": cross_fit, **rows}
         _promise(table, promise, confidence or 0.95, options, out, json=json)
         return
     _rule(table, str(rule), calibrate, folds, rows, out, json=json)

@@ -118,7 +118,8 @@ def control_precision(
     worst = np.maximum.accumulate(shares, axis=1)
     risen = np.diff(worst, axis=1, prepend=0.0)
     scores, place = np.unique(ranked[risen > 0], return_inverse=True)
-    return Threshold(_lowest(scores, np.bincount(place, risen[risen > 0], len(scores)), budget))
+    losses: NDArray[Any] = np.bincount(place, weights=risen[risen > 0], minlength=len(scores))
+    return Threshold(_lowest(scores, losses, budget))
 
 
 def control_f(

@@ -1,13 +1,32 @@
-"""Promises made on people's own scores, with what is fitted kept apart from what is promised on."""
+"""Promises made on people's own scores, with what is fitted kept apart from what is promised on.
+
+Cross-fitting: a calibrator fitted on some rows orders the thresholds, the other rows test them, and
+the probabilities that are used from then on come from a calibrator fitted on all rows. The promise
+is one about sets, "label k where its logit is at least v_k"; with strictly rising links
+
+    p_k >= t_k  under the first link   <=>   logit >= v_k   <=>   p'_k >= t'_k  under the second
+
+so thresholds t'_k = second(first^-1(t_k)) choose the very sets that were tested, and nothing of the
+rows that tested them has entered these sets. Few rows are enough to order thresholds, so more are
+left to test them than where half is kept from the one calibrator there is.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from labelwise.decide import Check, Evidence, Promised, check_promise, find_promise
+from labelwise.decide import (
+    Check,
+    Evidence,
+    Promised,
+    Rule,
+    Threshold,
+    check_promise,
+    find_promise,
+)
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
@@ -16,7 +35,11 @@ from labelwise.scores.judging import FitPlan, _chosen, _divided, _fit_pair, _onl
 from labelwise.scores.read import ScoreTable, take
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 
-__all__ = ["PromisedScores", "evidence_of", "promise_scores"]
+__all__ = ["PromisedScores", "evidence_of", "promise_scores", "same_sets"]
+
+SHARE, CROSS_FITTED_SHARE = 0.5, 0.8  # of the rows, that test the promise
+NEAR = 1e-6  # between logits this far from a threshold on each side a link must rise
+FAR = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +101,8 @@ def promise_scores(
     *,
     confidence: float = 0.95,
     calibrator: str = "none",
-    share: float = 0.5,
+    share: float | None = None,
+    cross_fit: bool = False,
     other: ScoreTable | None = None,
     fit_on: str | None = None,
     report_on: str | None = None,
@@ -86,10 +110,21 @@ def promise_scores(
 ) -> PromisedScores:
     """Return a rule that keeps the promise of a text, made on rows that fitted nothing.
 
-    With a calibrator, ``share`` of the rows are kept from it for the promise. Rows of ``other``,
-    or of the split ``report_on``, check the promise.
+    With a calibrator, ``share`` of the rows (half) are kept from it for the promise. With
+    ``cross_fit`` that share is 0.8, and the calibrator is fitted again on all rows afterwards, with
+    thresholds that choose the same sets. Rows of ``other``, or of the split ``report_on``, check
+    the promise.
     """
     wish = find_promise(text)
+    if cross_fit and calibrator == "none":
+        raise SettingsError("cross-fitting is of a calibrator; name one, such as platt")
+    if cross_fit and wish.what == "tags":
+        raise SettingsError(
+            "tags take the most probable labels of a photo, which another calibrator would change; "
+            "promise them without cross-fitting"
+        )
+    if share is None:
+        share = CROSS_FITTED_SHARE if cross_fit else SHARE
     seen: Predictions | None = None
     if other is not None or report_on is not None:
         held, seen, words = _divided(table, other, fit_on, report_on)
@@ -102,7 +137,8 @@ def promise_scores(
         order = np.random.default_rng(seed).permutation(len(held))
         cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
         fitted, photos = (take(held, np.sort(part)) for part in (order[:cut], order[cut:]))
-        made = _fit_pair(fitted, *_chosen(fitted, FitPlan(calibrator, "none")))
+        plan = _chosen(fitted, FitPlan(calibrator, "none"))
+        made = _fit_pair(fitted, *plan)
         link, link_words = made.link or held.link, made.link_words
         if link is not None:
             tuning = evidence_of(fitted, link, photos=words)
@@ -114,6 +150,10 @@ def promise_scores(
     used = tuning.ids if tuning is not None and tuning.ids is not None else ()
     evidence = evidence_of(photos, link, photos=words, fitted_on=used)
     promised = wish(evidence, confidence, tuning, seed)
+    if cross_fit:
+        last = _fit_pair(held, *plan).link or link
+        rule = same_sets(promised.rule, link, last, held)
+        promised, link = replace(promised, rule=rule), last
     checks: tuple[Check, ...] = ()
     if seen is not None:
         with torch.no_grad():
@@ -123,6 +163,8 @@ def promise_scores(
             for p in promised.promises
         )
     part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"
+    if cross_fit:
+        part += f", and for the probabilities again on all {len(held):,}"
     return PromisedScores(
         promised,
         link,
@@ -132,3 +174,37 @@ def promise_scores(
         checks,
         table.kind,
     )
+
+
+@torch.no_grad()
+def same_sets(rule: Rule, before: Link, after: Link, rows: Predictions) -> Threshold:
+    """Return the thresholds under one link that choose the sets a rule chooses under another.
+
+    They also choose the same sets of ``rows``, where rounding would part the two.
+    """
+    if not isinstance(rule, Threshold) or before.couples_labels or after.couples_labels:
+        raise SettingsError(
+            "only thresholds on links of single labels choose the same sets under another link; "
+            "promise without cross-fitting"
+        )
+    given = np.broadcast_to(np.asarray(rule.value, dtype=np.float64), len(rows.names))
+    inside = (given > 0) & (given < 1)
+    start = torch.from_numpy(np.where(inside, given, 0.5))
+    places = before.logits_at(start)
+    for link in (before, after):
+        low, high = (link.log_odds(places + move) for move in (-NEAR, NEAR))
+        flat = np.flatnonzero(inside & ~(low < high).numpy())
+        if len(flat):
+            name = rows.names[flat[0]]
+            raise SettingsError(
+                f"the calibrator must rise, and at the threshold of {name!r} it does not; "
+                "use platt, temperature or beta, or promise without cross-fitting"
+            )
+    chosen = torch.from_numpy(np.asarray(rule(before.decision_probs(rows.logits).numpy())))
+    values = rows.logits.double()
+    least = torch.where(chosen, values, torch.inf).amin(0).clamp(-FAR, FAR)
+    most = torch.where(chosen, -torch.inf, values).amax(0).clamp(-FAR, FAR)
+    above, below = (after.decision_probs(part).numpy() for part in (least, most))
+    moved = np.minimum(after.decision_probs(places).numpy(), above)
+    moved = np.where(moved > below, moved, above)  # rounding parts no photo from its side
+    return Threshold(tuple(np.where(inside, moved, given).tolist()))
