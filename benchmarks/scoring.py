@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -186,18 +187,24 @@ def main():
     parser.add_argument("--decode", choices=("cpu", "cuda"), default="cpu", help="with a GPU")
     parser.add_argument("--count", type=int, default=8192, help="files, with a GPU")
     parser.add_argument("--batch", type=int, default=256, help="batch size, with a GPU")
-    parser.add_argument("--threads", type=int, help="with a GPU; by default one per core")
+    parser.add_argument("--workers", type=int, help="with a GPU; by default one per core")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of the engine, with a GPU")
+    parser.add_argument("--sizes", help="as 500x375,1440x1080; with a GPU also 4000x3000")
+    parser.add_argument("--json", help="a file for the figures, with a GPU")
     given = parser.parse_args()
     if given.forward:
         forward()
         return
     keep_freed_memory()
     torch.set_num_threads(1)
+    names = given.sizes or ("500x375,1440x1080" + ",4000x3000" * (given.device == "cuda"))
+    sizes = [tuple(map(int, name.split("x"))) for name in names.split(",")]
     if given.device == "cuda":
-        for size in ((500, 375), (1440, 1080)):
-            measure_gpu(make_predictor(), given.decode, size, given)
+        found = [measure_gpu(make_predictor(), given.decode, size, given) for size in sizes]
+        if given.json:
+            Path(given.json).write_text(json.dumps(found, indent=2) + "\n")
         return
-    for size in ((500, 375), (1440, 1080)):
+    for size in sizes:
         for name in BACKBONES:
             measure_engine(name, 64 if given.quick else 256, size)
         measure_decoder(size)

@@ -1,15 +1,16 @@
 """JPEG files to probabilities on a GPU, and the parts of that work alone.
 
     python benchmarks/scoring.py --device cuda --decode cpu
-    python benchmarks/scoring.py --device cuda --decode cuda
+    python benchmarks/scoring.py --device cuda --decode cuda --sizes 500x375 --json figures.json
 
-decode     the same files decoded and not used: by threads, or by nvJPEG in batches
-forward    EfficientNet-Lite0 in bfloat16 on one batch of pixels again and again
-engine     ``labelwise.scoring.score`` over the files
-ratio      engine / the slower of decode and forward (goal 0.85)
+files read   by as many threads, for comparison
+decode       the same files decoded and not used: by processes, by threads and by Pillow in threads;
+             or by nvJPEG in batches, the files in memory
+forward      EfficientNet-Lite0 in bfloat16 on one batch of pixels again and again
+engine       ``labelwise.scoring.score`` over the files, with processes and with threads alone
+ratio        engine / the slower of decode (the fastest of its kinds) and forward (goal 0.85)
 
-Beside them, to see what holds what up: the resize on the device, reading the files, and with the
-CPU decoder also Pillow in as many threads. Images per second, the best of a few runs.
+Images per second, the best of a few runs after one that warms up.
 """
 
 import os
@@ -26,14 +27,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from labelwise.batches import available_cores, decode_on_gpu
+from labelwise import batches
+from labelwise.batches import CHUNK, available_cores, decode_on_gpu
 from labelwise.data import FileImages
 from labelwise.data.decode import by_pillow, decode_pixels
+from labelwise.decoding import Kind, Work, borrowed_processes, items_ahead
 from labelwise.predictor import Predictor
 from labelwise.scoring import score
 
-DISTINCT = 256
+DISTINCT = 1 << 26  # pixels of all the different pictures
+MOST_DISTINCT = 256
 GOALS = {"cpu": 6_000, "cuda": 10_000}  # at 500 x 375
+RATIO_GOAL = 0.85
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,47 @@ def slices(items: list[Tensor], size: int) -> Iterator[list[Tensor]]:
         yield items[at : at + size]
 
 
-def measure_gpu(predictor: Predictor, decode: str, size: tuple[int, int], given: object) -> None:
-    """Print one block of figures for pictures of one size."""
-    count, batch, threads = given.count, given.batch, given.threads or available_cores()
+class Figures:
+    """Images per second by name, printed as they come."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def add(self, name: str, figure: float) -> None:
+        self.values[name] = figure
+        print(f"  {name:<34}{figure:>10,.0f} images/s", flush=True)
+
+
+def by_processes(images: FileImages, transform: object, workers: int) -> Callable[[], None]:
+    work = Work(Kind.PIXELS, transform)
+    size = min(CHUNK, work.most_items)
+    parts = [range(at, min(at + size, len(images))) for at in range(0, len(images), size)]
+
+    def run() -> None:
+        with borrowed_processes(workers) as lent:
+            for _ in lent.run(work, items_ahead(images, parts, workers)):
+                pass
+
+    return run
+
+
+def engine(scorer: object, images: FileImages, batch: int, workers: int, decode: str, own: bool):
+    """Return a run of the engine, with processes of its own or with threads alone."""
+
+    def run() -> None:
+        batches.are_worth_it = lambda *given: own
+        found = score(scorer, images, batch_size=batch, workers=workers, decode=decode)
+        assert sum(len(part) for part in found) == len(images)
+
+    return run
+
+
+def measure_gpu(
+    predictor: Predictor, decode: str, size: tuple[int, int], given: object
+) -> dict[str, object]:
+    """Print one block of figures for pictures of one size, and return them."""
+    count, batch, workers = given.count, given.batch, given.workers or available_cores()
+    count = max(batch, int(count * min(1.0, 4 * 500 * 375 / (size[0] * size[1]))))
     device = torch.device(given.device)
     model = predictor.model.to(device, torch.bfloat16, memory_format=torch.channels_last)
     scorer = Bfloat16(predictor)
@@ -103,59 +146,57 @@ def measure_gpu(predictor: Predictor, decode: str, size: tuple[int, int], given:
     side = transform.size
     assert next(model.parameters()).device.type == device.type
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as root:
-        contents = [noisy_photo(size, seed) for seed in range(min(DISTINCT, count))]
+        distinct = min(MOST_DISTINCT, count, max(8, DISTINCT // (size[0] * size[1])))
+        with ThreadPoolExecutor(workers) as pool:
+            contents = list(pool.map(lambda seed: noisy_photo(size, seed), range(distinct)))
         for number, content in enumerate(contents):
             (Path(root) / f"{number}.jpg").write_bytes(content)
         images = FileImages(root, [f"{row % len(contents)}.jpg" for row in range(count)])
+        few = images.subset(np.arange(max(batch, count // 4)))
         print(
             f"\n{size[0]} x {size[1]}, {np.mean([len(c) for c in contents]) / 1024:.0f} KiB each, "
-            f"{count:,} files, batches of {batch}, {threads} threads, decode={decode}",
+            f"{count:,} files, batches of {batch}, {workers} workers, decode={decode}",
             flush=True,
         )
 
         def content_of(row: int) -> bytes:
             return contents[row % len(contents)]
 
-        figures: dict[str, float] = {}
-
-        def show(name: str, figure: float) -> None:
-            figures[name] = figure
-            print(f"  {name:<34}{figure:>10,.0f} images/s", flush=True)
-
-        show("files read", rate(count, by_threads(images.content, count, threads)))
+        figures = Figures()
+        threads = by_threads(images.content, len(few), workers)
+        figures.add("files read by threads", rate(len(few), threads, 1))
         if decode == "cpu":
-            decoded = by_threads(
-                lambda row: decode_pixels(content_of(row), "x", at_least), count, threads
-            )
-            show("decode", rate(count, decoded))
-            pillow = by_threads(
-                lambda row: by_pillow(content_of(row), "x", at_least), count, threads
-            )
-            show("decode by Pillow", rate(count, pillow, 1))
+            decoded = by_processes(images, transform, workers)
+            figures.add("decode by processes", rate(count, decoded))
+            for name, work in (("threads", decode_pixels), ("Pillow in threads", by_pillow)):
+                run = by_threads(
+                    lambda row, w=work: w(content_of(row), "x", at_least), len(few), workers
+                )
+                figures.add(f"decode by {name}", rate(len(few), run, 1))
         else:
             tensors = [
                 torch.frombuffer(bytearray(content_of(row)), dtype=torch.uint8)
-                for row in range(count)
+                for row in range(len(few))
             ]
-            show(
-                "decode",
-                rate(
-                    count, lambda: [decode_on_gpu(some, device) for some in slices(tensors, batch)]
-                ),
-            )
-        height, width = decode_pixels(
-            contents[0], "x", at_least if decode == "cpu" else None
-        ).shape[:2]
-        planes = torch.zeros(batch, height, width, 3, dtype=torch.uint8, device=device)
+
+            def decoded() -> None:
+                for some in slices(tensors, batch):
+                    decode_on_gpu(some, device)
+
+            figures.add("decode by nvJPEG", rate(len(few), decoded))
+        at_size = at_least if decode == "cpu" else None
+        height, width = decode_pixels(contents[0], "x", at_size).shape[:2]
+        at_once = max(1, min(batch, (1 << 30) // (3 * height * width)))
+        planes = torch.zeros(at_once, height, width, 3, dtype=torch.uint8, device=device)
         planes = planes.permute(0, 3, 1, 2)
-        rounds = max(1, count // batch)
+        rounds = max(1, len(few) // batch)
 
         def resized() -> None:
             with torch.inference_mode():
                 for _ in range(rounds):
                     transform.resize_planes(planes)
 
-        show("resize on the device", rate(rounds * batch, resized))
+        figures.add("resize on the device", rate(rounds * at_once, resized))
         pixels = torch.zeros(batch, side, side, 3, dtype=torch.uint8, device=device)
         pixels = pixels.permute(0, 3, 1, 2)
 
@@ -163,21 +204,21 @@ def measure_gpu(predictor: Predictor, decode: str, size: tuple[int, int], given:
             for _ in range(rounds):
                 scorer.logits(pixels)
 
-        show("forward", rate(rounds * batch, forward))
-
-        def engine() -> None:
-            found = score(scorer, images, batch_size=batch, workers=threads, decode=decode)
-            assert sum(len(part) for part in found) == count
-
-        show("engine", rate(count, engine))
-        slower = min(figures["decode"], figures["forward"])
-        print(
-            f"  engine / slower of decode and forward: {figures['engine'] / slower:.2f} (goal 0.85)"
-        )
+        figures.add("forward", rate(rounds * batch, forward))
+        run = engine(scorer, images, batch, workers, decode, True)
+        figures.add("engine", rate(count, run, given.repeats))
+        run = engine(scorer, few, batch, workers, decode, False)
+        figures.add("engine, threads alone", rate(len(few), run, 1))
+        found = figures.values
+        decoding = max(value for name, value in found.items() if name.startswith("decode"))
+        ratio = found["engine"] / min(decoding, found["forward"])
+        print(f"  engine / slower of decode and forward: {ratio:.2f} (goal {RATIO_GOAL})")
         if size == (500, 375):
             print(f"  goal at this size: {GOALS[decode]:,} images/s")
-        if decode == "cuda":
+        if decode == "cuda" and size[0] < 2000:
             compare_pixels(contents[:32], at_least, device)
+        facts = {"size": size, "decode": decode, "workers": workers, "batch": batch, "count": count}
+        return {**facts, "ratio": ratio, "images per second": found}
 
 
 def compare_pixels(contents: list[bytes], at_least: int, device: torch.device) -> None:

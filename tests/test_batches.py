@@ -123,12 +123,14 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
         return whole_by_libjpeg(contents, device)
 
     monkeypatch.setattr(batches, "decode_on_gpu", decode)
-    parts = fed(SOURCE, transform, decodes=True)
-    rows, pixels = joined(parts)
     expected_rows, expected = by_hand(transform, whole=True)
-    assert rows == expected_rows
-    np.testing.assert_array_equal(pixels, expected)
-    assert len(taken) == len(BLOBS) - 3  # but not the PNG and those that are broken
+    for at_once in (batches.MAX_DECODED, 20_000, 1):
+        monkeypatch.setattr(batches, "MAX_DECODED", at_once)
+        rows, pixels = joined(fed(SOURCE, transform, decodes=True))
+        assert rows == expected_rows
+        np.testing.assert_array_equal(pixels, expected)
+        assert len(taken) == len(BLOBS) - 3  # but not the PNG and those that are broken
+        taken.clear()
 
 
 def test_a_picture_that_the_device_refuses_spoils_no_other(monkeypatch):

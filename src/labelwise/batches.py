@@ -68,6 +68,7 @@ CHUNK = 8  # images that a thread or process takes at once
 CHUNK_OF_FILES = 32  # that are read, but not decoded
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
 MAX_VALUES = 1 << 26  # that are resized at once
+MAX_DECODED = 1 << 29  # values of pictures that a GPU decodes at once
 
 Decode = Literal["auto", "cpu", "cuda"]
 
@@ -270,6 +271,7 @@ class _File(NamedTuple):
     place: int
     content: Tensor
     orientation: int
+    values: int  # of the decoded picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,7 +376,7 @@ class _Feeder:
                 whole.failed.update(chunk.failed)
             if whole.files:
                 self._decode_files(batch, whole)
-            values = self._resized(whole.runs)
+            values = self._inputs(whole.runs)
             ready = None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
         failures = [
             Failure(int(batch[place]), self.images.ids[int(batch[place])], reason)
@@ -418,8 +420,8 @@ class _Feeder:
         sides = header.width, header.height
         if sides[0] * sides[1] > MAX_PIXELS or not self.planes.resizes_planes(*sides):
             return None
-        values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        return _File(place, values, header.orientation)
+        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return _File(place, data, header.orientation, 3 * sides[0] * sides[1])
 
     def _pixels(self, row: int, place: int) -> _Run:
         """Return the pixels of one picture on the host."""
@@ -479,7 +481,8 @@ class _Feeder:
             if kind == Kind.JPEG:
                 contents = bytes_of.split_with_sizes([one.size for one in some])
                 turns = [one.orientation for one in some]
-                loaded.files.extend(map(_File, places, contents, turns))
+                sizes = [3 * one.height * one.width for one in some]
+                loaded.files.extend(map(_File, places, contents, turns, sizes))
                 continue
             resized = kind == Kind.RESIZED
             shape = (side, side, 3) if resized else (height, width, 3)
@@ -490,14 +493,40 @@ class _Feeder:
     # On the device
 
     def _decode_files(self, batch: NDArray[np.int64], loaded: _Loaded) -> None:
-        """Let the device decode the files; what it does not take is decoded here."""
-        decoded = self._by_device([file.content for file in loaded.files])
-        for file, planes in zip(loaded.files, decoded, strict=True):
-            if planes is None:
-                self._decode_here(int(batch[file.place]), file.place, loaded)
-            else:
+        """Let the device decode the files; what it does not take is decoded here.
+
+        Large pictures are resized before the next ones are decoded.
+        """
+        some: list[_File] = []
+        total = 0
+        for file in loaded.files:
+            if some and total + file.values > MAX_DECODED:
+                runs = self._decoded_runs(batch, some, loaded)
+                if runs:
+                    loaded.runs.append(self._resized(runs))
+                some, total = [], 0
+            some.append(file)
+            total += file.values
+        loaded.runs.extend(self._decoded_runs(batch, some, loaded))
+
+    def _decoded_runs(
+        self, batch: NDArray[np.int64], files: list[_File], loaded: _Loaded
+    ) -> list[_Run]:
+        """Return the pixels of files; why there are none goes to what failed."""
+        runs = []
+        decoded = self._by_device([file.content for file in files])
+        for file, planes in zip(files, decoded, strict=True):
+            if planes is not None:
                 upright = planes if file.orientation == 1 else _upright(planes, file.orientation)
-                loaded.runs.append(_Run([file.place], upright.permute(1, 2, 0)[None], False))
+                runs.append(_Run([file.place], upright.permute(1, 2, 0)[None], False))
+                continue
+            row = int(batch[file.place])
+            try:
+                run = self._pixels(row, file.place)
+                runs.append(run._replace(values=_sent(run.values, self.device)))
+            except Exception as error:
+                loaded.failed[file.place] = reason_of(self.images.ids[row], error)
+        return runs
 
     def _by_device(self, contents: list[Tensor]) -> list[Tensor | None]:
         """Return planes, None for a picture that the device does not take.
@@ -512,34 +541,29 @@ class _Feeder:
                 return [None]
             return self._by_device(contents[:half]) + self._by_device(contents[half:])
 
-    def _decode_here(self, row: int, place: int, loaded: _Loaded) -> None:
-        try:
-            run = self._pixels(row, place)
-            loaded.runs.append(run._replace(values=_sent(run.values, self.device)))
-        except Exception as error:
-            loaded.failed[place] = reason_of(self.images.ids[row], error)
-
-    def _resized(self, runs: list[_Run]) -> Tensor:
-        """Return the inputs (n, 3, size, size), in channels-last memory; equal sizes together."""
-        side = self.transform.size
-        if not runs:
-            return torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)
+    def _resized(self, runs: list[_Run]) -> _Run:
+        """Return the pixels of runs in the size of the input; equal sizes together."""
         groups: dict[tuple[object, ...], list[_Run]] = {}
         for run in runs:
             kind = run.resized, run.values.shape[1:], run.values.stride(-1)
             groups.setdefault(kind, []).append(run)
-        order: list[int] = []
-        parts = []
-        for (resized, *_), some in groups.items():
-            order += [place for run in some for place in run.places]
-            planes = _joined([run.values for run in some])
-            most = max(1, MAX_VALUES // planes[0].numel())
-            for at in range(0, len(planes), most):
-                part = planes[at : at + most]
-                parts.append(part if resized else self.planes.resize_planes(part))
-        values = torch.cat(parts)
-        if order != sorted(order):
-            back = torch.from_numpy(np.argsort(order))
+        places: list[int] = []
+        parts: list[Tensor] = []
+        for some in groups.values():
+            places += [place for run in some for place in run.places]
+            for planes in _joined([run.values for run in some]):
+                parts.append(planes if some[0].resized else self.planes.resize_planes(planes))
+        return _Run(places, torch.cat(parts).permute(0, 2, 3, 1), True)
+
+    def _inputs(self, runs: list[_Run]) -> Tensor:
+        """Return (n, 3, size, size) in the order of the places, in channels-last memory."""
+        side = self.transform.size
+        if not runs:
+            return torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)
+        whole = self._resized(runs)
+        values = whole.values.permute(0, 3, 1, 2)
+        if whole.places != sorted(whole.places):
+            back = torch.from_numpy(np.argsort(whole.places))
             back = back.pin_memory() if self.device.type == "cuda" else back
             values = values[_sent(back, self.device)]
         return values.contiguous(memory_format=torch.channels_last)
@@ -557,8 +581,26 @@ def _kind_and_sides(pair: tuple[int, Entry | str]) -> tuple[int, int, int]:
     return entry.kind, 0, 0
 
 
-def _joined(pixels: list[Tensor]) -> Tensor:
-    """Return planes (n, 3, H, W) of pixels (n, H, W, 3) of one size, in the memory's own order."""
+def _joined(pixels: list[Tensor]) -> Iterator[Tensor]:
+    """Yield planes (n, 3, H, W) of pixels (n, H, W, 3) of one size, not too many at once.
+
+    They keep the order in memory: of pixels as they are shared, of planes as nvJPEG makes them.
+    """
+    most = max(1, MAX_VALUES // pixels[0][0].numel())
+    some: list[Tensor] = []
+    count = 0
+    for one in pixels:
+        for at in range(0, len(one), most):
+            part = one[at : at + most] if len(one) > most else one
+            if count + len(part) > most:
+                yield _planes(some)
+                some, count = [], 0
+            some.append(part)
+            count += len(part)
+    yield _planes(some)
+
+
+def _planes(pixels: list[Tensor]) -> Tensor:
     if pixels[0].stride(-1) == 1:
         return torch.cat(pixels).permute(0, 3, 1, 2)
     return torch.cat([one.permute(0, 3, 1, 2) for one in pixels])
