@@ -13,9 +13,12 @@ import pytest
 from PIL import Image
 from test_app import call
 from test_predictor import NAMES, make
+from typer.testing import CliRunner
 
+from labelwise.cli.app import app
 from labelwise.data import FileImages
 from labelwise.decide import TopK
+from labelwise.errors import SettingsError
 from labelwise.plain import from_cell
 from labelwise.types import LabelSpace
 
@@ -54,6 +57,17 @@ def pictures(tmp_path_factory):
     Image.new("1", (30_000, 30_000)).save(folder / "bomb.png")
     (folder / "notes.txt").write_text("no picture either")
     return folder
+
+
+@pytest.mark.parametrize("out", ["out.csv", "shards/"])
+def test_the_decoder_of_a_gpu_needs_one(model, pictures, tmp_path, out):
+    words = ["predict", str(model), str(pictures), "-o", str(tmp_path) + "/" + out]
+    refused = CliRunner().invoke(app, [*words, "--decode", "cuda"])
+    assert isinstance(refused.exception, SettingsError)
+    assert str(refused.exception) == (
+        "--decode cuda needs a model on a GPU, --device cuda; got cpu"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_good_files_are_answered_and_broken_ones_named(

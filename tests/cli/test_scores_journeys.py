@@ -138,6 +138,8 @@ def test_labels_are_matched_by_name(model, photos, tmp_path):
         (["--link", "softmax"], "--link does not apply"),
         (["--device", "cpu"], "--device does not apply: .* own predictions"),
         (["--skip-missing"], "--skip-missing does not apply"),
+        (["--decode", "auto"], "--decode does not apply: .* own predictions"),
+        (["--data", "x.csv", "--decode", "cuda"], "--decode cuda needs .* --device cuda; got cpu"),
         (["--data", "nowhere.csv"], "nowhere.csv"),
     ],
 )

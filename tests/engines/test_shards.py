@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from dataclasses import replace
 from multiprocessing import util
 
 import duckdb
@@ -192,6 +193,9 @@ def test_another_question_is_refused(model, photos, whole, tmp_path):
         run(model, photos, whole, rows=8)
     with pytest.raises(SettingsError, match="was begun with inputs"):
         run(model, tmp_path, whole)
+    by_gpu = replace(task(model, whole), decode="cuda")
+    with pytest.raises(SettingsError, match="was begun with decode 'cpu', got 'cuda'"):
+        predict_shards(by_gpu, [str(photos)], LocalEngine(), shard_rows=7)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(SettingsError, match=r"holds other files, such as notes\.txt"):
         run(model, photos, tmp_path)

@@ -186,6 +186,21 @@ def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     np.testing.assert_allclose(after, odds / (1 + odds), rtol=1e-5)
 
 
+def test_an_index_keeps_to_one_decoder(update, photos):
+    update()
+    with pytest.raises(LabelwiseError, match="made with --decode cpu, got --decode cuda; add --re"):
+        update(decode="cuda")
+    facts = update.folder / "index.json"
+    text = facts.read_text()
+    assert '"decode": "cpu"' in text
+    facts.write_text(text.replace('"decode": "cpu"', '"decode": "cuda"'))
+    with pytest.raises(LabelwiseError, match="--decode cuda, which needs --device cuda, got cpu"):
+        update()
+    assert counts(update(decode="cpu", rebuild=True)) == {"new": 12}
+    assert facts.read_text() == text
+    assert not update(decode="cpu").anything
+
+
 def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tmp_path):
     update()
     index = Index(update.folder)

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from labelwise.cli.options import LabelsOption, LinkOption, ScoresOption
+from labelwise.cli.options import (
+    DecodeKind,
+    DecodeOption,
+    LabelsOption,
+    LinkOption,
+    ScoresOption,
+    chosen_decoder,
+)
 from labelwise.cli.predict import refuse_program
 
 if TYPE_CHECKING:
@@ -56,6 +63,7 @@ def evaluate(
         bool, typer.Option("--skip-missing", help="Leave missing images of --data out.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="For --data: cpu (default), cuda, ...")] = None,
+    decode: DecodeOption = None,
     engine: Annotated[
         Literal["local", "ray"] | None, typer.Option(help="Of shards: where they are evaluated.")
     ] = None,
@@ -82,6 +90,7 @@ def evaluate(
 
         figures["taxonomy"] = Taxonomy.read(taxonomy)
     of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
+    of_data["--decode"] = decode
     refuse_program(source)
     if _holds_shards(place):
         other: dict[str, Any] = {
@@ -97,6 +106,7 @@ def evaluate(
         raise _not_shards(place)
     elif source.suffix.lower() == ".onnx":
         given = {"--scores": scores, "--link": link, "--labels": labels, "--device": device}
+        given["--decode"] = decode
         _refuse(source, "is an exported file", given)
         evaluation = _exported(source, data, (options, skip_missing, split), rule, figures)
     elif not source.is_dir():
@@ -114,7 +124,9 @@ def evaluate(
             evaluation, extras = measured_run(source, split or "test", rule, figures)
         else:
             table_options = (options, skip_missing, split)
-            evaluation, extras = measured_data(source, data, table_options, device, rule, figures)
+            evaluation, extras = measured_data(
+                source, data, table_options, device, rule, figures, decode=decode
+            )
     if out is not None:
         from labelwise.cli.outcome import command
 
@@ -263,6 +275,8 @@ def measured_data(
     device: str | None,
     rule: str | None,
     figures: dict[str, Any],
+    *,
+    decode: DecodeKind | None = None,
 ) -> tuple["Evaluation", dict[str, Any]]:
     """Return the evaluation of a run's model on new labelled data."""
     from labelwise.cli.data import parse_options
@@ -273,6 +287,7 @@ def measured_data(
     from labelwise.scores import score_data
     from labelwise.scores.read import load_for_labels
 
+    decoder = chosen_decoder(decode, device or "cpu")
     options, skip_missing, split = table_options
     names = RunFolder(folder).spec.labels
     table = load_for_labels(
@@ -280,7 +295,9 @@ def measured_data(
     )
     if split not in (None, "all"):
         table = table.splits().get(split) or _no_split(table.name, split)
-    run, notes = score_data(folder, table, device=device or "cpu", watch=make_watch())
+    run, notes = score_data(
+        folder, table, device=device or "cpu", decode=decoder, watch=make_watch()
+    )
     extras: dict[str, Any] = {"origin": {"Data": source}}
     link = run.calibrated or run.predictions.link
     if link is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.cli.options import DecodeOption, chosen_decoder
+
 if TYPE_CHECKING:
     from labelwise.search import Changes
 
@@ -47,6 +49,7 @@ def index(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    decode: DecodeOption = None,
 ) -> None:
     """Index folders of photos, or bring an index up to date.
 
@@ -59,6 +62,8 @@ def index(
     from labelwise.search import Index, update_index
     from labelwise.search.walk import root_place
 
+    decoder = None if decode is None else chosen_decoder(decode, device)
+
     def update(only: Mapping[str, Collection[str]] | None = None) -> "Changes":
         """Bring the index up to date once; model, rebuild and taxonomy apply the first time."""
         changes = update_index(
@@ -67,6 +72,7 @@ def index(
             model=model,
             device=device,
             batch_size=batch_size,
+            decode=decoder,
             rebuild=rebuild,
             forget_missing=forget_missing,
             taxonomy=taxonomy,

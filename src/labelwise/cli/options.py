@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 __all__ = [
+    "DecodeKind",
+    "DecodeOption",
     "DryRunOption",
     "FeaturesOption",
     "FitOnOption",
@@ -18,6 +20,7 @@ __all__ = [
     "SettingsOption",
     "TestOption",
     "WeightsOption",
+    "chosen_decoder",
 ]
 
 ScoreKind = Literal["logits", "probs"]
@@ -31,6 +34,15 @@ LabelsOption = Annotated[
 TestOption = Annotated[Path | None, typer.Option(help="Other scores, to report on.")]
 FitOnOption = Annotated[str | None, typer.Option(help="Split to fit on.")]
 ReportOnOption = Annotated[str | None, typer.Option(help="Split to report on.")]
+
+DecodeKind = Literal["auto", "cpu", "cuda"]
+DecodeOption = Annotated[
+    DecodeKind | None,
+    typer.Option(
+        help="Who decodes JPEGs: cpu (default), cuda (nvJPEG on the GPU, whose pixels are a few "
+        "levels off), or auto (cuda wherever the model is on a GPU)."
+    ),
+]
 
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
@@ -47,3 +59,13 @@ JobsOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would run and how long.")
 ]
+
+
+def chosen_decoder(decode: DecodeKind | None, device: str) -> Literal["cpu", "cuda"]:
+    """Return who decodes JPEGs for a model on a device; refuse what cannot be had."""
+    from labelwise.errors import SettingsError
+
+    on_gpu = device.partition(":")[0] == "cuda"
+    if decode == "cuda" and not on_gpu:
+        raise SettingsError(f"--decode cuda needs a model on a GPU, --device cuda; got {device}")
+    return "cuda" if on_gpu and decode in ("auto", "cuda") else "cpu"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from labelwise.cli.options import DecodeKind, DecodeOption, chosen_decoder
+
 if TYPE_CHECKING:
     from labelwise.data import ImageSource
     from labelwise.engines import Engine
@@ -49,6 +51,7 @@ def predict(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    decode: DecodeOption = None,
     engine: Annotated[
         Literal["local", "ray"] | None,
         typer.Option(help="Where shards are scored: on this machine, or on a Ray cluster."),
@@ -74,7 +77,7 @@ def predict(
         if taxonomy is not None:
             raise SettingsError("--taxonomy is for answers in one file, not for shards")
         _predict_shards(
-            run, images, out, batch_size, device, engine or "local", workers or 1,
+            run, images, out, batch_size, device, decode, engine or "local", workers or 1,
             shard_rows or SHARD_ROWS,
         )  # fmt: skip
         return
@@ -85,7 +88,7 @@ def predict(
         if "://" in place:
             raise SettingsError(f"{place} is scored into shards: give -o a folder ending in /")
     places = [Path(place) for place in images]
-    _predict_file(run, places, out, batch_size, device, explain, taxonomy)
+    _predict_file(run, places, out, batch_size, device, decode, explain, taxonomy)
 
 
 def _is_folder(out: str) -> bool:
@@ -98,6 +101,7 @@ def _predict_shards(
     out: str,
     batch_size: int,
     device: str,
+    decode: DecodeKind | None,
     engine: str,
     workers: int,
     shard_rows: int,
@@ -108,9 +112,10 @@ def _predict_shards(
     from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE
     from labelwise.progress import make_watch
 
+    decoder = chosen_decoder(decode, device)
     model = ModelFiles.read(run, (MODEL_FILE, WEIGHTS_FILE))
     decoders = decoders_per_worker(workers)
-    task = ScoringTask(out, model, _scorer, batch_size, device, decoders)
+    task = ScoringTask(out, model, _scorer, batch_size, device, decoders, decoder)
     outcome = predict_shards(
         task, places, make_engine(engine, workers), shard_rows=shard_rows, watch=make_watch()
     )
@@ -143,6 +148,7 @@ def _predict_file(
     out_file: str | None,
     batch_size: int,
     device: str,
+    decode: DecodeKind | None,
     explain: Path | None,
     taxonomy: Path | None,
 ) -> None:
@@ -156,6 +162,7 @@ def _predict_file(
 
     if out is not None:
         check_suffix(out)
+    decoder = chosen_decoder(decode, device)
     source = PictureImages(_find_images(images))
     predictor = _scorer(run, device)
     if explain is not None:
@@ -168,7 +175,7 @@ def _predict_file(
     watch.start("predicting", len(source))
     with writing(out, names) as write, ExitStack() as stack:
         stack.callback(watch.finish)
-        for scored in score(predictor, source, batch_size=batch_size):
+        for scored in score(predictor, source, batch_size=batch_size, decode=decoder):
             part = scored if tree is None else obeying(scored, tree, predictor.rule)
             for answer in part.answers():
                 write(answer)

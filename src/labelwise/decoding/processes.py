@@ -45,7 +45,14 @@ from labelwise.decoding.work import (
 )
 from labelwise.errors import LabelwiseError
 
-__all__ = ["DecodedChunk", "DecodingProcesses", "are_worth_it", "borrowed_processes", "items_ahead"]
+__all__ = [
+    "DecodedChunk",
+    "DecodingProcesses",
+    "are_worth_it",
+    "borrowed_processes",
+    "items_ahead",
+    "start_processes",
+]
 
 MOST = 32  # processes
 SLOTS_EACH = 3
@@ -338,6 +345,13 @@ def borrowed_processes(count: int) -> Iterator[DecodingProcesses | None]:
                 processes.close()
     finally:
         _lock.release()
+
+
+def start_processes(images: int, count: int) -> None:
+    """Start processes, if so many images are worth it, for callers that bring them bit by bit."""
+    if are_worth_it(images, count):
+        with borrowed_processes(count):
+            pass
 
 
 @atexit.register

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +100,7 @@ class Plan:
     shard_rows: int
     rows: int = 0
     shards: int = 0
+    decode: str = "cpu"  # who decodes JPEGs
 
     @staticmethod
     def load(storage: Storage) -> "Plan | None":
@@ -162,7 +163,8 @@ class ScoringTask:
     load: Load
     batch_size: int
     device: str = "cpu"
-    decoders: int | None = None  # threads
+    decoders: int | None = None  # threads or processes
+    decode: Literal["cpu", "cuda"] = "cpu"
 
     def start(self) -> Callable[[int], ShardRecord]:
         """Load the model and return what scores a shard with it."""
@@ -180,7 +182,13 @@ class ScoringTask:
             images = StoredImages(rows)
             with one_thread():
                 parts = list(
-                    score(scorer, images, batch_size=self.batch_size, workers=self.decoders)
+                    score(
+                        scorer,
+                        images,
+                        batch_size=self.batch_size,
+                        workers=self.decoders,
+                        decode=self.decode,
+                    )
                 )
             if images.outage is not None:
                 raise images.outage
@@ -259,7 +267,13 @@ def predict_shards(
     """Score all rows of the inputs into shards; what an earlier run finished is kept."""
     watch = watch or Silent()
     storage = storage_at(task.out)
-    asked = Plan(tuple(map(_absolute, inputs)), task.model.hash, task.batch_size, shard_rows)
+    asked = Plan(
+        tuple(map(_absolute, inputs)),
+        task.model.hash,
+        task.batch_size,
+        shard_rows,
+        decode=task.decode,
+    )
     with ExitStack() as stack:
         if isinstance(storage, LocalStorage):
             storage.folder.mkdir(parents=True, exist_ok=True)

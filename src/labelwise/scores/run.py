@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.batches import Decode, decodes_on_gpu
 from labelwise.data import LabelTable
 from labelwise.decide import Promise, Rule, check_promise
 from labelwise.errors import DataError
@@ -65,6 +66,7 @@ def score_data(
     *,
     device: str = "cpu",
     batch_size: int = 64,
+    decode: Decode = "cpu",
     watch: Watch | None = None,
 ) -> tuple[RunScores, tuple[str, ...]]:
     """Return what a run's model says of labelled data it has never seen, and what was left out.
@@ -73,6 +75,7 @@ def score_data(
     not know are left out.
     """
     predictor = Predictor.load(folder, device)
+    by_gpu = decodes_on_gpu(decode, predictor.device)
     truth, notes = aligned_labels(table, predictor.space.names)
     watch = watch or Silent()
     watch.start("scoring", len(table))
@@ -82,6 +85,7 @@ def score_data(
         predictor.transform,
         batch_size=batch_size,
         device=predictor.device,
+        decode=decode,
     )
     rows: list[int] = []
     logits: list[Tensor] = []
@@ -98,6 +102,8 @@ def score_data(
             f"{len(failures):,} of {len(table):,} images could not be read and are left out; "
             f"first {failures[0].reason}"
         )
+    if by_gpu:
+        notes.append("JPEGs were decoded by nvJPEG, whose pixels are a few levels off.")
     if not rows:
         raise DataError(f"{table.name}: no image could be read; {failures[0].reason}")
     predictions = Predictions(

@@ -388,6 +388,7 @@ class IndexFacts(BaseModel):
     format: Literal[1] = 1
     model: str
     held_out: str | None = None
+    decode: Literal["cpu", "cuda"] = "cpu"  # who decoded its JPEGs
 
     def save(self, path: Path) -> None:
         """Write the JSON file."""

@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from labelwise.data import BytesImages
+from labelwise.decoding import start_processes
 from labelwise.errors import DataError
 from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
@@ -64,6 +65,7 @@ def update_index(
     device: str = "cpu",
     batch_size: int = 64,
     workers: int | None = None,
+    decode: Literal["cpu", "cuda"] | None = None,
     rebuild: bool = False,
     forget_missing: bool = False,
     taxonomy: Path | None = None,
@@ -75,13 +77,15 @@ def update_index(
     Without roots, those it was made of are looked at again; without a model, its own is used. A
     model with the same weights but another link or rule changes the answers, and no picture is
     read for it; one with other weights needs ``rebuild``. An interruption keeps what was scored.
+    JPEGs are decoded by ``decode``, by default by what decoded the others of the index.
     ``only`` names, by root, the folders that changed, where that is known: no other is looked at.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"another process is indexing into {folder}; wait for it"):
         if taxonomy is not None:
             Taxonomy.read(taxonomy)
-        index, place = _opened(folder, model, rebuild)
+        index, place = _opened(folder, model, rebuild, decode)
+        _require_device(index, device)
         if taxonomy is not None:
             with replacing(folder / "taxonomy.csv") as temporary:
                 shutil.copyfile(taxonomy, temporary)
@@ -107,13 +111,33 @@ def update_index(
 # The model of an index
 
 
-def _opened(folder: Path, model: Path | None, rebuild: bool) -> tuple[Index, Path]:
+def _require_device(index: Index, device: str) -> None:
+    if index.facts.decode == "cuda" and device.partition(":")[0] != "cuda":
+        raise DataError(
+            f"{index.folder} was made with --decode cuda, which needs --device cuda, got {device}; "
+            "or score every photo again with --decode cpu --rebuild"
+        )
+
+
+def _opened(
+    folder: Path, model: Path | None, rebuild: bool, decode: Literal["cpu", "cuda"] | None
+) -> tuple[Index, Path]:
     """Return the index, new if there is none, and the folder of the model of its logits."""
     index = Index(folder) if (folder / "index.json").exists() else None
     if index is None and model is None:
         raise DataError("a new index needs a model: name a run with --model")
     place = model if model is not None else Path(index.facts.model if index else "")
     spec = RunFolder(place).spec
+    if index is not None and decode not in (None, index.facts.decode):
+        if not rebuild:
+            raise DataError(
+                f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}; "
+                "add --rebuild to score every photo again"
+            )
+        _start_rebuild(index)
+        index = None
+    elif index is not None:
+        decode = index.facts.decode
     if index is not None and model is None and spec == index.spec:
         return index, place
     if index is not None and spec.weights_sha256 != index.spec.weights_sha256:
@@ -126,7 +150,7 @@ def _opened(folder: Path, model: Path | None, rebuild: bool) -> tuple[Index, Pat
         index = None
     held_out, split = _held_out(place)
     if index is None:
-        facts = IndexFacts(model=os.path.abspath(place), held_out=split)
+        facts = IndexFacts(model=os.path.abspath(place), held_out=split, decode=decode or "cpu")
         index = Index.create(folder, spec, facts)
         if (folder / ASIDE).is_dir():
             for root in Index(folder / ASIDE).store.roots().values():
@@ -197,6 +221,8 @@ def _update(
     if not todo:  # the model need not be read
         return changes
     predictor = Predictor.load(*model)
+    if predictor.device.type == "cuda":
+        start_processes(len(todo), workers or available_cores())
     watch.start("indexing", len(todo))
     pending = _Pending(index, changes)
     try:
@@ -322,7 +348,15 @@ def _scored(
     names = [fresh[digest].todo.file.name for digest in order]
     images = BytesImages([fresh[digest].blob for digest in order], names)
     reasons: dict[bytes, str] = {}
-    for part in score(predictor, images, batch_size=batch_size, workers=workers, embed=True):
+    parts = score(
+        predictor,
+        images,
+        batch_size=batch_size,
+        workers=workers,
+        embed=True,
+        decode=pending.index.facts.decode,
+    )
+    for part in parts:
         for row in part.rows.tolist():
             digest = order[row]
             pending.places[digest] = len(pending.contents)
