@@ -1,5 +1,6 @@
 """Suspects. Oracles: slow loops, enumeration of samples, an exact binomial test over draws,
-scikit-learn's logistic regression, and the rule that a row never judges itself."""
+scikit-learn's logistic regression, a posterior written entry by entry, and the rule that a row
+never judges itself."""
 
 from itertools import combinations
 
@@ -9,20 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_scores import sample
+from scipy.optimize import minimize
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 
 from labelwise.errors import SettingsError
 from labelwise.labelling import (
+    crossfit,
     crossfit_heads,
-    crossfit_in_context,
     crossfit_log_odds,
+    crossfit_true_log_odds,
     find_suspects,
     fit_linear_head,
     marked_checks,
     promise_suspects,
     stretches,
 )
+from labelwise.links import Sigmoid
 
 
 @settings(max_examples=30, deadline=None)
@@ -135,21 +139,67 @@ def test_strange_input_is_refused():
     assert len(none) == 0
 
 
-def test_context_is_a_logistic_regression_on_the_other_labels():
+def slow_posterior(numbers, odds, labels, observed, l2):
+    """Return the negative log posterior of the docstring of crossfit.py, entry by entry."""
+    count = labels.shape[1]
+    slope, offset = numbers[:count], numbers[count : 2 * count]
+    pairs = numbers[2 * count : -2].reshape(2, count, count)
+    missing, wrong = 1 / (1 + np.exp(-numbers[-2:]))
+    p = 1 / (1 + np.exp(-odds))
+    known = np.where(observed, labels, p)
+    total = ((numbers[-2:] - np.log([0.05 / 0.95, 0.001 / 0.999])) ** 2).sum() / 2
+    for k in range(count):
+        for row in range(len(labels)):
+            z = slope[k] * odds[row, k] + offset[k]
+            for j in range(count):
+                if j != k:
+                    z += pairs[0, j, k] * (known[row, j] - known[:, j].mean())
+                    z += pairs[1, j, k] * (p[row, j] - p[:, j].mean())
+                    total += l2 / 2 * (pairs[:, j, k] ** 2).sum() / len(labels)
+            given = wrong + (1 - missing - wrong) / (1 + np.exp(-z))
+            if observed[row, k]:
+                total -= np.log(given if labels[row, k] else 1 - given)
+    return total
+
+
+def test_true_log_odds_have_the_largest_posterior():
     rng = np.random.default_rng(0)
-    first = rng.random(600) < 0.4
-    labels = np.stack([first, first ^ (rng.random(600) < 0.1), rng.random(600) < 0.5], 1)
-    odds = rng.normal(0, 1, (600, 3))
-    found = crossfit_in_context(odds, labels, folds=2, l2=1.0)
-    held = (torch.randperm(600, generator=torch.Generator().manual_seed(1)) % 2 == 0).numpy()
-    centred = labels - labels.mean(0)
-    for label, others in ((0, [1, 2]), (2, [0, 1])):
-        # A penalty on the others alone: C = 1 for them, and next to none for the label's own odds.
-        inputs = np.column_stack([1000 * odds[:, label], centred[:, others]])
-        model = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000)
-        model.fit(inputs[~held], labels[~held, label])
-        expected = model.decision_function(inputs[held])
-        np.testing.assert_allclose(found[held, label], expected, atol=1e-3)
+    first = rng.random(30) < 0.4
+    labels = np.stack([first, first ^ (rng.random(30) < 0.2)], 1).astype(float)
+    odds, observed = 2 * labels - 1 + rng.normal(0, 1, (30, 2)), rng.random((30, 2)) < 0.9
+    # Both folds are fitted to the same rows, so that their centred labels are those of each.
+    twice = [np.concatenate([part, part]) for part in (odds, labels, observed)]
+    with pytest.MonkeyPatch.context() as patch:
+        halves = [torch.arange(60) < 30, torch.arange(60) >= 30]
+        patch.setattr(crossfit, "_folds", lambda rows, folds, seed: halves)
+        found = crossfit_true_log_odds(*twice, folds=2, l2=1.0)
+    start = np.concatenate([np.ones(2), np.zeros(10), np.log([0.05 / 0.95, 0.001 / 0.999])])
+    best = minimize(slow_posterior, start, (odds, labels, observed, 1.0)).x
+    known = np.where(observed, labels, 1 / (1 + np.exp(-odds)))
+    p = 1 / (1 + np.exp(-odds))
+    pairs = best[4:12].reshape(2, 2, 2)
+    for k, j in ((0, 1), (1, 0)):
+        z = best[k] * odds[:, k] + best[2 + k] + pairs[0, j, k] * (known[:, j] - known[:, j].mean())
+        z += pairs[1, j, k] * (p[:, j] - p[:, j].mean())
+        np.testing.assert_allclose(found.log_odds[:30, k], z, atol=0.02)
+    shares = 1 / (1 + np.exp(-best[-2:]))
+    np.testing.assert_allclose([found.missing, found.wrong], shares, rtol=0.02)
+
+
+@pytest.mark.parametrize("context", [True, False])
+def test_the_share_of_hidden_labels_is_found(context):
+    """A fifth of the present labels is hidden; a plain calibrator takes that for doubt."""
+    rng = np.random.default_rng(3)
+    odds = rng.normal(-1, 4, (4000, 4))
+    truth = rng.random(odds.shape) < 1 / (1 + np.exp(-odds))
+    hidden = truth & (rng.random(odds.shape) < 0.2)
+    found = crossfit_true_log_odds(odds, truth & ~hidden, context=context)
+    assert found.missing == pytest.approx(0.2, abs=0.02)
+    assert found.wrong < 0.003
+    certain = odds > 4
+    assert found.log_odds[certain].mean() == pytest.approx(odds[certain].mean(), abs=0.5)
+    plain = crossfit_log_odds(odds, truth & ~hidden, Sigmoid())
+    assert plain[certain].mean() < odds[certain].mean() - 2
 
 
 def test_context_never_uses_a_label_for_itself_and_finds_what_others_betray():
@@ -161,13 +211,13 @@ def test_context_never_uses_a_label_for_itself_and_finds_what_others_betray():
     given = labels.copy()
     hidden = np.flatnonzero(table & fork)[:10]
     given[hidden, 0] = False
-    found = crossfit_in_context(odds, given)
+    found = crossfit_true_log_odds(odds, given).log_odds
     suspects = find_suspects(found[:, :1], given[:, :1], kind="missing", most=10)
     assert set(suspects.rows.tolist()) == set(hidden.tolist())
     other = given.copy()
     row = int(hidden[0])
     other[row, 0] = True
-    moved = crossfit_in_context(odds, other)
+    moved = crossfit_true_log_odds(odds, other).log_odds
     # Its own fold was fitted without it; the mean of the labels moves by one row in 500.
     np.testing.assert_allclose(moved[row, 0], found[row, 0], atol=0.02)
 
@@ -176,6 +226,6 @@ def test_unknown_labels_are_no_context():
     rng = np.random.default_rng(2)
     labels = rng.random((300, 3)) < 0.4
     odds, observed = rng.normal(size=(300, 3)), rng.random((300, 3)) < 0.7
-    one = crossfit_in_context(odds, labels, observed)
-    other = crossfit_in_context(odds, labels ^ ~observed, observed)
-    torch.testing.assert_close(one, other)
+    one = crossfit_true_log_odds(odds, labels, observed)
+    other = crossfit_true_log_odds(odds, labels ^ ~observed, observed)
+    torch.testing.assert_close(one.log_odds, other.log_odds)

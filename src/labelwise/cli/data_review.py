@@ -63,7 +63,7 @@ def suspects(
     context: Annotated[
         bool | None,
         typer.Option(
-            help="Judge a label by what is said of the photo's other labels, too.",
+            help="Judge a label by the photo's other labels, too.",
             show_default=f"up to {MOST_IN_CONTEXT} labels",
         ),
     ] = None,
@@ -79,8 +79,8 @@ def suspects(
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
     from labelwise.labelling import (
-        crossfit_in_context,
         crossfit_log_odds,
+        crossfit_true_log_odds,
         find_suspects,
         promise_suspects,
         write_review,
@@ -97,10 +97,14 @@ def suspects(
         folds=folds,
         seed=seed,
     )
-    if context or (context is None and 1 < len(predictions.names) <= MOST_IN_CONTEXT):
-        odds = crossfit_in_context(
-            odds, predictions.labels, predictions.observed, folds=folds, seed=seed
-        )
+    odds = crossfit_true_log_odds(
+        odds,
+        predictions.labels,
+        predictions.observed,
+        context=1 < len(predictions.names) <= MOST_IN_CONTEXT if context is None else context,
+        folds=folds,
+        seed=seed,
+    ).log_odds
     found = find_suspects(odds, predictions.majority, predictions.certain(), kind=kind, most=most)
     questions = _questions(found, predictions, checks, seed)
     promise = None

@@ -11,9 +11,10 @@ from labelwise.labelling.asking import (
     worth_of_labels,
 )
 from labelwise.labelling.crossfit import (
+    TrueLogOdds,
     crossfit_heads,
-    crossfit_in_context,
     crossfit_log_odds,
+    crossfit_true_log_odds,
     deal_folds,
     fit_linear_head,
 )
@@ -42,13 +43,14 @@ __all__ = [
     "Reviewed",
     "SuspectPromise",
     "Suspects",
+    "TrueLogOdds",
     "asked_in_turn",
     "changes_set",
     "choose_labels",
     "choose_photos",
     "crossfit_heads",
-    "crossfit_in_context",
     "crossfit_log_odds",
+    "crossfit_true_log_odds",
     "deal_folds",
     "find_suspects",
     "fit_linear_head",

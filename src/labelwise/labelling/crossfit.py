@@ -7,20 +7,29 @@ anew on the other folds. Frozen features get a linear head per fold first:
     minimise over W, b:   sum over the other folds' known entries of log(1 + exp(-(2y - 1) z))
                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
 
-What is said of the other labels of a photo is evidence too: where there are a fork and a knife, a
-table may have been forgotten. In context the log-odds u_k of a label become
+Given labels with mistakes are no labels to fit a probability to: a head that learns from them that
+one certain dog in twenty is no dog makes all certain dogs look alike. So a share ``missing`` of the
+present labels is taken to be lost and a share ``wrong`` of the absent ones to be given by mistake,
 
-    a_k u_k + c_k + sum over j other than k of B_kj (y_j - mean of y_j)       y_j: p_j if unknown
+    P(given) = wrong + (1 - missing - wrong) P(there)         log-odds of P(there): z_k
 
-with a, B and c fitted on the other folds by the same loss and ``l2`` / 2 ||B||^2.
+and both shares, the same for all labels, are fitted together with z_k. What is given and what is
+likely of the other labels of a photo is evidence too: where there are a fork and a knife, a table
+may have been forgotten. In context the log-odds u_k of a label become
+
+    z_k = a_k u_k + c_k + sum over j other than k of B_kj y_j + C_kj p_j      y_j: p_j if unknown
+
+with y and p about their means, fitted on the other folds with ``l2`` / 2 (||B||^2 + ||C||^2).
+Since P(there | not given) and P(not there | given) rise and fall with z_k alike for all labels, z
+is what suspects are ordered by.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
 from torch import Tensor
 
 from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
@@ -31,16 +40,18 @@ from labelwise.objectives import bce_loss
 from labelwise.progress import Silent, Watch
 
 __all__ = [
+    "TrueLogOdds",
     "crossfit_heads",
-    "crossfit_in_context",
     "crossfit_log_odds",
+    "crossfit_true_log_odds",
     "deal_folds",
     "fit_linear_head",
 ]
 
 STEPS = 40
 HEAD_L2 = 0.1
-CONTEXT_L2 = 10.0
+CONTEXT_L2 = 5.0
+USUAL_MISTAKES = (0.05, 0.001)  # missing of the present, wrong of the absent, before any fit
 
 
 def crossfit_log_odds(
@@ -65,59 +76,117 @@ def crossfit_log_odds(
     return odds
 
 
-def crossfit_in_context(
+@dataclass(frozen=True, eq=False)
+class TrueLogOdds:
+    """Log-odds (N, K) that labels are there, and the shares of mistakes they were fitted with.
+
+    ``missing`` is the share of the present labels that is not given, ``wrong`` the share of the
+    absent ones that is. Both are estimates of a model; only looking tells.
+    """
+
+    log_odds: Tensor
+    missing: float
+    wrong: float
+
+
+def crossfit_true_log_odds(
     log_odds: Array,
     labels: Array,
     observed: Array | None = None,
     *,
+    context: bool = True,
     folds: int = 5,
     seed: int = 0,
     l2: float = CONTEXT_L2,
-) -> Tensor:
-    """Return log-odds (N, K) that also know what is said of the other labels of each row.
+) -> TrueLogOdds:
+    """Return the log-odds that labels are there, where those that are given have mistakes.
 
-    ``log_odds`` are those of :func:`crossfit_log_odds`. What is said of a label itself is never
-    used for it.
+    ``log_odds`` are those of :func:`crossfit_log_odds`. With ``context`` the other labels of a row
+    count too; what is given of a label itself is never used for it.
     """
-    odds, truth = to_tensor(log_odds).double(), to_tensor(labels).double()
-    known = None if observed is None else mask_tensor(observed, "observed").double()
+    odds, truth = to_tensor(log_odds).float(), to_tensor(labels).float()
+    known = None if observed is None else mask_tensor(observed, "observed").float()
     check_shapes(log_odds=odds, labels=truth, observed=known)
-    told = torch.ones_like(truth) if known is None else known
-    probs = torch.from_numpy(expit(odds.numpy()))
-    others = torch.where(told > 0, truth, probs)
-    others = others - others.mean(0)
+    weight = torch.ones_like(truth) if known is None else known
+    others = torch.zeros(len(odds), 0)
+    if context:
+        probs = torch.special.expit(odds)
+        others = torch.cat([torch.where(weight > 0, truth, probs), probs], dim=1)
+        others = others - others.mean(0)
     found = torch.empty(odds.shape, dtype=torch.float64)
+    shares = []
     # Dealt anew: rows that share a fold have log-odds by one fit, whose errors they would share.
     for held in _folds(len(odds), folds, seed + 1):
-        fit = _fit_context(odds[~held], others[~held], truth[~held], told[~held], l2)
-        slope, pairs, offset = fit
-        found[held] = slope * odds[held] + others[held] @ pairs + offset
-    return found
+        fit = _fit_with_mistakes(odds[~held], others[~held], truth[~held], weight[~held], l2)
+        found[held] = fit.log_odds(odds[held], others[held]).double()
+        shares.append(torch.special.expit(fit.shares))
+    missing, wrong = torch.stack(shares).mean(0).tolist()
+    return TrueLogOdds(found, missing, wrong)
 
 
-def _fit_context(
-    odds: Tensor, others: Tensor, truth: Tensor, told: Tensor, l2: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a (K,), B (K, K) with nothing on its diagonal, and c (K,)."""
+@dataclass(frozen=True, eq=False)
+class _WithMistakes:
+    """a (K,), c (K,), B over C (2K or 0, K) with nothing on their diagonals, and the shares (2,).
+
+    ``shares`` are the log-odds of ``missing`` and ``wrong``.
+    """
+
+    slope: Tensor
+    offset: Tensor
+    pairs: Tensor
+    shares: Tensor
+
+    def log_odds(self, odds: Tensor, others: Tensor) -> Tensor:
+        """Return z (n, K)."""
+        return torch.addmm(self.slope * odds + self.offset, others, self.pairs)
+
+    def gradients(
+        self, odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor
+    ) -> tuple[Tensor, "_WithMistakes"]:
+        """Return the negative log likelihood and its derivatives, written out for speed."""
+        p = torch.special.expit(self.log_odds(odds, others))
+        missing, wrong = torch.special.expit(self.shares).unbind()
+        kept = 1 - missing - wrong
+        given = wrong + kept * p
+        losses = truth * given.log() + (1 - truth) * (1 - given).log()
+        loss = -(losses * weight).double().sum()
+        by_given = weight * (given - truth) / (given * (1 - given))
+        by_z = kept * by_given * p * (1 - p)
+        by_share = torch.stack([-(by_given * p).sum(), (by_given * (1 - p)).sum()])
+        rates = torch.stack([missing, wrong])
+        return loss, _WithMistakes(
+            (by_z * odds).sum(0), by_z.sum(0), others.T @ by_z, by_share * rates * (1 - rates)
+        )
+
+
+def _fit_with_mistakes(
+    odds: Tensor, others: Tensor, truth: Tensor, weight: Tensor, l2: float
+) -> _WithMistakes:
+    """Return the fit; the log-odds of both shares have normal priors of deviation 1."""
     rows, labels = odds.shape
-    off_diagonal = 1 - torch.eye(labels, dtype=torch.float64)
-    slope = torch.ones(labels, dtype=torch.float64, requires_grad=True)
-    offset = torch.zeros(labels, dtype=torch.float64, requires_grad=True)
-    pairs = torch.zeros(labels, labels, dtype=torch.float64, requires_grad=True)
+    off_diagonal = (1 - torch.eye(labels)).repeat(others.shape[1] // labels, 1)
+    usual = torch.tensor(USUAL_MISTAKES).logit()
+    slope, offset = torch.ones(labels), torch.zeros(labels)
+    pairs, shares = torch.zeros_like(off_diagonal), usual.clone()
     optimizer = torch.optim.LBFGS(
-        [slope, pairs, offset], max_iter=STEPS, history_size=10, line_search_fn="strong_wolfe"
+        [slope, offset, pairs, shares],
+        max_iter=STEPS,
+        history_size=10,
+        line_search_fn="strong_wolfe",
     )
 
+    @torch.no_grad()
     def closure() -> Tensor:
-        optimizer.zero_grad()
-        own = pairs * off_diagonal
-        losses = bce_loss(slope * odds + others @ own + offset, truth) * told
-        loss = (losses.sum() + l2 / 2 * own.square().sum()) / rows
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
+        fit = _WithMistakes(slope, offset, pairs * off_diagonal, shares)
+        loss, by = fit.gradients(odds, others, truth, weight)
+        slope.grad, offset.grad = by.slope / rows, by.offset / rows
+        pairs.grad = (by.pairs * off_diagonal + l2 * fit.pairs) / rows
+        shares.grad = (by.shares + shares - usual) / rows
+        penalty = l2 * fit.pairs.square().sum() + (shares - usual).square().sum()
+        return ((loss + penalty / 2) / rows).float()
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return slope.detach(), (pairs * off_diagonal).detach(), offset.detach()
+    return _WithMistakes(slope, offset, pairs * off_diagonal, shares)
 
 
 def crossfit_heads(

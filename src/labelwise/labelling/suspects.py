@@ -3,10 +3,11 @@
     missing   the label is said to be absent:   worst first by   log p - log(1 - p)
     wrong     the label is said to be present:  worst first by   log(1 - p) - log p
 
-p is the calibrated probability that rows other than this one give the label. If labels are lost
-at random with chance r, whatever the photo shows, then an absent label was lost with the odds
-r / (1 - r) p / (1 - p): the order holds whatever r is, but how many of the first suspects are
-true does not follow from the scores. That is found out by looking (:func:`promise_suspects`).
+p is the probability that the label is there, by rows other than this one
+(:func:`crossfit_true_log_odds`). If labels are lost at random with chance r and none is given
+wrongly, an absent one is there with the chance r p / (1 - p + r p): the order holds whatever r is,
+but how many of the first suspects are true does not follow from the scores. That is found out by
+looking (:func:`promise_suspects`).
 Unknown entries are nobody's mistake and never suspects.
 
 The promise is exact and assumes nothing of the model. The list is cut into stretches (first 50,
@@ -49,7 +50,7 @@ FIRST_STRETCH = 50
 class Suspects:
     """Entries (photo, label) that may be mistakes, the likeliest first.
 
-    ``probs`` are the calibrated probabilities that the label is there, by rows other than this.
+    ``probs`` are the probabilities that the label is there, by rows other than this.
     """
 
     kind: SuspectKind
@@ -109,7 +110,7 @@ def find_suspects(
     """Return the ``most`` likeliest suspects among the known entries of one kind.
 
     ``log_odds`` (N, K) must not have been fitted on the labels they judge
-    (:func:`crossfit_log_odds`).
+    (:func:`crossfit_true_log_odds`).
     """
     if kind not in ("missing", "wrong"):
         raise ValueError(f"kind must be 'missing' or 'wrong', got {kind!r}")
