@@ -1,18 +1,23 @@
-"""Runs on a Ray cluster. Oracle: the same jobs carried out in this process."""
+"""Runs on a Ray cluster. Oracle: the same jobs, and the same run, carried out in this process."""
 
 import os
 import signal
+from functools import partial
 
 import pytest
 import torch
 from tiny_run import Hearing
 
+from labelwise.cli import main
 from labelwise.engines.ray_cluster import joined
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.jobs import InProcess, TrainingJob, run_job, run_jobs
 from labelwise.experiments.ray_runs import RayRuns
+from labelwise.experiments.ray_training import RayTraining
+from labelwise.files import load_tensors
 from labelwise.runs import RunFolder
 from labelwise.training.loader import Loader
+from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 
 pytest.importorskip("ray")
@@ -80,3 +85,70 @@ def test_an_error_of_a_run_is_the_error_of_the_command(cluster, tmp_path):
     job = TrainingJob(read_settings(None, SMALL | {"data": "nowhere.csv"}), tmp_path)
     with pytest.raises(DataError, match="nowhere"):
         list(run_jobs([job], executor=RayRuns(1)))
+
+
+# One run by two workers.
+
+LINEAR = {
+    "data": "posterior",
+    "data_options": {"num_train": 128, "num_val": 32, "num_test": 32, "num_labels": 4},
+    "backbone": "identity",
+    "batch_size": 16,
+    "calibrate": "none",
+    "hardware.accelerator": "cpu",
+    "recipe.epochs": 3,
+    "recipe.log_steps": 2,
+}
+
+
+def second_worker_dies_once(settings, folder, fresh):
+    """Train; the second process is killed in the second epoch of the first attempt."""
+    mark, epoch = folder / "died", Loader.epoch
+
+    def deadly(loader, number, start=0):
+        if number == 1 and os.environ["RANK"] == "1" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return epoch(loader, number, start)
+
+    Loader.epoch = deadly
+    train(settings, folder, fresh=fresh)
+
+
+def refuses(settings, folder, fresh):
+    raise DataError("the photos are gone")
+
+
+def test_two_workers_train_as_one_process_although_one_dies(cluster, tmp_path, monkeypatch, capsys):
+    dying = partial(RayTraining, run=second_worker_dies_once)
+    monkeypatch.setattr("labelwise.experiments.ray_training.RayTraining", dying)
+    words = [f"--set={key}={value}" for key, value in LINEAR.items() if key != "data"]
+    words += ["--engine", "ray", "--workers", "2", "-o", str(tmp_path / "ray")]
+    monkeypatch.setattr("sys.argv", ["labelwise", "train", "posterior", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    assert (tmp_path / "ray" / "died").exists()
+    assert "a worker died; starting all again from the newest checkpoint" in shown
+    assert "was finished before" not in shown
+    train(read_settings(None, LINEAR), tmp_path / "here")
+    files = [tmp_path / name / "model.safetensors" for name in ("ray", "here")]
+    first, second = map(load_tensors, files)
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
+    records = RunFolder(tmp_path / "ray").journal.read()
+    assert [one["epoch"] for one in records if "epoch" in one] == [1, 2, 3]
+
+
+def test_an_error_of_a_worker_is_the_error_of_the_command(cluster, tmp_path):
+    with pytest.raises(DataError, match="the photos are gone"):
+        RayTraining(1, run=refuses)(read_settings(None, LINEAR), tmp_path, Hearing(), fresh=False)
+    for changed, told in (
+        ({"batch_size": 15}, "batch_size must be a multiple of 2 workers, got 15"),
+        ({"hardware.devices": 2}, "--devices is for --engine local"),
+        ({"features": "resnet18", "backbone": "resnet18"}, "solved in one process"),
+    ):
+        settings = read_settings(None, LINEAR | changed)
+        with pytest.raises(SettingsError, match=told):
+            RayTraining(2)(settings, tmp_path, Hearing(), fresh=False)

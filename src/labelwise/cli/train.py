@@ -1,7 +1,7 @@
 """``labelwise train``: from a table to a trained, calibrated, reported model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -54,7 +54,14 @@ def train(
     precision: Annotated[str | None, typer.Option(help="32 or bf16.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     devices: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads that decode images.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Threads that decode images; with --engine ray, processes that train."),
+    ] = None,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Where the run is trained: here, or by --workers of a Ray cluster."),
+    ] = "local",
     log: Annotated[
         list[str] | None, typer.Option(help="Also log to tensorboard or wandb; may be repeated.")
     ] = None,
@@ -78,26 +85,51 @@ def train(
     """
     given = dict(locals())
     from labelwise.api import default_folder
+    from labelwise.errors import SettingsError
     from labelwise.training.settings import SHORT_NAMES, parse_assignments, read_settings
 
     given["log"] = log or None
     flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}
+    on_ray = None
+    if engine == "ray":
+        on_ray = flags.pop(SHORT_NAMES["workers"], 1)
+        if folds is not None:
+            raise SettingsError("--folds trains in this process; leave out --engine ray")
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    train_and_report(resolved, out or default_folder(resolved), fresh=fresh, folds=folds)
+    place = out or default_folder(resolved)
+    train_and_report(resolved, place, fresh=fresh, folds=folds, on_ray=on_ray)
 
 
 def train_and_report(
-    settings: "Settings", folder: Path, *, fresh: bool, folds: int | None = None
+    settings: "Settings",
+    folder: Path,
+    *,
+    fresh: bool,
+    folds: int | None = None,
+    on_ray: int | None = None,
 ) -> "Run | None":
-    """Train, report, and say what came out and what to type next."""
+    """Train, report, and say what came out and what to type next.
+
+    ``on_ray`` workers of a Ray cluster train; then this process only reports.
+    """
     from labelwise.api import report_run
     from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
     from labelwise.progress import make_watch
+    from labelwise.runs import RunFolder
     from labelwise.training.run import train as run
 
+    trained_elsewhere = False
     with resumable(folder):
-        done = run(settings, folder, watch=make_watch(), fresh=fresh)
+        watch = make_watch()
+        if on_ray is not None and (fresh or not RunFolder(folder).is_finished):
+            from labelwise.experiments.ray_training import RayTraining
+
+            RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
+            trained_elsewhere, fresh = True, False
+            hardware = settings.hardware.model_copy(update={"accelerator": "auto"})
+            settings = settings.model_copy(update={"hardware": hardware})
+        done = run(settings, folder, watch=watch, fresh=fresh)
     if done is None:
         return None
     report = report_run(done, command=command())
@@ -106,7 +138,7 @@ def train_and_report(
 
         with resumable(folder):
             train_folds(done, folds, watch=make_watch(), fresh=fresh)
-    if done.was_finished:
+    if done.was_finished and not trained_elsewhere:
         say(f"{folder} was finished before; --fresh starts over")
     summarise(done.evaluation)
     say()

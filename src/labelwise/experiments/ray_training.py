@@ -1,0 +1,253 @@
+"""One run trained by several processes of a Ray cluster, as torchrun's would do it.
+
+Each worker is an actor with one core (and one GPU, where the cluster has some): a process that
+finds the others by the environment variables of torchrun and trains its share of every batch. When
+a worker or its node dies, all are started anew and go on from the newest checkpoint, as many as
+the cluster then has room for. Folder, data and weights must be the same place for every node.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labelwise.engines.engine import ATTEMPTS
+from labelwise.engines.ray_cluster import joined, require_ray
+from labelwise.errors import LabelwiseError, SettingsError, TrainingError
+from labelwise.experiments.jobs import REPORT_SECONDS, TrainingJob, progress_of
+from labelwise.progress import Watch
+from labelwise.runs import RunFolder
+from labelwise.training import checkpoint
+from labelwise.training.run import train
+from labelwise.training.settings import Settings
+
+__all__ = ["RayTraining"]
+
+START_SECONDS = 60.0  # that workers may take to find room, before fewer are tried
+END_SECONDS = 15.0  # that the others have to end after the first failure
+STOP_SECONDS = 60.0  # that a checkpoint may take when the user stops the command
+
+
+def _train(settings: Settings, folder: Path, fresh: bool) -> None:
+    train(settings, folder, fresh=fresh)
+
+
+@dataclass(frozen=True)
+class RayTraining:
+    """Trains a run by ``workers`` processes of a Ray cluster; ``run`` is what each of them does."""
+
+    workers: int
+    run: Callable[[Settings, Path, bool], None] = _train
+
+    def __call__(self, settings: Settings, folder: Path, watch: Watch, *, fresh: bool) -> None:
+        """Train to the end, or raise what went wrong in a worker."""
+        _check(settings, self.workers)
+        ray = require_ray()
+        folder = folder.absolute()
+        with joined(self.workers):
+            gpus = 1.0 if _uses_gpus(ray, settings) else 0.0
+            failures, before = 0, -1
+            while True:
+                group = _Group.started(ray, self, settings, gpus, first=failures == 0)
+                if len(group.actors) < self.workers:
+                    watch.say(f"the cluster has room for {len(group.actors)} workers now")
+                try:
+                    if group.train(settings, folder, fresh, watch):
+                        return
+                finally:
+                    group.end(RunFolder(folder))
+                fresh = False
+                step = _step(folder)
+                failures, before = 1 if step > before else failures + 1, step
+                if failures == ATTEMPTS:
+                    raise LabelwiseError(
+                        f"{ATTEMPTS} times a worker died before the run in {folder} got further; "
+                        "it may need more memory than a node has: run the same command again with "
+                        "a smaller --batch-size, or more --workers"
+                    )
+                watch.say("a worker died; starting all again from the newest checkpoint")
+
+
+def _check(settings: Settings, workers: int) -> None:
+    if settings.features is not None:
+        raise SettingsError("heads on --features are solved in one process; leave out --engine ray")
+    if settings.hardware.devices > 1:
+        raise SettingsError("--devices is for --engine local; with ray give --workers alone")
+    if settings.batch_size % workers:
+        raise SettingsError(
+            f"batch_size must be a multiple of {workers} workers, got {settings.batch_size}"
+        )
+
+
+def _uses_gpus(ray: Any, settings: Settings) -> bool:
+    wanted = settings.hardware.accelerator
+    return wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
+
+
+def _step(folder: Path) -> int:
+    """Return the step of the newest checkpoint, 0 before the first."""
+    return int(checkpoint.latest_facts(RunFolder(folder).checkpoint).get("step", 0))
+
+
+def _ask_to_stop(process: int) -> None:
+    os.kill(process, signal.SIGTERM)
+
+
+class _Rank:
+    """What an actor does: one process of the run."""
+
+    def place(self) -> tuple[str, int, str, int]:
+        """Return the node's address, a free port of it, its id, and the process's number."""
+        ray = require_ray()
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = int(free.getsockname()[1])
+        node = ray.get_runtime_context().get_node_id()
+        return ray.util.get_node_ip_address(), port, node, os.getpid()
+
+    def train(
+        self,
+        run: Callable[[Settings, Path, bool], None],
+        settings: Settings,
+        folder: Path,
+        fresh: bool,
+        environment: dict[str, str],
+        home: str,
+    ) -> None:
+        os.environ.update(environment)
+        try:
+            os.chdir(home)
+        except OSError:
+            raise SettingsError(
+                f"every node must have the folder {home}, in which the command was given"
+            ) from None
+        with suppress(KeyboardInterrupt):  # asked to stop: whoever asked knows
+            run(settings, folder, fresh)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The workers of one attempt, and where each of them is."""
+
+    ray: Any
+    run: Callable[[Settings, Path, bool], None]
+    actors: Sequence[Any]
+    places: Sequence[tuple[str, int, str, int]]
+
+    @classmethod
+    def started(
+        cls, ray: Any, training: RayTraining, settings: Settings, gpus: float, *, first: bool
+    ) -> "_Group":
+        """Start as many workers as were asked for; after a failure, as there is room for."""
+        needs = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
+        remote = ray.remote(**needs)(_Rank)
+        for count in range(training.workers, 0, -1):
+            if settings.batch_size % count:
+                continue
+            actors = [remote.remote() for _ in range(count)]
+            waiting = [actor.place.remote() for actor in actors]
+            ready, _ = ray.wait(waiting, num_returns=count, timeout=START_SECONDS)
+            with suppress(ray.exceptions.RayActorError):
+                if len(ready) == count:
+                    return cls(ray, training.run, actors, ray.get(waiting))
+            for actor in actors:
+                ray.kill(actor)
+            if first:
+                break
+        there = ray.cluster_resources()
+        raise LabelwiseError(
+            f"{training.workers} workers were not started in {START_SECONDS:.0f} seconds; the "
+            f"cluster has {there.get('CPU', 0):.0f} cores and {there.get('GPU', 0):.0f} GPUs: "
+            "give fewer --workers"
+        )
+
+    def train(self, settings: Settings, folder: Path, fresh: bool, watch: Watch) -> bool:
+        """Return whether the run came to its end; False if a worker died, or was stopped."""
+        address, port, *_ = self.places[0]
+        shared = {
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(len(self.actors)),
+            "LOCAL_WORLD_SIZE": "1",  # each worker sees one device, as on a node of its own
+            "LOCAL_RANK": "0",
+            "TORCHELASTIC_RUN_ID": "ray",
+        }
+        pending = [
+            actor.train.remote(
+                self.run,
+                settings,
+                folder,
+                fresh,
+                shared | {"RANK": str(rank), "GROUP_RANK": str(rank)},
+                os.getcwd(),
+            )
+            for rank, actor in enumerate(self.actors)
+        ]
+        try:
+            self._wait(pending, TrainingJob(settings, folder), watch)
+        except KeyboardInterrupt:
+            self._stop(pending)
+            raise
+        died, errors = self._outcomes(pending)
+        if died:
+            return False
+        told = [error for error in errors if isinstance(error, LabelwiseError)]
+        if errors:
+            raise told[0] if told else TrainingError(f"a worker stopped: {errors[0]}")
+        return RunFolder(folder).is_finished
+
+    def _wait(self, pending: Sequence[Any], job: TrainingJob, watch: Watch) -> None:
+        """Wait until all have ended, or a little longer than the first that failed."""
+        left, said = list(pending), ""
+        while left:
+            done, left = self.ray.wait(left, num_returns=1, timeout=REPORT_SECONDS)
+            text = progress_of(job)
+            if text and text != said and not done:
+                watch.say(said := text)
+            if done and self._error(done[0]) is not None:
+                if left:
+                    self.ray.wait(left, num_returns=len(left), timeout=END_SECONDS)
+                return
+
+    def _error(self, reference: Any) -> Exception | None:
+        try:
+            self.ray.get(reference)
+        except Exception as error:
+            return error
+        return None
+
+    def _outcomes(self, pending: Sequence[Any]) -> tuple[bool, list[Exception]]:
+        """Return whether a worker died, and what the others raised."""
+        ready, _ = self.ray.wait(pending, num_returns=len(pending), timeout=0)
+        found = [error for error in map(self._error, ready) if error is not None]
+        task_error = self.ray.exceptions.RayTaskError
+        raised = [error.cause for error in found if isinstance(error, task_error)]
+        return len(raised) < len(found), raised
+
+    def _stop(self, pending: Sequence[Any]) -> None:
+        """Ask the first worker to stop; all do, after a checkpoint."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        *_, node, process = self.places[0]
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        ask = self.ray.remote(num_cpus=0, scheduling_strategy=there)(_ask_to_stop)
+        with suppress(Exception):  # whatever fails here, the run goes on from its checkpoint
+            self.ray.get(ask.remote(process), timeout=END_SECONDS)
+            self.ray.wait(pending, num_returns=len(pending), timeout=STOP_SECONDS)
+
+    def end(self, run: RunFolder) -> None:
+        """End the workers; the next ones need their cores, and the lock of the folder."""
+        for actor in self.actors:
+            self.ray.kill(actor)
+        deadline = time.monotonic() + END_SECONDS
+        while run.path.is_dir() and time.monotonic() < deadline:
+            try:
+                with run.lock():
+                    return
+            except LabelwiseError:
+                time.sleep(0.1)
