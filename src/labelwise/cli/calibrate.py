@@ -36,6 +36,10 @@ def calibrate(
         Path | None,
         typer.Option(help="Embeddings of the labels' texts, .npz: scores are cosines with them."),
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Which of the texts each label has: .csv or .tsv, label and prompt."),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(help="auto, temperature, platt, beta, ...; few for tens of labelled photos."),
@@ -58,8 +62,15 @@ def calibrate(
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
     from labelwise.scores import FitPlan, comparison, judge, read_scores, save_calibration
+    from labelwise.scores.embeddings import read_texts, write_prompts
 
-    table = read_scores(source, scores, link=link, labels=labels, texts=texts)
+    if prompts is not None and texts is None:
+        raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
+    embedded = None if texts is None else read_texts(texts, prompts)
+    table = read_scores(source, scores, link=link, labels=labels, texts=embedded)
+    if embedded is not None and embedded.prompts:
+        out.mkdir(parents=True, exist_ok=True)
+        write_prompts(out / "prompts.csv", embedded)
     if method == "few" or (method == "auto" and table.unlabelled is not None):
         if test is not None or fit_on is not None or report_on is not None:
             raise SettingsError("--test, --fit-on and --report-on need another --method than few")

@@ -20,7 +20,7 @@ from labelwise.data.load import load_for_labels
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.predictions import Predictions
-from labelwise.scores.embeddings import read_cosines
+from labelwise.scores.embeddings import Texts, read_cosines
 from labelwise.scores.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.types import nearest
 
@@ -99,15 +99,15 @@ def read_scores(
     *,
     link: str | None = None,
     labels: str | Path | None = None,
-    texts: Path | None = None,
+    texts: Texts | None = None,
 ) -> ScoreTable:
     """Return the scores of a file, with its own labels or those of a second source.
 
     ``kind`` must be given except for files written by labelwise, which say it themselves. With
-    ``texts`` the file holds embeddings of photos, and the scores are cosines without a link.
+    ``texts`` the file holds embeddings of photos, and the scores are what these make of them.
     """
     if texts is not None and (kind is not None or link is not None):
-        raise SettingsError("--texts makes the scores, cosines without a link; leave out --scores")
+        raise SettingsError("--texts makes the scores and knows their link; leave out --scores")
     if _is_predictions(path):
         if kind == "probs" or link is not None or labels is not None:
             raise SettingsError(
@@ -121,7 +121,7 @@ def read_scores(
         scores = _unlabelled(raw, kind, link)
     else:
         raw = read_cosines(path, texts)
-        scores = _unlabelled(raw, "logits", "none")
+        scores = _unlabelled(raw, "logits", "sigmoid" if texts.gives_logits else "none")
     if labels is None:
         if raw.labels is None:
             raise DataError(
