@@ -13,10 +13,12 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS, make_objective
+from labelwise.objectives.convex import CoinLoss
 from labelwise.predictor import Predictor
 from labelwise.runs import RunFolder
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
+from labelwise.training.solve import solve
 from labelwise.types import DatasetFacts, Targets
 
 SOLVED = {"bce", "an", "an-ls", "wan", "iu", "iun", "bce-ls", "softmax", "softmax-or-none"}
@@ -103,7 +105,7 @@ def test_convex_forms_are_the_methods_losses(name):
             return
         logits = torch.randn(12, 4, dtype=torch.float64, generator=rng, requires_grad=True)
         (expected,) = torch.autograd.grad(objective(logits, labels, observed), logits)
-        found = convex.gradient(logits.detach())
+        found = convex.derivatives(logits.detach()).gradient
         # up to the factor by which a mean differs from a sum
         factor = (found * expected).sum() / expected.square().sum()
         assert factor > 1
@@ -115,12 +117,12 @@ def test_pos_weight_is_part_of_the_convex_form():
     labels = torch.eye(4, dtype=torch.float64)
     logits = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(objective(logits, labels), logits)
-    found = objective.convex(Targets(labels)).gradient(logits.detach())
+    found = objective.convex(Targets(labels)).derivatives(logits.detach()).gradient
     torch.testing.assert_close(found, 16 * expected)
 
 
 def test_the_solved_head_is_where_the_loop_would_end(tmp_path):
-    # The loop on the same rows, with the chosen weight as decay of plain gradient descent.
+    # The loop on the same rows, with the chosen weights as decay of plain gradient descent.
     table = tiny_table(240)
     watch = Hearing()
     settings = read_settings(
@@ -134,14 +136,16 @@ def test_the_solved_head_is_where_the_loop_would_end(tmp_path):
         },
     )
     train(settings, tmp_path / "solved", table=table, watch=watch)
-    assert any(said.startswith("solved with the L2 weight") for said in watch.said)
-    assert not any("have their own" in said for said in watch.said)
-    lines = (tmp_path / "solved/metrics.jsonl").read_text().splitlines()
-    chosen = json.loads(lines[-1])["l2"]
+    assert any(said.startswith("solved with L2 weights from") for said in watch.said)
     model = Predictor.load(tmp_path / "solved").model.head.classifier
-    train_split = table.splits()["train"]
-    x = torch.from_numpy(train_split.images.features).double()
-    y = torch.from_numpy(train_split.targets()[0]).double()
+    (x, y), (val_x, val_y) = (
+        (torch.from_numpy(part.images.features), torch.from_numpy(part.targets()[0]).double())
+        for part in (table.splits()["train"], table.splits()["val"])
+    )
+    chosen = solve(x, CoinLoss(y, 1 - y), val_x, CoinLoss(val_y, 1 - val_y)).l2
+    lines = (tmp_path / "solved/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["l2"] == pytest.approx(chosen.log().mean().exp().item())
+    x = x.double()
     scale = x.std(dim=0, correction=0)
     weight = model.weight.detach().double().clone().mul_(0).requires_grad_()
     bias = torch.zeros(4, dtype=torch.float64, requires_grad=True)
@@ -150,7 +154,7 @@ def test_the_solved_head_is_where_the_loop_would_end(tmp_path):
         optimizer.zero_grad()
         logits = ((x - x.mean(0)) / scale) @ weight.T + bias
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="sum")
-        ((loss + chosen / 2 * weight.square().sum()) / len(x) * 4).backward()
+        ((loss + (chosen / 2 * weight.square().sum(dim=1)).sum()) / len(x) * 4).backward()
         optimizer.step()
     torch.testing.assert_close(
         model.weight.detach().double() * scale, weight.detach(), atol=2e-3, rtol=2e-3

@@ -22,17 +22,22 @@ from torch.nn.functional import softplus
 
 from labelwise.types import Targets
 
-__all__ = ["CoinLoss", "ConvexLoss", "Curvature", "ShareLoss"]
+__all__ = ["CoinLoss", "ConvexLoss", "Derivatives", "ShareLoss"]
 
 HALF = 0.5  # an entry, of what a label lacks
 
 
 @dataclass(frozen=True, eq=False)
-class Curvature:
-    """The second derivative at some logits: ``times(u)`` (N, K), and its mean per label (1, K)."""
+class Derivatives:
+    """The derivatives at some logits.
 
+    ``gradient`` (N, K) is the first, ``times(u)`` (N, K) the second applied to u, and
+    ``curvature`` (1, K) the mean of the second's diagonal per label.
+    """
+
+    gradient: Tensor
     times: Callable[[Tensor], Tensor]
-    mean: Tensor
+    curvature: Tensor
 
 
 class ConvexLoss(ABC):
@@ -58,12 +63,12 @@ class ConvexLoss(ABC):
         return self.rows(logits).sum(dim=0, keepdim=True)
 
     @abstractmethod
-    def gradient(self, logits: Tensor) -> Tensor:
-        """Return the derivative (N, K) by the logits."""
+    def derivatives(self, logits: Tensor) -> Derivatives:
+        """Return the first and second derivative by the logits."""
 
     @abstractmethod
-    def curvature(self, logits: Tensor) -> Curvature:
-        """Return the second derivative by the logits."""
+    def prior(self) -> Tensor:
+        """Return logits (K,) that are good if all rows get the same."""
 
     @abstractmethod
     def columns(self, chosen: Tensor) -> Self:
@@ -106,13 +111,14 @@ class CoinLoss(ConvexLoss):
         # softplus(-v) = softplus(v) - v
         return (self.present + self.absent) * softplus(logits) - self.present * logits
 
-    def gradient(self, logits: Tensor) -> Tensor:
-        return (self.present + self.absent) * logits.sigmoid() - self.present
-
-    def curvature(self, logits: Tensor) -> Curvature:
+    def derivatives(self, logits: Tensor) -> Derivatives:
         probs = logits.sigmoid()
-        weights = (self.present + self.absent) * probs * (1 - probs)
-        return Curvature(weights.mul, weights.mean(dim=0, keepdim=True))
+        expected = (self.present + self.absent) * probs
+        second = expected * (1 - probs)
+        return Derivatives(expected - self.present, second.mul, second.mean(dim=0, keepdim=True))
+
+    def prior(self) -> Tensor:
+        return self.present.sum(dim=0).log() - self.absent.sum(dim=0).log()
 
     def columns(self, chosen: Tensor) -> Self:
         return type(self)(self.present[:, chosen], self.absent[:, chosen])
@@ -190,17 +196,24 @@ class ShareLoss(ConvexLoss):
         loss = -(self.shares * log_p).sum(dim=1, keepdim=True)
         return loss if self.none is None else loss - (self.none * log_none)[:, None]
 
-    def gradient(self, logits: Tensor) -> Tensor:
-        return (self._weight() * self._probs(logits) - self.shares) / self.temperature
-
-    def curvature(self, logits: Tensor) -> Curvature:
-        probs, weight = self._probs(logits), self._weight() / self.temperature**2
+    def derivatives(self, logits: Tensor) -> Derivatives:
+        probs = self._probs(logits)
+        expected = self._weight() / self.temperature * probs
 
         def times(values: Tensor) -> Tensor:
             spread = values - (probs * values).sum(dim=1, keepdim=True)
-            return weight * probs * spread
+            return expected / self.temperature * spread
 
-        return Curvature(times, (weight * probs * (1 - probs)).mean(dim=0, keepdim=True))
+        return Derivatives(
+            expected - self.shares / self.temperature,
+            times,
+            (expected / self.temperature * (1 - probs)).mean(dim=0, keepdim=True),
+        )
+
+    def prior(self) -> Tensor:
+        logits = self.shares.sum(dim=0).log()
+        none = logits.mean() if self.none is None else self.none.sum().log()
+        return self.temperature * (logits - none)
 
     def columns(self, chosen: Tensor) -> Self:
         raise TypeError("the labels of a softmax cannot be solved apart")

@@ -19,17 +19,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from labelwise.objectives.convex import ConvexLoss, Curvature
+from labelwise.objectives.convex import ConvexLoss, Derivatives
 
 __all__ = ["Design", "Solution", "minimise", "solve"]
 
-STRONGEST, WEAKEST = 0, -8  # powers of ten of the l2 weight, as a multiple of the number of rows
+FIRST, WEAKEST = -1, -8  # powers of ten of the l2 weight, as a multiple of the number of rows
 ROUGH, FINE, EXACT = 1e-3, 1e-6, 1e-8  # of the loss may be left to gain: tried, float32, float64
 NEWTON_STEPS, GRADIENT_STEPS, HALVINGS = 100, 50, 40
 LOOSEST = 0.3  # of a gradient may be left by the conjugate gradients of one Newton step
 ENOUGH = 1e-4  # of the gain that the slope promises, for a step to be taken
 NO_LESS = 0.9999  # of the loss of ten times the weight: weaker ones are not tried
-CLEARLY = 2.0  # standard errors by which a label's own weight must beat the common one
+APART = 0.3  # powers of ten by which labels' weights differ, before their validation rows are seen
 
 P = TypeVar("P", float, Tensor)
 
@@ -159,10 +159,12 @@ class _Path:
 
     def search(self) -> None:
         """Try weights until they help no more, then at half a power of ten around the best."""
-        for power in range(STRONGEST, WEAKEST - 1, -1):
+        for power in range(FIRST, WEAKEST - 1, -1):
             self._try(float(power))
-            if power < STRONGEST and self.losses[power] > NO_LESS * self.losses[power + 1]:
+            if power < FIRST and self.losses[power] > NO_LESS * self.losses[power + 1]:
                 break
+        if self._best() == FIRST:
+            self._try(FIRST + 1.0)
         for distance in (-0.5, 0.5):
             self._try(self._best() + distance)
 
@@ -174,32 +176,43 @@ class _Path:
             return
         weaker = [other for other in self.found if other > power] or list(self.found)
         near = min(weaker, key=lambda other: abs(other - power), default=None)
-        rows, labels = self.design.rows, self.loss.num_labels
-        start = rows.new_zeros(rows.shape[1], labels) if near is None else self.found[near]
-        l2 = torch.full((1, labels), self._l2(power))
+        start = self._start() if near is None else self.found[near]
+        l2 = torch.full((1, self.loss.num_labels), self._l2(power))
         w = minimise(self.design, self.loss, l2, start, tolerance=ROUGH)
         self.found[power] = w
         value = self._validation(w).double().mean(dim=0).sum().item()
         self.losses[power] = value
         self.tried(self._l2(power), value)
 
+    def _start(self) -> Tensor:
+        """Return the classifier whose logits are the same for all rows."""
+        rows = self.design.rows
+        start = rows.new_zeros(rows.shape[1], self.loss.num_labels)
+        start[-1] = self.loss.prior()
+        return start
+
     def _validation(self, w: Tensor) -> Tensor:
         """Return the validation loss of each row and problem."""
         return self.val_loss.rows(self.val_rows @ w)
 
     def chosen(self) -> Tensor:
-        """Return the weight (K,) of each label."""
-        common = self._best()
-        powers = torch.full((self.loss.num_labels,), self._lowest(common), dtype=torch.float64)
+        """Return the weight (K,) of each label.
+
+        The power of ten of a label's weight is normal around the common one, and its validation
+        loss is minus the log-likelihood of a tried power. The mean of what follows is taken, so
+        that a label leaves the common weight as far as its own rows speak for it.
+        """
+        common = self._lowest(self._best())
+        powers = torch.tensor(sorted(self.found), dtype=torch.float64)
         if self.loss.joint:
-            return self._l2(powers)
-        at_common, most = self._validation(self.found[common]), torch.zeros(len(powers))
-        for power, w in self.found.items():
-            gain = at_common - self._validation(w)
-            mean, error = gain.mean(dim=0).cpu(), gain.std(dim=0).cpu() / len(gain) ** 0.5
-            better = (mean > CLEARLY * error) & (mean > most)
-            powers, most = torch.where(better, power, powers), torch.where(better, mean, most)
-        return self._l2(powers)
+            return self._l2(torch.full((self.loss.num_labels,), common, dtype=torch.float64))
+        losses = [self._validation(self.found[power]).sum(dim=0) for power in powers.tolist()]
+        between = torch.nn.functional.pad(powers.diff(), (1, 1))
+        share = (between[1:] + between[:-1])[:, None]  # of the powers that a tried one stands for
+        prior = share.log() - ((powers[:, None] - common) / APART).square() / 2
+        joint = prior - torch.stack(losses).double().cpu()
+        posterior = (joint - joint.logsumexp(dim=0)).exp()
+        return self._l2((posterior * powers[:, None]).sum(dim=0))
 
     def _lowest(self, best: float) -> float:
         """Return the power at the bottom of the parabola through the best and its neighbours."""
@@ -231,9 +244,9 @@ def minimise(
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
     value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
     for _ in range(NEWTON_STEPS):
-        gradient = design.rows.T @ loss.gradient(logits) + penalty * w
-        curvature = loss.curvature(logits)
-        typical = curvature.mean * design.squares + penalty
+        at = loss.derivatives(logits)
+        gradient = design.rows.T @ at.gradient + penalty * w
+        typical = at.curvature * design.squares + penalty
         preconditioner = typical.clamp(min=torch.finfo(typical.dtype).tiny)
         gain = loss.over_problems(gradient.square() / preconditioner) / 2
         todo = gain > tolerance * value
@@ -245,8 +258,8 @@ def minimise(
             w, penalty, logits, gradient, preconditioner, gain = (
                 every[:, chosen] for every in (w, penalty, logits, gradient, preconditioner, gain)
             )
-            curvature = loss.curvature(logits)
-        hessian = _Hessian(design.rows, loss, curvature, penalty, preconditioner)
+            at = loss.derivatives(logits)
+        hessian = _Hessian(design.rows, loss, at, penalty, preconditioner)
         forcing = (gain / value).sqrt().clamp(max=LOOSEST)
         step, change = hessian.solve(-gradient, forcing)
         slope = loss.over_problems(gradient * step)
@@ -262,7 +275,7 @@ class _Hessian:
 
     rows: Tensor
     loss: ConvexLoss
-    curvature: Curvature
+    at: Derivatives
     penalty: Tensor
     preconditioner: Tensor
 
@@ -272,7 +285,7 @@ class _Hessian:
         Each problem ends when what is left of it is ``forcing`` of ``wanted``, in the norm of the
         preconditioner.
         """
-        total, times = self.loss.over_problems, self.curvature.times
+        total, times = self.loss.over_problems, self.at.times
         step = torch.zeros_like(wanted)
         change = wanted.new_zeros(len(self.rows), wanted.shape[1])
         left = wanted

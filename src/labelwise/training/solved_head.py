@@ -72,11 +72,10 @@ def solve_head(training: Training) -> Model | None:
 
 
 def _words(l2: Tensor, score: float | None) -> str:
-    common = l2.mode().values.item()
-    others = int((l2 != common).sum())
-    more = f" ({others} labels have their own)" if others else ""
+    least, most = (f"{end.item():,.4g}" for end in l2.aminmax())
+    weights = f"the L2 weight {least}" if least == most else f"L2 weights from {least} to {most}"
     shown = "undefined" if score is None else f"{score:.4f}"
-    return f"solved with the L2 weight {common:,.4g}{more}: val map {shown}"
+    return f"solved with {weights}: val map {shown}"
 
 
 def _features(training: Training, split: str) -> Tensor:
