@@ -2,15 +2,18 @@
 
     python benchmarks/export.py [--backbone NAME] [--weights FILE] [--compile] [--browser]
 
-Peers, in one run, each the median of alternating rounds on the same pixels: torch eager, and
-torch.compile with ``--compile``. All ratios are to torch eager, or of int8 to float32. Photos are
-made here, so the figures of mAP and calibration that ``--int8`` prints mean nothing and are not
-shown. What the resize costs is shown by itself, exact and fast against Pillow. ``--browser`` times
-the page's own ``answer`` on photos of 640 x 480 in headless Chromium, one thread, against the same
-file in Python with one thread, from picture to answer.
+Peers, in one run, each the median of alternating rounds on the same pixels: torch eager, OpenVINO
+where it is installed, and torch.compile with ``--compile`` (a program of its own for each batch
+size; its compiler needs minutes, which are not counted). All ratios are to torch eager, or of int8
+to float32. Photos are made here, so the figures of mAP and calibration that ``--int8`` prints mean
+nothing and are not shown. What the resize costs is shown by itself, exact and fast against Pillow.
+``--browser`` times the page's own ``answer`` on photos of 640 x 480 in headless Chromium against
+the same file in Python with one thread, from picture to answer. The page has SIMD but one thread:
+browsers share memory between threads only for pages sent with headers that a static server need not send.
 """
 
 import argparse
+import importlib.util
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +31,7 @@ from labelwise.export import int8
 from labelwise.export.assemble import Facts, assemble
 from labelwise.export.network import export_network
 from labelwise.export.onnx_file import export_onnx, facts_of
+from labelwise.export.openvino_folder import OpenVinoModel, export_openvino
 from labelwise.export.runtime import OnnxModel
 from labelwise.export.web import export_web
 from labelwise.links import Sigmoid
@@ -83,6 +87,11 @@ def main() -> None:
         path = Path(folder) / "model.onnx"
         done = export_onnx(predictor, spec, path, images, range(4))
         float32 = OnnxModel.load(path, threads=options.threads)
+        vino = None
+        if importlib.util.find_spec("openvino"):
+            place = Path(folder) / "openvino"
+            vino_size, _ = export_openvino(predictor, spec, place, images, range(4))
+            vino = OpenVinoModel.load(place, threads=options.threads)
     labels = np.random.default_rng(0).random((32, LABELS)) < 0.2
     table = LabelTable.from_arrays(predictor.space, images, labels)
     network: ModelProto = export_network(predictor.model, side)
@@ -94,7 +103,11 @@ def main() -> None:
     print(
         f"file: float32 {done.size / 1e6:.2f} MB, int8 {size / 1e6:.2f} MB, {done.size / size:.2f}x"
     )
-    compiled = torch.compile(predictor.model)
+    if vino is None:
+        print("OpenVINO is not installed, so it is left out")
+    else:
+        print(f"OpenVINO's folder: {vino_size / 1e6:.2f} MB")
+    compiled = torch.compile(predictor.model, dynamic=False)
     for batch in (1, 32):
         pixels = torch.from_numpy(
             np.stack([float32.pixels(images.pixels[k]) for k in range(batch)])
@@ -105,6 +118,8 @@ def main() -> None:
             "float32": lambda pixels=pixels: float32.answers(pixels.numpy()),
             "int8": lambda pixels=pixels: eight.answers(pixels.numpy()),
         }
+        if vino is not None:
+            ways["openvino"] = lambda pixels=pixels: vino.answers(pixels.numpy())
         if options.compile:
 
             def run_compiled(inputs=inputs):
@@ -178,12 +193,17 @@ def in_browser(predictor: Predictor, rounds: int) -> None:
             }""",
             [photo.ravel().tolist(), rounds],
         )
+        shared = page.evaluate("globalThis.crossOriginIsolated")
         model = OnnxModel.load(site / "model.onnx", threads=1)
         took = medians(rounds, python=lambda: model.answers(model.pixels(photo)[None]))
         browser.close()
         server.shutdown()
     here = float(np.median(spent))
-    print(f"browser: {here:.0f} ms per photo, {here / took['python']:.2f} of Python's one thread")
+    threads = "threads" if shared else "no threads, since the page came without their headers"
+    print(
+        f"browser: {here:.0f} ms per photo, {here / took['python']:.2f} of Python's one thread; "
+        f"WASM with SIMD, {threads}"
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from labelwise.cli.options import (
     ScoresOption,
     chosen_decoder,
 )
-from labelwise.cli.predict import refuse_program
+from labelwise.cli.predict import exported_model, is_exported, refuse_program
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
@@ -30,13 +30,13 @@ def evaluate(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A run folder, an exported .onnx, scores (.csv, .tsv, .parquet, .npz, .jsonl), or "
+            help="A run folder, an exported model, scores (.csv, .tsv, .parquet, .npz, .jsonl), or "
             "a folder or bucket of shards that predict wrote.",
         ),
     ],
     data: Annotated[
         str | None,
-        typer.Option(help="Of a run or .onnx: labelled photos it has not seen."),
+        typer.Option(help="Of a run or exported model: labelled photos it has not seen."),
     ] = None,
     scores: ScoresOption = None,
     link: LinkOption = None,
@@ -104,10 +104,10 @@ def evaluate(
         evaluation = _shards(place, labels, rule, engine or "local", workers or 1, bins, top_k)
     elif engine is not None or workers is not None:
         raise _not_shards(place)
-    elif source.suffix.lower() == ".onnx":
+    elif is_exported(source):
         given = {"--scores": scores, "--link": link, "--labels": labels, "--device": device}
         given["--decode"] = decode
-        _refuse(source, "is an exported file", given)
+        _refuse(source, "is an exported model", given)
         evaluation = _exported(source, data, (options, skip_missing, split), rule, figures)
     elif not source.is_dir():
         _refuse(source, "is no run folder", {"--data": data, **of_data})
@@ -313,23 +313,19 @@ def _exported(
     rule: str | None,
     figures: dict[str, Any],
 ) -> "Evaluation":
-    """Return the evaluation of an exported file on labelled photos."""
+    """Return the evaluation of an exported model on labelled photos."""
     from labelwise.cli.data import parse_options
     from labelwise.errors import SettingsError
     from labelwise.evaluate import evaluate as measure
-    from labelwise.export.session import require_onnx
+    from labelwise.export.measure import measured_predictions
+    from labelwise.progress import make_watch
     from labelwise.scores import fixed_rule
     from labelwise.scores.read import load_for_labels
-
-    require_onnx()
-    from labelwise.export.measure import measured_predictions
-    from labelwise.export.runtime import OnnxModel
-    from labelwise.progress import make_watch
 
     if source is None:
         raise SettingsError(f"{file} is measured on labelled photos: give them with --data")
     options, skip_missing, split = table_options
-    model = OnnxModel.load(file)
+    model = exported_model(file)
     names, more = model.space.names, parse_options(options)
     table = load_for_labels(source, names, check_files=True, skip_missing=skip_missing, **more)
     if split not in (None, "all"):

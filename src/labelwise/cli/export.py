@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
-Format = Literal["onnx", "web", "hf", "torch-export"]
+Format = Literal["onnx", "web", "hf", "torch-export", "openvino"]
 OPTIONS: dict[str, tuple[str, ...]] = {
     "onnx": ("--input", "--exact-resize", "--pictures", "--int8"),
     "web": ("--exact-resize", "--pictures", "--runtime"),
     "hf": (),
     "torch-export": ("--pictures",),
+    "openvino": ("--pictures",),
 }
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
@@ -30,7 +31,8 @@ def export(
     format: Annotated[
         Format,
         typer.Option(
-            help="An .onnx file, a folder with a page, a folder for a model hub, a .pt2 program."
+            help="An .onnx file, a folder with a page, a folder for a model hub, a .pt2 program, "
+            "a folder for OpenVINO."
         ),
     ] = "onnx",
     input: Annotated[
@@ -91,6 +93,10 @@ def export(
     from labelwise.export.session import require_onnx
 
     require_onnx()
+    if format == "openvino":
+        from labelwise.export.openvino_folder import openvino_runtime
+
+        openvino_runtime()  # what is missing is said before the work
     if int8:
         if pictures is not None:
             raise SettingsError("--pictures does not apply to --int8, which takes all of --data")
@@ -115,6 +121,14 @@ def export(
 
         with _progress() as watch:
             size, parity = export_program(predictor, spec, out, images, rows, watch=watch)
+        say(f"wrote {out} ({size / 1e6:.1f} MB)")
+        say(str(parity))
+        return
+    if format == "openvino":
+        from labelwise.export.openvino_folder import export_openvino
+
+        with _progress() as watch:
+            size, parity = export_openvino(predictor, spec, out, images, rows, watch=watch)
         say(f"wrote {out} ({size / 1e6:.1f} MB)")
         say(str(parity))
         return

@@ -12,9 +12,11 @@ from labelwise.cli.options import DecodeKind, DecodeOption, chosen_decoder
 if TYPE_CHECKING:
     from labelwise.data import ImageSource
     from labelwise.engines import Engine
+    from labelwise.export.openvino_folder import OpenVinoModel
+    from labelwise.export.runtime import OnnxModel
     from labelwise.scoring import Scorer
 
-__all__ = ["make_engine", "predict", "refuse_program"]
+__all__ = ["exported_model", "is_exported", "make_engine", "predict", "refuse_program"]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -22,7 +24,7 @@ SHARD_ROWS = 4096
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a run or model, or an .onnx file.")],
+    run: Annotated[Path, typer.Argument(help="A run or model, or an exported model.")],
     images: Annotated[
         list[str],
         typer.Argument(
@@ -221,18 +223,32 @@ def refuse_program(place: Path) -> None:
 
 
 def _scorer(place: Path, device: str) -> "Scorer":
-    """Return the model of a run, or an exported file."""
-    refuse_program(place)
-    if place.suffix.lower() != ".onnx":
-        from labelwise.predictor import Predictor
-
-        return Predictor.load(place, device)
+    """Return the model of a run, or an exported one."""
     from labelwise.errors import SettingsError
+    from labelwise.predictor import Predictor
+
+    refuse_program(place)
+    if not is_exported(place):
+        return Predictor.load(place, device)
+    if device != "cpu":
+        raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
+    return exported_model(place)
+
+
+def is_exported(place: Path) -> bool:
+    """Return whether a place holds a model that another runtime than torch runs."""
+    return place.suffix.lower() == ".onnx" or (place / "model.xml").is_file()
+
+
+def exported_model(place: Path) -> "OnnxModel | OpenVinoModel":
+    """Return an exported model, run by onnxruntime or OpenVINO."""
     from labelwise.export.session import require_onnx
 
-    if device != "cpu":
-        raise SettingsError(f"an exported file runs on the cpu, got --device {device}")
     require_onnx()
+    if place.is_dir():
+        from labelwise.export.openvino_folder import OpenVinoModel
+
+        return OpenVinoModel.load(place)
     from labelwise.export.runtime import OnnxModel
 
     return OnnxModel.load(place)

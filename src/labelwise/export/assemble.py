@@ -33,11 +33,20 @@ from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.types import LabelSpace
 
-__all__ = ["PIXELS", "Facts", "Input", "assemble", "cut", "read_model", "sealed"]
+__all__ = [
+    "PIXELS",
+    "UNSEALED",
+    "Facts",
+    "Input",
+    "assemble",
+    "cut",
+    "read_model",
+    "sealed",
+]
 
 FORMAT = 1
 IR_VERSION = 10
-PIXELS = "pixels"
+PIXELS: Literal["pixels"] = "pixels"
 UNSEALED = "0" * 64
 
 Input = Literal["image", "pixels"]

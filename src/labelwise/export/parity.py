@@ -12,7 +12,7 @@ it lies between those of the logits a rounding below and above. What comes of al
 where a pixel that is off by one level moves the logits a little, is measured and shown.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,21 @@ from labelwise.export.session import open_session
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent, Watch
 
-__all__ = ["MAX_LOGIT", "Parity", "assert_parity", "compare_answers", "first_difference"]
+__all__ = [
+    "Parity",
+    "Program",
+    "assert_parity",
+    "assert_program_parity",
+    "compare_answers",
+    "first_difference",
+]
 
 MAX_LEVELS = 1
 MAX_LOGIT = 1e-4
 MAX_PROBABILITY = 1e-5
 ROUNDING = 1e-6  # of a logit, relative above 1
+
+Program = Callable[[Tensor], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,48 @@ def assert_parity(
         flipped,
         count * len(predictor.space),
     )
+
+
+def assert_program_parity(
+    program: Program,
+    predictor: Predictor,
+    images: ImageSource,
+    rows: Sequence[int],
+    watch: Watch | None,
+    reason: str,
+) -> Parity:
+    """Return how far a program of scaled pixels is from the model; raise where it is too far.
+
+    ``reason`` ends the sentence that is said of logits too far apart.
+    """
+    watch = watch or Silent()
+    logit, probability, whole, flipped = 0.0, 0.0, 0.0, 0
+    watch.start("comparing", len(rows))
+    for row in rows:
+        watch.advance(1)
+        name = images.ids[row]
+        pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least))[None]
+        with torch.no_grad():
+            found = program(pixels)
+        expected = predictor.logits(pixels)
+        gap = float((found["logits"] - expected).abs().max())
+        logit = max(logit, gap)
+        if not gap <= MAX_LOGIT:
+            raise LabelwiseError(
+                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
+                f"{MAX_LOGIT:g}; {reason}"
+            )
+        if predictor.link is None:
+            continue
+        decided = Decided(*(found[one].numpy() for one in ("probability", "label", "none")))
+        apart = compare_answers(decided, predictor, found["logits"].numpy(), name)
+        mine = predictor.link(expected.double())
+        probability = max(probability, apart)
+        whole = max(whole, float((found["probability"] - mine).abs().max()))
+        flipped += int((found["label"] != predictor.rule(mine.float())).sum())
+    watch.finish()
+    entries = len(rows) * len(predictor.space)
+    return Parity(len(rows), None, 0.0, logit, probability, whole, flipped, entries)
 
 
 def compare_answers(

@@ -24,7 +24,7 @@ from labelwise.export.session import open_session
 from labelwise.links import Link
 from labelwise.types import LabelSpace
 
-__all__ = ["Decided", "GraphAnswers", "OnnxModel"]
+__all__ = ["Decided", "GraphAnswers", "OnnxModel", "checked_logits"]
 
 AGREES = 1e-5
 
@@ -47,6 +47,20 @@ class Decided:
     probability: NDArray[np.float32]
     label: NDArray[np.bool_]
     none: NDArray[np.float32]
+
+
+def checked_logits(answers: GraphAnswers, link: Link | None, name: str) -> Tensor:
+    """Return the logits of a file if its probabilities are those of the link that it names."""
+    logits = torch.from_numpy(answers.logits)
+    if link is not None and answers.probability is not None:
+        expected = link(logits.double()).numpy()
+        apart = float(np.median(np.abs(answers.probability - expected))) if len(logits) else 0.0
+        if not apart <= AGREES:
+            raise CheckpointError(
+                f"{name} must give the probabilities of the link in its metadata, got a "
+                f"difference of {apart:.2g}; export it again"
+            )
+    return logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,17 +164,7 @@ class OnnxModel:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Return the logits (N, K) of uint8 pixels, if the file's link is what it says it is."""
-        answers = self.answers(inputs.cpu().numpy())
-        logits = torch.from_numpy(answers.logits)
-        if self.link is not None and answers.probability is not None:
-            expected = self.link(logits.double()).numpy()
-            apart = float(np.median(np.abs(answers.probability - expected))) if len(logits) else 0.0
-            if not apart <= AGREES:
-                raise CheckpointError(
-                    f"{self.name} must give the probabilities of the link in its metadata, got a "
-                    f"difference of {apart:.2g}; export it again"
-                )
-        return logits
+        return checked_logits(self.answers(inputs.cpu().numpy()), self.link, self.name)
 
     def decided(self, logits: NDArray[np.float32]) -> Decided:
         """Return what the link and the rule of the file say of logits (n, K)."""

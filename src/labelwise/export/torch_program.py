@@ -12,7 +12,7 @@ writes them, for programs that are given files by people they trust, and runs no
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,17 +20,14 @@ from torch import Tensor, nn
 
 from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.export.parity import MAX_LOGIT, Parity, compare_answers
+from labelwise.export.parity import Parity, assert_program_parity
 from labelwise.export.quiet import quiet
-from labelwise.export.runtime import Decided
 from labelwise.files import replacing
 from labelwise.plain import one_line
 from labelwise.predictor import MODEL_FILE, ModelSpec, Predictor
-from labelwise.progress import Silent, Watch
+from labelwise.progress import Watch
 
 __all__ = ["captured_program", "export_program"]
-
-Program = Callable[[Tensor], dict[str, Tensor]]
 
 
 class _Answers(nn.Module):
@@ -82,7 +79,9 @@ def export_program(
         torch.export.save(program, buffer, extra_files={MODEL_FILE: description})
         buffer.seek(0)
         loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
-    parity = _parity(loaded, predictor, images, rows, watch or Silent())
+    parity = assert_program_parity(
+        loaded, predictor, images, rows, watch, "the captured network differs"
+    )
     content = buffer.getvalue()
     with replacing(path) as temporary:
         temporary.write_bytes(content)
@@ -108,39 +107,3 @@ def captured_program(answers: nn.Module, example: Tensor) -> torch.export.Export
             "this model cannot be captured by torch.export "
             f"({one_line(str(error).strip().partition(chr(10))[0])[:200]}); use --format onnx"
         ) from None
-
-
-def _parity(
-    program: Program,
-    predictor: Predictor,
-    images: ImageSource,
-    rows: Sequence[int],
-    watch: Watch,
-) -> Parity:
-    logit, probability, whole, flipped = 0.0, 0.0, 0.0, 0
-    watch.start("comparing", len(rows))
-    for row in rows:
-        watch.advance(1)
-        name = images.ids[row]
-        pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least))[None]
-        with torch.no_grad():
-            found = program(pixels)
-        expected = predictor.logits(pixels)
-        gap = float((found["logits"] - expected).abs().max())
-        logit = max(logit, gap)
-        if not gap <= MAX_LOGIT:
-            raise LabelwiseError(
-                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
-                f"{MAX_LOGIT:g}; the captured network differs"
-            )
-        if predictor.link is None:
-            continue
-        decided = Decided(*(found[one].numpy() for one in ("probability", "label", "none")))
-        apart = compare_answers(decided, predictor, found["logits"].numpy(), name)
-        mine = predictor.link(expected.double())
-        probability = max(probability, apart)
-        whole = max(whole, float((found["probability"] - mine).abs().max()))
-        flipped += int((found["label"] != predictor.rule(mine.float())).sum())
-    watch.finish()
-    entries = len(rows) * len(predictor.space)
-    return Parity(len(rows), None, 0.0, logit, probability, whole, flipped, entries)

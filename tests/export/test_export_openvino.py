@@ -1,0 +1,148 @@
+"""OpenVINO folders. Oracle: the predictor on the same pictures, and its link and rule."""
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from export_samples import LABELS, link_of_each_kind, pictures, predictor, rules, spec
+from PIL import Image
+
+from labelwise.decide import Threshold
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.export import openvino_folder
+from labelwise.export.openvino_folder import OpenVinoModel, export_openvino, openvino_runtime
+from labelwise.links import Sigmoid
+from labelwise.objectives import PhiLink
+from labelwise.scoring import score
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None, reason="openvino is not installed"
+)
+
+LINK_SAMPLES = link_of_each_kind()
+RULE = Threshold((0.3, 0.4, 0.5, 0.6, 0.7))
+
+
+def exported(folder, model, count=2):
+    return export_openvino(model, spec(model), folder, pictures(count), range(count))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("openvino") / "model"
+    exported(place, predictor(link=LINK_SAMPLES["platt"], rule=RULE))
+    return place
+
+
+def test_a_folder_answers_as_the_model_through_the_same_engine(folder):
+    model, loaded = predictor(link=LINK_SAMPLES["platt"], rule=RULE), OpenVinoModel.load(folder)
+    images = pictures(5, (120, 80), seed=3)
+    (expected,), (found,) = score(model, images), score(loaded, images, batch_size=5)
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.probs, expected.probs, atol=1e-6, rtol=0)
+    assert torch.equal(found.sets, expected.sets)
+    assert loaded.space == model.space
+
+
+@pytest.mark.parametrize("kind", sorted(LINK_SAMPLES))
+def test_every_link_agrees(tmp_path, kind):
+    _, parity = exported(tmp_path / "model", predictor(link=LINK_SAMPLES[kind], rule=RULE))
+    assert parity.levels is None
+    assert parity.labels == 2 * LABELS
+
+
+@pytest.mark.parametrize("name", sorted(rules()))
+def test_every_rule_agrees(tmp_path, name):
+    model = predictor(link=PhiLink(), rule=rules()[name])
+    _, parity = exported(tmp_path / "model", model)
+    assert parity.labels_end_to_end == 0
+
+
+@pytest.mark.parametrize(
+    ("backbone", "head"), [("test_resnet", "query2label"), ("test_vit", "linear")]
+)
+def test_networks_and_heads_agree(tmp_path, backbone, head):
+    _, parity = exported(tmp_path / "model", predictor(backbone, head, link=Sigmoid()))
+    assert parity.logit <= 1e-4
+
+
+def test_a_model_that_only_ranks_gives_its_ranking(tmp_path):
+    model = predictor(link=None)
+    exported(tmp_path / "model", model)
+    side = model.transform.size
+    answers = OpenVinoModel.load(tmp_path / "model").answers(np.zeros((2, 3, side, side), np.uint8))
+    expected = model.logits(torch.zeros(2, 3, side, side, dtype=torch.uint8))
+    assert answers.probability is None
+    assert answers.ranking.tolist() == expected.argsort(1, descending=True).tolist()
+
+
+def test_nothing_is_written_where_openvino_computes_otherwise(tmp_path, monkeypatch):
+    other = predictor("test_resnet", link=Sigmoid())
+    wrong = openvino_folder.export_network(other.model, other.transform.size)
+    model = predictor("test_resnet", link=Sigmoid())
+    with torch.no_grad():
+        next(iter(model.model.head.parameters())).mul_(1.01)
+    monkeypatch.setattr(openvino_folder, "export_network", lambda *_: wrong)
+    with pytest.raises(LabelwiseError, match=r"nothing was written: logits of .* are .* apart"):
+        exported(tmp_path / "model", model)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model.xml", "model.bin", "labelwise.json"])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_flipped_bit_is_found(folder, tmp_path, name, place):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    content = bytearray((tmp_path / name).read_bytes())
+    content[int(place * len(content))] ^= 4
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"damaged or was changed.*export it again"):
+        OpenVinoModel.load(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(CheckpointError, match="cannot be read: No such file"):
+        OpenVinoModel.load(tmp_path)
+
+
+def test_a_folder_that_is_there_is_kept(folder):
+    before = sorted(folder.iterdir())
+    with pytest.raises(SettingsError, match="is there already"):
+        exported(folder, predictor(link=Sigmoid()))
+    assert sorted(folder.iterdir()) == before
+
+
+def test_openvino_reads_label_names_from_the_folder(folder):
+    info = (
+        openvino_runtime()
+        .Core()
+        .read_model(folder / "model.xml")
+        .get_rt_info(["model_info", "labels"])
+    )
+    assert json.loads(info.astype(str)) == list(predictor().space.names)
+
+
+def test_predict_and_evaluate_run_the_folder(folder, tmp_path, run_verb):
+    rows = ["path,labels"]
+    for number, picture in enumerate(pictures(3).pixels):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'dog' if number else 'red car|e|Straße'}")
+    (tmp_path / "test.csv").write_text("\n".join(rows) + "\n")
+    assert "0.png" in run_verb("predict", folder, tmp_path / "0.png")
+    assert "mAP" in run_verb("evaluate", folder, "--data", tmp_path / "test.csv")
+    with pytest.raises(SettingsError, match="runs on the cpu"):
+        run_verb("predict", folder, tmp_path / "0.png", "--device", "cuda")
+
+
+def test_a_missing_package_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(SettingsError, match=r"pip install 'labelwise\[openvino\]'"):
+        OpenVinoModel.load(folder)
+
+
+def test_openvino_reports_nothing_to_its_makers(folder):
+    """Imported as its own documentation has it, it sends an event by the package telemetry."""
+    assert OpenVinoModel.load(folder)
+    assert importlib.util.find_spec("openvino_telemetry") is not None
+    assert not [name for name in sys.modules if name.startswith("openvino_telemetry")]
