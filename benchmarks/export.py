@@ -9,7 +9,7 @@ to float32. Photos are made here, so the figures of mAP and calibration that ``-
 nothing and are not shown. What the resize costs is shown by itself, exact and fast against Pillow.
 ``--browser`` times the page's own ``answer`` on photos of 640 x 480 in headless Chromium against
 the same file in Python with one thread, from picture to answer. The page has SIMD but one thread:
-browsers share memory between threads only for pages sent with headers that a static server need not send.
+browsers let threads share memory only in pages with headers that a static server need not send.
 """
 
 import argparse

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI, UploadFile
+from fastapi import FastAPI, Request, UploadFile
 from numpy.typing import NDArray
 
 from labelwise.data import ArrayImages, BytesImages
@@ -47,7 +47,7 @@ if importlib.util.find_spec("litserve"):
         def setup(self, device: str) -> None:
             self.predictor = Predictor.load(self.folder)
 
-        def decode_request(self, request: dict[str, UploadFile]) -> NDArray[np.uint8]:
+        def decode_request(self, request: Request) -> NDArray[np.uint8]:
             transform = self.predictor.transform
             picture = BytesImages([request["file"].file.read()], ["picture"])
             return np.asarray(transform.resize(picture.read(0, transform.at_least)))
