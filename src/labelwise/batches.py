@@ -36,6 +36,7 @@ from labelwise.data import ArrayImages, FeatureRows, ImageSource
 from labelwise.data.ahead import started_ahead
 from labelwise.data.decode import MAX_PIXELS
 from labelwise.data.jpeg import plain_header, turned
+from labelwise.data.mapped import MappedFeatures
 from labelwise.decoding import (
     NAME,
     DecodedChunk,
@@ -158,7 +159,9 @@ def read_ahead(
         yield from _resized_by_threads(images, transform, batches, workers, device)
 
 
-def resized_array(images: ImageSource, transform: Resizer) -> NDArray[np.generic] | None:
+def resized_array(
+    images: ImageSource, transform: Resizer
+) -> NDArray[np.generic] | MappedFeatures | None:
     """Return the inputs of all images if they are in memory as they should be, else None."""
     if isinstance(images, FeatureRows):
         return images.features
@@ -170,7 +173,9 @@ def resized_array(images: ImageSource, transform: Resizer) -> NDArray[np.generic
 
 
 def _from_array(
-    array: NDArray[np.generic], batches: Sequence[NDArray[np.int64]], device: torch.device
+    array: NDArray[np.generic] | MappedFeatures,
+    batches: Sequence[NDArray[np.int64]],
+    device: torch.device,
 ) -> Iterator[Inputs]:
     pinned = device.type == "cuda"
     for batch in batches:

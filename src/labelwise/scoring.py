@@ -50,6 +50,7 @@ __all__ = [
     "available_cores",
     "decoded",
     "infer",
+    "memory_bytes",
     "obeying",
     "raise_failure",
     "score",
@@ -295,7 +296,7 @@ def infer(
     images: ImageSource,
     transform: Resizer,
     *,
-    rows: Sequence[int] | None = None,
+    rows: Sequence[int] | NDArray[np.int64] | None = None,
     batch_size: int = 64,
     workers: int | None = None,
     device: torch.device | str = "cpu",
@@ -362,9 +363,13 @@ def raise_failure(part: Inferred | Scored) -> None:
         raise ImageError(part.failures[0].reason)
 
 
-def _memory_share() -> float:
+def memory_bytes() -> int:
+    """Return the size of this machine's memory, 0 where it is not told."""
     try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        memory = 0
-    return max(1 << 30, memory / 16)
+        return 0
+
+
+def _memory_share() -> float:
+    return max(1 << 30, memory_bytes() / 16)

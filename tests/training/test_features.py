@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.data import ArrayImages, LabelTable
+from labelwise.data import ArrayImages, LabelTable, mapped
+from labelwise.data.mapped import moments_of, scaled
 from labelwise.errors import DataError
 from labelwise.progress import Silent
 from labelwise.training import features
@@ -135,6 +136,38 @@ def test_a_killed_computation_goes_on_after_the_last_whole_part(backbone, tmp_pa
     assert watch.rows == 40 - done
     np.testing.assert_allclose(resumed, whole, atol=1e-6)
     assert [path.suffix for path in cache.iterdir()] == [".npy"]
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_many_features_stay_shards_and_are_mapped(backbone, tmp_path, monkeypatch, pooled):
+    """Oracle: numpy on the same features in one array."""
+    data = table(rows=11)
+    whole = compute(data, backbone, tmp_path / "one", pooled=pooled).images.features
+    monkeypatch.setattr(features, "PART", 4)
+    monkeypatch.setattr(features, "JOINED", 0)
+    monkeypatch.setattr(mapped, "AT_ONCE", 100)
+    made = compute(data, backbone, tmp_path / "shards", pooled=pooled, batch_size=3).images
+    assert isinstance(made.features, mapped.MappedFeatures)
+    assert len(list(tmp_path.glob("shards/*.parts/*.npy"))) == 3
+    monkeypatch.setattr(features, "infer", None)  # a second time nothing is computed
+    made = compute(data, backbone, tmp_path / "shards", pooled=pooled).images
+    assert made.features.shape == whole.shape
+    assert (made.features.ndim, made.features.nbytes) == (whole.ndim, whole.nbytes)
+    np.testing.assert_allclose(np.asarray(made.features), whole, atol=1e-6)
+    whole = np.asarray(made.features)
+    rows = np.array([9, 0, 5, 5])
+    part = made.subset(rows).subset(np.array([3, 0]))
+    assert np.array_equal(np.asarray(part.features), whole[[5, 9]])
+    assert np.array_equal(part.features[1], whole[9])
+    assert np.array_equal(made.features[2:7], whole[2:7])
+    assert np.array_equal(made.features[np.arange(11) % 2 == 0], whole[::2])
+    for one, other in zip(moments_of(made.features), moments_of(whole), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    mean, spread = moments_of(whole)[0], np.arange(1.0, whole.shape[1] + 1)
+    shape = (-1, 1, 1) if whole.ndim == 4 else (-1,)
+    expected = ((whole - mean.reshape(shape)) / spread.reshape(shape)).astype(np.float32)
+    for one in (made.features, whole):
+        assert np.array_equal(np.asarray(scaled(one, mean, spread)), expected)
 
 
 def test_a_damaged_part_is_computed_again(backbone, tmp_path, monkeypatch):

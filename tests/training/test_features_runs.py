@@ -71,6 +71,28 @@ def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
 
 
+def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeypatch):
+    """Solved, and in steps; what is too much for the memory is trained in steps."""
+
+    def logits(cache, **flags):
+        base = {"data": str(photos / "photos.csv"), "features": "small-cnn", "calibrate": "none"}
+        base |= {"hardware.features_cache": str(tmp_path / cache), "recipe.epochs": 2}
+        folder = tmp_path / f"{cache}-{len(list(tmp_path.iterdir()))}"
+        train(read_settings(None, base | flags), folder, watch=watch)
+        return RunFolder(folder).predictions("test").logits
+
+    watch = Hearing()
+    plain = [logits("file"), logits("file", method="asl")]
+    monkeypatch.setattr("labelwise.training.features.JOINED", 0)
+    monkeypatch.setattr("labelwise.training.features.PART", 20)
+    for expected, flags in zip(plain, ({}, {"method": "asl"}), strict=True):
+        torch.testing.assert_close(logits("shards", **flags), expected, atol=1e-5, rtol=1e-5)
+    assert len(list((tmp_path / "shards").glob("*.parts/*.npy"))) == 4
+    monkeypatch.setattr("labelwise.training.solved_head.memory_bytes", lambda: 1000)
+    logits("shards")
+    assert any("too much to solve the head" in text for text in watch.said)
+
+
 def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed(

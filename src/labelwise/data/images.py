@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.data.decode import decode, decode_pixels, upright_rgb
+from labelwise.data.mapped import Features, MappedFeatures
 from labelwise.data.names import Names, printable, real_names
 from labelwise.errors import ImageError
 from labelwise.storage import Storage, is_uri, split_address, storage_at
@@ -376,7 +377,7 @@ class CropImages(ImageSource):
 class FeatureRows(ImageSource):
     """Features (N, D), or maps of them (N, D, h, w), float32, for the backbone "identity"."""
 
-    def __init__(self, features: NDArray[np.float32], ids: Sequence[str] | None = None) -> None:
+    def __init__(self, features: Features, ids: Sequence[str] | None = None) -> None:
         if features.ndim not in (2, 4):
             raise ValueError(f"features must be (N, D) or (N, D, h, w), got {features.shape}")
         self.features = features
@@ -389,7 +390,9 @@ class FeatureRows(ImageSource):
         return bytes(self.features[row])
 
     def subset(self, rows: NDArray[np.int64]) -> "FeatureRows":
-        return FeatureRows(self.features[rows], _taken(self.ids, rows))
+        features = self.features
+        chosen = features.take(rows) if isinstance(features, MappedFeatures) else features[rows]
+        return FeatureRows(chosen, _taken(self.ids, rows))
 
 
 class PictureImages(ImageSource):

@@ -3,13 +3,14 @@
 The file's name is a hash of all the numbers depend on: the backbone's weights, its transform, the
 bytes of every image in order. Another table, weight or size never meets a stale file, and a table
 that was only relabelled meets its own again. Features are written in parts, in a folder beside the
-file: a computation that was killed goes on after the last whole part.
+file: a computation that was killed goes on after the last whole part. Up to 2 GiB the parts are
+joined to the file; more stay shards and are mapped, so that they are never in memory together.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from labelwise.backbones import Backbone, create_backbone
 from labelwise.data import FeatureRows, ImageSource, LabelTable
+from labelwise.data.mapped import MappedFeatures
 from labelwise.errors import DataError
 from labelwise.files import locked, replacing, write_error
 from labelwise.progress import Silent, Watch
@@ -30,6 +32,10 @@ __all__ = ["compute", "content_key", "frozen_backbone"]
 
 FORMAT = 1  # counts changes of how features are computed
 PART = 512  # rows, written before the next ones are computed
+LARGE_PART = 16384  # of more rows than MANY
+MANY = 1 << 20
+JOINED = 2 << 30  # bytes, up to which parts become one file
+AT_ONCE = 4096  # images whose contents are asked for at once
 
 
 def frozen_backbone(
@@ -68,23 +74,31 @@ def compute(
         raise DataError(f"{table.name} already holds features, not images")
     key = content_key(table.images, backbone, pooled)
     path = Path(cache_dir) / f"features-{key}.npy"
-    if not path.is_file():
-        parts = path.with_suffix(".parts")
-        try:
-            parts.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(parts, error) from None
-        with locked(parts):  # of two that want the same features one waits, and finds them
-            if not path.is_file():
-                run = _Computation(table.images, backbone, pooled, batch_size, device, workers)
-                run.write_parts(parts, watch or Silent())
-                run.join(parts, path)
-        shutil.rmtree(parts, ignore_errors=True)
+    parts = path.with_suffix(".parts")
+    if path.is_file():
+        return replace(table, images=FeatureRows(_mapped(path), table.ids))
     try:
-        features = np.load(path, mmap_mode="c")  # writable pages, the file is never changed
+        parts.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(parts, error) from None
+    with locked(parts):  # of two that want the same features one waits, and finds them
+        run = _Computation(table.images, backbone, pooled, batch_size, device, workers)
+        if not path.is_file():
+            run.write_parts(parts, watch or Silent())
+            shards = [_mapped(parts / name) for name in run.names]
+            if sum(shard.nbytes for shard in shards) > JOINED:
+                return replace(table, images=FeatureRows(MappedFeatures(shards), table.ids))
+            run.join(shards, path)
+    shutil.rmtree(parts, ignore_errors=True)
+    return replace(table, images=FeatureRows(_mapped(path), table.ids))
+
+
+def _mapped(path: Path) -> NDArray[np.float32]:
+    try:
+        features: NDArray[np.float32] = np.load(path, mmap_mode="c")  # the file is never changed
     except ValueError as error:
         raise DataError(f"{path} is not a feature file; delete it ({error})") from None
-    return replace(table, images=FeatureRows(features, table.ids))
+    return features
 
 
 def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
@@ -96,8 +110,10 @@ def content_key(images: ImageSource, backbone: Backbone, pooled: bool) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     with ThreadPoolExecutor() as pool:
-        for part in pool.map(images.identity, range(len(images))):
-            digest.update(part)
+        for first in range(0, len(images), AT_ONCE):
+            rows = range(first, min(first + AT_ONCE, len(images)))
+            for part in pool.map(images.identity, rows):
+                digest.update(part)
     return digest.hexdigest()[:32]
 
 
@@ -113,16 +129,26 @@ class _Computation:
     workers: int
 
     @property
+    def part(self) -> int:
+        """The rows of a part."""
+        return PART if len(self.images) <= MANY else LARGE_PART
+
+    @property
+    def firsts(self) -> range:
+        """The first row of each part."""
+        return range(0, len(self.images), self.part)
+
+    @property
     def names(self) -> list[str]:
         """The file names of the parts, in the order of the rows."""
-        return [f"{first:09d}.npy" for first in range(0, len(self.images), PART)]
+        return [f"{first:09d}.npy" for first in self.firsts]
 
     def write_parts(self, folder: Path, watch: Watch) -> None:
         """Write the parts that are not there yet."""
-        todo = [
-            first for first in range(0, len(self.images), PART) if not self._is_done(folder, first)
-        ]
-        rows = [row for first in todo for row in self._rows(first)]
+        todo = [first for first in self.firsts if not self._is_done(folder, first)]
+        if not todo:
+            return
+        rows = np.concatenate([self._rows(first) for first in todo])
         watch.start(
             f"features of {self.backbone.name}", len(self.images), len(self.images) - len(rows)
         )
@@ -136,8 +162,8 @@ class _Computation:
         finally:
             watch.finish()
 
-    def _rows(self, first: int) -> range:
-        return range(first, min(first + PART, len(self.images)))
+    def _rows(self, first: int) -> NDArray[np.int64]:
+        return np.arange(first, min(first + self.part, len(self.images)))
 
     def _is_done(self, folder: Path, first: int) -> bool:
         try:
@@ -154,17 +180,16 @@ class _Computation:
             np.save(stream, values[:count])
         return values[count:]
 
-    def join(self, folder: Path, path: Path) -> None:
+    def join(self, parts: Sequence[NDArray[np.float32]], path: Path) -> None:
         """Write the file of all features from its parts."""
-        parts = [np.load(folder / name, mmap_mode="r") for name in self.names]
         shape = (len(self.images), *parts[0].shape[1:])
         with replacing(path) as temporary:
             file = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
-            for number, part in enumerate(parts):
-                file[number * PART : number * PART + len(part)] = part
+            for first, part in zip(self.firsts, parts, strict=True):
+                file[first : first + len(part)] = part
             file.flush()
 
-    def _batches(self, rows: list[int]) -> Iterator[NDArray[np.float32]]:
+    def _batches(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
         backbone, transform = self.backbone, self.backbone.transform
         home = next(backbone.parameters()).device
 

@@ -16,6 +16,7 @@ from labelwise.backbones import Transform
 from labelwise.batches import CHUNK, available_cores
 from labelwise.data.ahead import started_ahead
 from labelwise.data.images import ArrayImages, FeatureRows, ImageSource
+from labelwise.data.mapped import MappedFeatures
 from labelwise.decoding import (
     HEADER,
     NAME,
@@ -87,9 +88,9 @@ class DeviceStore(InputStore):
 
 
 class HostStore(InputStore):
-    """All inputs in host memory; a batch is gathered there and copied without waiting."""
+    """All inputs in host memory or mapped; a batch is gathered there, copied without waiting."""
 
-    def __init__(self, values: NDArray[np.generic], device: torch.device) -> None:
+    def __init__(self, values: NDArray[np.generic] | MappedFeatures, device: torch.device) -> None:
         self.values, self.device = values, device
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
@@ -242,7 +243,9 @@ def make_store(
     return DeviceStore(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
 
 
-def _array_store(values: NDArray[np.generic], device: torch.device) -> InputStore:
+def _array_store(values: NDArray[np.generic] | MappedFeatures, device: torch.device) -> InputStore:
+    if isinstance(values, MappedFeatures):
+        return HostStore(values, device)
     if device.type == "cpu" or values.nbytes <= _limit(device):
         return DeviceStore(torch.from_numpy(values).to(device))
     return HostStore(values, device)

@@ -46,6 +46,7 @@ from labelwise.data import (
     with_validation,
     without_unreadable,
 )
+from labelwise.data.mapped import moments_of, scaled
 from labelwise.decide import find_promise, find_rule
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.links import Sigmoid
@@ -304,24 +305,14 @@ def _standardised(
         for name, table in splits.items()
         if isinstance(table.images, FeatureRows)
     }
-    train = features["train"]
-    places = (0, 2, 3) if train.ndim == 4 else (0,)
-    shape = (-1, 1, 1) if train.ndim == 4 else (-1,)
-    mean = train.mean(axis=places, dtype=np.float64)
-    spread = train.std(axis=places, dtype=np.float64)
+    mean, spread = moments_of(features["train"])
     scale = np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
-    scaled = {
-        name: replace(
-            splits[name],
-            images=FeatureRows(
-                ((rows - mean.reshape(shape)) / scale.reshape(shape)).astype(np.float32),
-                splits[name].ids,
-            ),
-        )
+    standard = {
+        name: replace(splits[name], images=FeatureRows(scaled(rows, mean, scale), splits[name].ids))
         for name, rows in features.items()
     }
     kept = replace(frozen, mean=torch.from_numpy(mean), scale=torch.from_numpy(scale))
-    return kept, scaled
+    return kept, standard
 
 
 def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:

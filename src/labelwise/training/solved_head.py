@@ -1,13 +1,16 @@
 """The head of a run on features: solved where its loss is convex; else the loop trains it."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from labelwise.data import FeatureRows
+from labelwise.data.mapped import MappedFeatures
 from labelwise.errors import SettingsError
 from labelwise.heads import LinearHead
 from labelwise.objectives.convex import ConvexLoss
 from labelwise.predictor import Model
+from labelwise.scoring import memory_bytes
 from labelwise.training import checkpoint
 from labelwise.training.prepare import Training
 from labelwise.training.solve import solve
@@ -16,13 +19,22 @@ from labelwise.types import Targets
 
 __all__ = ["solve_head"]
 
+COPIES = 8  # times the features are in memory while they are solved, most of it in float64
+
 
 def solve_head(training: Training) -> Model | None:
     """Return the model with its head at the optimum; None if it must be trained in steps."""
     head = training.model.head
     if training.frozen is None or not isinstance(head, LinearHead):
         return None
-    if _features(training, "train").ndim != 2:
+    rows = training.splits["train"].images
+    if not isinstance(rows, FeatureRows) or rows.features.ndim != 2:
+        return None
+    if isinstance(rows.features, MappedFeatures) and COPIES * rows.features.nbytes > memory_bytes():
+        training.watch.say(
+            f"the features take {rows.features.nbytes / 2**30:,.1f} GiB, too much to solve the "
+            "head in this machine's memory: training it in steps"
+        )
         return None
     loss = _loss(training, "train")
     if loss is None:
@@ -35,8 +47,7 @@ def solve_head(training: Training) -> Model | None:
         )
     watch, journal, labels = training.watch, training.run.journal, loss.num_labels
     journal.cut(0)
-    rows = len(training.splits["train"])
-    watch.say(f"solving the head: {rows:,} rows of features, {labels:,} labels")
+    watch.say(f"solving the head: {len(rows):,} rows of features, {labels:,} labels")
     step = 0
 
     def tried(l2: float, value: float) -> None:
@@ -82,7 +93,7 @@ def _features(training: Training, split: str) -> Tensor:
     images, device = training.splits[split].images, training.fabric.device
     if not isinstance(images, FeatureRows):
         raise TypeError(f"the rows of {split} must be features, got {type(images).__name__}")
-    features = torch.from_numpy(images.features)
+    features = torch.from_numpy(np.asarray(images.features))
     return features.to(device) if device.type == "cuda" else features  # others have no float64
 
 
