@@ -55,6 +55,24 @@ def test_nothing_changed_costs_nothing(update, monkeypatch):
     assert counts(update()) == {"unchanged": 12}
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size):
+    """Whichever of two equal files is read first, the other waits for what comes of it."""
+    for number in range(12):
+        source = photos / ("", "2023", "2024/may")[number % 3] / f"{number}.png"
+        shutil.copy(source, photos / f"0-copy-{number}.png")  # before its original
+        shutil.copy(source, photos / "2024" / "may" / f"copy-{number}.png")
+    for folder in ("", "2023"):
+        (photos / folder / "broken.png").write_bytes(b"no picture")
+    assert counts(update(batch_size=batch_size)) == {"new": 12, "copied": 24, "failed": 2}
+    index = Index(update.folder)
+    assert len(index) == 12
+    for path in photos.rglob("broken.png"):
+        path.unlink()
+    assert_right(index, photos, model)
+    assert len({reason for _, reason in index.store.unreadable()}) == 1
+
+
 def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photos, model):
     update()
     shutil.move(photos / "0.png", photos / "2023" / "holiday.png")

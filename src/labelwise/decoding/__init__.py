@@ -6,7 +6,6 @@ from labelwise.decoding.processes import (
     are_worth_it,
     borrowed_processes,
     items_ahead,
-    start_processes,
 )
 from labelwise.decoding.work import HEADER, NAME, Entry, Item, Kind, Work, reason_of
 
@@ -23,5 +22,4 @@ __all__ = [
     "borrowed_processes",
     "items_ahead",
     "reason_of",
-    "start_processes",
 ]

@@ -51,7 +51,6 @@ __all__ = [
     "are_worth_it",
     "borrowed_processes",
     "items_ahead",
-    "start_processes",
 ]
 
 MOST = 32  # processes
@@ -345,13 +344,6 @@ def borrowed_processes(count: int) -> Iterator[DecodingProcesses | None]:
                 processes.close()
     finally:
         _lock.release()
-
-
-def start_processes(images: int, count: int) -> None:
-    """Start processes, if so many images are worth it, for callers that bring them bit by bit."""
-    if are_worth_it(images, count):
-        with borrowed_processes(count):
-            pass
 
 
 @atexit.register

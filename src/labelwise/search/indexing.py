@@ -9,52 +9,41 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from labelwise.data import BytesImages
-from labelwise.decoding import start_processes
-from labelwise.errors import DataError
+from labelwise.data.images import EncodedImages, ImageSource
+from labelwise.data.names import Names
+from labelwise.errors import DataError, ImageError
 from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Watch
 from labelwise.runs import RunFolder
-from labelwise.scoring import available_cores, score
+from labelwise.scoring import Scored, available_cores, score
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
-from labelwise.search.store import Content, PhotoFile
+from labelwise.search.store import Content, PhotoFile, Store
 from labelwise.search.walk import root_place
-from labelwise.storage import ObjectStorage, is_uri, storage_at
+from labelwise.storage import ObjectStorage, StorageError, is_uri, storage_at
 from labelwise.taxonomy import Taxonomy
 
 __all__ = ["update_index"]
 
-BYTES_AT_ONCE = 256 << 20
-FILES_AT_ONCE = 256
+MOST_BYTES = 256 << 20  # of one photo
 ROWS_PER_WRITE = 4096
 SECONDS_PER_WRITE = 20.0
 ASIDE = "before-rebuild"
 REQUESTS = 16  # that wait for object storage at once
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A file that was read: its bytes and their hash, or why it cannot be."""
-
-    todo: FileToRead
-    blob: bytes = b""
-    digest: bytes = b""
-    reason: str | None = None
 
 
 def update_index(
@@ -221,65 +210,104 @@ def _update(
     if not todo:  # the model need not be read
         return changes
     predictor = Predictor.load(*model)
-    if predictor.device.type == "cuda":
-        start_processes(len(todo), workers or available_cores())
+    if any(isinstance(item.storage, ObjectStorage) for item in todo):
+        workers = max(REQUESTS, workers or available_cores())
     watch.start("indexing", len(todo))
-    pending = _Pending(index, changes)
+    files = _Files(todo, index.store)
+    pending = _Pending(index, files, changes)
     try:
-        remote = any(isinstance(item.storage, ObjectStorage) for item in todo)
-        with (
-            ThreadPoolExecutor(REQUESTS if remote else workers or available_cores()) as readers,
-            ThreadPoolExecutor(1) as ahead,
-        ):
-            reading = None
-            for chunk in [*_chunks(todo), []]:
-                following = ahead.submit(_read_chunk, readers, chunk)
-                if reading is not None:
-                    reads = reading.result()
-                    _take_in(reads, pending, predictor, batch_size, workers)
-                    watch.advance(len(reads))
-                reading = following
+        parts = score(
+            predictor,
+            files,
+            batch_size=batch_size,
+            workers=workers,
+            embed=True,
+            decode=index.facts.decode,
+        )
+        for part in parts:
+            pending.take_in(part)
+            watch.advance(len(part) + len(part.failures))
     finally:
         pending.write()
         watch.finish()
     return changes
 
 
-def _chunks(todo: Sequence[FileToRead]) -> Iterator[list[FileToRead]]:
-    """Yield files in groups that fit in memory together."""
-    group: list[FileToRead] = []
-    size = 0
-    for item in todo:
-        if group and (size + item.file.size > BYTES_AT_ONCE or len(group) == FILES_AT_ONCE):
-            yield group
-            group, size = [], 0
-        group.append(item)
-        size += item.file.size
-    if group:
-        yield group
+@dataclass(frozen=True)
+class _Read:
+    """A file that was read: its content; the row that has it already, or the file that is first.
+
+    Where it cannot be read, ``reason`` says why.
+    """
+
+    content: Content | None = None
+    row: int | None = None
+    first: int | None = None
+    reason: str | None = None
 
 
-def _read_chunk(readers: ThreadPoolExecutor, chunk: Sequence[FileToRead]) -> list[_Read]:
-    return list(readers.map(_read, chunk))
+class _Files(EncodedImages):
+    """The files to read, as images: each is read and hashed by the thread that decodes it.
+
+    A content that is known, or that another of these files has, is not decoded; ``reads`` says so.
+    ``outage`` is why a storage cannot be reached, which is no fault of a file.
+    """
+
+    def __init__(self, todo: Sequence[FileToRead], store: Store) -> None:
+        self.todo, self.ids = todo, Names([item.file.name for item in todo])
+        self.reads: dict[int, _Read] = {}
+        self._store, self._lock = store, Lock()
+        self._first: dict[bytes, int] = {}
+        self.outage: StorageError | None = None
+
+    def content(self, row: int) -> bytes:
+        try:
+            blob = _read(self.todo[row])
+        except ImageError as error:
+            self.reads[row] = _Read(reason=str(error))
+            raise
+        except StorageError as error:
+            self.outage = error
+            raise
+        digest = hashlib.sha256(blob).digest()
+        with self._lock:
+            first = self._first.setdefault(digest, row)
+            known = self._store.rows_by_hash([digest]).get(digest) if first == row else None
+        if first != row or known is not None:
+            of_file = None if first == row else first
+            self.reads[row] = _Read(Content(digest, len(blob)), known, of_file)
+            raise ImageError("its content is known")
+        self.reads[row] = _Read(_content(digest, blob))
+        return blob
+
+    def subset(self, rows: NDArray[np.int64]) -> "ImageSource":
+        raise NotImplementedError("files to index are read together")
+
+    def forget(self, digests: Iterable[bytes]) -> None:
+        """Forget which file was first with contents that the store knows by now."""
+        with self._lock:
+            for digest in digests:
+                self._first.pop(digest, None)
 
 
-def _read(todo: FileToRead) -> _Read:
-    name = os.path.join(todo.file.folder, todo.file.name)
+def _read(todo: FileToRead) -> bytes:
     try:
-        blob = todo.storage.read(name, 0, BYTES_AT_ONCE + 1)
+        blob = todo.storage.read(os.path.join(todo.file.folder, todo.file.name), 0, MOST_BYTES + 1)
     except OSError as error:
         reason = error.strerror or str(error)[:200]
-        return _Read(todo, reason=f"the file cannot be opened ({reason})")
-    if len(blob) > BYTES_AT_ONCE:
-        return _Read(todo, reason=f"a photo must have at most {BYTES_AT_ONCE >> 20} MiB")
-    return _Read(todo, blob, hashlib.sha256(blob).digest())
+        raise ImageError(f"the file cannot be opened ({reason})") from None
+    if len(blob) > MOST_BYTES:
+        raise ImageError(f"a photo must have at most {MOST_BYTES >> 20} MiB")
+    return blob
 
 
 class _Pending:
     """Contents and files that were scored but not written yet."""
 
-    def __init__(self, index: Index, changes: Changes) -> None:
-        self.index, self.changes = index, changes
+    def __init__(self, index: Index, source: _Files, changes: Changes) -> None:
+        self.index, self.source, self.changes = index, source, changes
+        self.copies: list[tuple[int, _Read]] = []  # of files that are not scored yet
+        self.reasons: dict[bytes, str] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -291,13 +319,78 @@ class _Pending:
         self.files: list[tuple[PhotoFile, int | None]] = []
         self.edited: list[tuple[int, bytes]] = []
 
-    def write_if_due(self) -> None:
-        """Write when there is much, or when it was long ago."""
+    def take_in(self, part: Scored) -> None:
+        """Note the files of a batch: scored, of a known content, or unreadable."""
+        for number in part.rows.tolist():
+            content = self.source.reads.pop(number).content
+            if content is None:
+                raise RuntimeError(f"file {number} was scored without having been read")
+            self.places[content.hash] = len(self.contents)
+            self.contents.append(content)
+            self._note(number, content.hash, self.places[content.hash], scored=True)
+        if len(part) and part.embeddings is not None:
+            self.logits.append(part.logits.numpy())
+            self.features.append(part.embeddings.numpy())
+        if self.source.outage is not None:
+            raise self.source.outage
+        for failure in part.failures:
+            read = self.source.reads.pop(failure.row, _Read())
+            if read.first is not None:
+                self.copies.append((failure.row, read))
+            elif read.row is not None and read.content is not None:
+                self._note(failure.row, read.content.hash, None, row=read.row)
+            else:
+                reason = read.reason or failure.reason
+                self._fail(failure.row, reason)
+                if read.content is not None:
+                    self.reasons[read.content.hash] = reason
+        self._note_copies()
         if (
             len(self.contents) >= ROWS_PER_WRITE
             or time.monotonic() - self.began > SECONDS_PER_WRITE
         ):
             self.write()
+
+    def _note_copies(self) -> None:
+        """Note the copies of files that were scored, or found unreadable, by now."""
+        waiting = []
+        for number, read in self.copies:
+            digest = b"" if read.content is None else read.content.hash
+            if digest in self.places:
+                self._note(number, digest, self.places[digest])
+            elif digest in self.reasons:
+                self._fail(number, self.reasons[digest])
+            elif known := self.index.store.rows_by_hash([digest]):
+                self._note(number, digest, None, row=known[digest])
+            else:
+                waiting.append((number, read))
+        self.copies = waiting
+
+    def _note(
+        self,
+        number: int,
+        digest: bytes,
+        place: int | None,
+        *,
+        row: int | None = None,
+        scored: bool = False,
+    ) -> None:
+        file, before = self.source.todo[number].file, self.source.todo[number].before
+        self.files.append((replace(file, row=row), place))
+        edited = before is not None and before.row is not None
+        if before is not None and before.row is not None:
+            self.edited.append((before.row, digest))
+        if not scored:
+            self.changes.copied += 1
+        elif edited:
+            self.changes.changed += 1
+        else:
+            self.changes.new += 1
+
+    def _fail(self, number: int, reason: str) -> None:
+        file = self.source.todo[number].file
+        self.files.append((replace(file, state="failed", reason=reason), None))
+        self.changes.failed += 1
 
     def write(self) -> None:
         """Make everything pending part of the index."""
@@ -307,6 +400,7 @@ class _Pending:
             store.append(self.contents, logits, self._embeddings(), self.files)
             rows = store.rows_by_hash(digest for _, digest in self.edited)
             store.carry_corrections((before, rows[digest]) for before, digest in self.edited)
+            self.source.forget(self.places)
         self._clear()
 
     def _embeddings(self) -> NDArray[np.float16] | None:
@@ -315,86 +409,6 @@ class _Pending:
         features = np.concatenate(self.features)
         projection = self.index.projection or self.index.start_projection(features)
         return projection(features)
-
-
-def _take_in(
-    reads: Sequence[_Read],
-    pending: _Pending,
-    predictor: Predictor,
-    batch_size: int,
-    workers: int | None,
-) -> None:
-    """Score what is new among some files that were read, and note all of them."""
-    rows = pending.index.store.rows_by_hash({read.digest for read in reads if read.digest})
-    fresh: dict[bytes, _Read] = {}
-    for read in reads:
-        if read.digest and read.digest not in rows and read.digest not in pending.places:
-            fresh.setdefault(read.digest, read)
-    reasons = _scored(fresh, pending, predictor, batch_size, workers)
-    for read in reads:
-        _note(read, rows, fresh, reasons, pending)
-    pending.write_if_due()
-
-
-def _scored(
-    fresh: dict[bytes, _Read],
-    pending: _Pending,
-    predictor: Predictor,
-    batch_size: int,
-    workers: int | None,
-) -> dict[bytes, str]:
-    """Put new contents through the network; return why some cannot be."""
-    order = list(fresh)
-    names = [fresh[digest].todo.file.name for digest in order]
-    images = BytesImages([fresh[digest].blob for digest in order], names)
-    reasons: dict[bytes, str] = {}
-    parts = score(
-        predictor,
-        images,
-        batch_size=batch_size,
-        workers=workers,
-        embed=True,
-        decode=pending.index.facts.decode,
-    )
-    for part in parts:
-        for row in part.rows.tolist():
-            digest = order[row]
-            pending.places[digest] = len(pending.contents)
-            pending.contents.append(_content(digest, fresh[digest].blob))
-        if len(part) and part.embeddings is not None:
-            pending.logits.append(part.logits.numpy())
-            pending.features.append(part.embeddings.numpy())
-        reasons |= {order[failure.row]: failure.reason for failure in part.failures}
-    return reasons
-
-
-def _note(
-    read: _Read,
-    rows: dict[bytes, int],
-    fresh: dict[bytes, _Read],
-    reasons: dict[bytes, str],
-    pending: _Pending,
-) -> None:
-    """Note one file: unreadable, of a known content, or of a new one."""
-    file, before, changes = read.todo.file, read.todo.before, pending.changes
-    reason = read.reason or reasons.get(read.digest)
-    if reason is not None:
-        pending.files.append((replace(file, state="failed", reason=reason), None))
-        changes.failed += 1
-        return
-    if read.digest in rows:
-        pending.files.append((replace(file, row=rows[read.digest]), None))
-    else:
-        pending.files.append((file, pending.places[read.digest]))
-    edited = before is not None and before.row is not None
-    if before is not None and before.row is not None:
-        pending.edited.append((before.row, read.digest))
-    if fresh.get(read.digest) is not read:
-        changes.copied += 1
-    elif edited:
-        changes.changed += 1
-    else:
-        changes.new += 1
 
 
 def _content(digest: bytes, blob: bytes) -> Content:
