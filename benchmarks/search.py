@@ -3,21 +3,43 @@
 Two columns of logits of labels in 3 % of the photos, ``dog, -beach``; the peers are numpy
 (sum and argpartition of the whole columns), DuckDB and SQLite over the same columns, where they
 are installed. Times are the median wall-clock milliseconds of a query whose columns were used
-before; "first" is the query that reads them. Parts: query, never-meet, count, similar, correct,
-rescan.
+before; "first" is the query that reads them. "index" is a whole index on disk of that many photos
+with a label per column: opening it, what a search touches of memory, and the search after a
+correction, which maps every probability anew. "rescan" looks at files that did not change, and
+brings an index of them up to date. With ``--indexing FOLDER --model RUN`` a new index of a folder
+is timed instead, beside decoding its photos and running the network alone.
 """
 
 import argparse
 import importlib.util
 import os
+import resource
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from labelwise.backbones import Transform
+from labelwise.data import FileImages
+from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.decide import Threshold
+from labelwise.links import Sigmoid
+from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.predictor import HeadSpec, ModelSpec, Predictor
+from labelwise.progress import Silent
+from labelwise.retrieval import Query
+from labelwise.scoring import score
+from labelwise.search import Index, update_index
+from labelwise.search.answering import answer
+from labelwise.search.index import IndexFacts
+from labelwise.search.looking import Changes, look_at
 from labelwise.search.ranked import Term, best_rows, count_at_least
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
@@ -138,41 +160,193 @@ def similar(rows, features):
     line("similar", rows, "numpy, all embeddings", peer, f"{peer / ours:.1f}x")
 
 
+LABELS = ("dog", "beach", "cat", "car")
+
+
+def whole_index(rows, folder):
+    """Time an index on disk: opening, searching, and searching after a correction."""
+    make_index(rows, folder)
+    here = str(Path(__file__).parent)
+    for call in (f"answered({str(folder)!r})", f"touched({str(folder)!r}, {rows})"):
+        code = f"import sys; sys.path[:0] = [{here!r}]; import search; search.{call}"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def answered(folder):
+    """Search once, which writes the columns it touches end to end."""
+    answer(Index(Path(folder)), Query.parse("dog, -beach"))
+
+
+def make_index(rows, folder):
+    """Write an index of made logits; no photo of it exists."""
+    spec = ModelSpec(
+        labels=LABELS,
+        backbone={"name": "small-cnn", "channels": 8},
+        transform=Transform(32),
+        head=HeadSpec("linear"),
+        link=link_to_spec(Sigmoid()),
+        rule=rule_to_spec(Threshold(0.5)),
+        weights_sha256="0" * 64,
+    )
+    store = Index.create(folder, spec, IndexFacts(model="nowhere")).store
+    random = np.random.default_rng(0)
+    (folder / "scores").mkdir(exist_ok=True)
+    for first in range(0, rows, 1 << 20):
+        size = min(1 << 20, rows - first)
+        numbers = np.arange(first, first + size)
+        logits = random.normal(np.log(0.03 / 0.97), 2, (len(LABELS), size)).astype(np.float32)
+        table = pa.table([numbers, *logits], names=["row", *LABELS])
+        pq.write_table(table, folder / "scores" / f"{first:012d}.parquet")
+        with store.transaction() as base:
+            base.executemany(
+                "INSERT INTO contents (row, hash, size, alive) VALUES (?, ?, 1, 1)",
+                ((row, row.to_bytes(32, "big")) for row in numbers.tolist()),
+            )
+    with store.transaction() as base:
+        base.execute("INSERT INTO roots (path, raw) VALUES ('/nowhere', '/nowhere')")
+        base.execute(
+            "INSERT INTO files SELECT 1, printf('%04d', row / 1000), row || '.jpg', NULL, 1, 1, "
+            "row, 'ok', NULL FROM contents"
+        )
+    store.close()
+
+
+def resident():
+    """Return the MiB of memory this process has, mapped files included."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def touched(folder, rows):
+    """Open an index in a process of its own and search it."""
+    query = Query.parse("dog, -beach")
+    before = resident()
+    start = time.perf_counter()
+    index = Index(Path(folder))
+    len(index)
+    line("open", rows, "labelwise", 1e3 * (time.perf_counter() - start), "goal 300")
+    start = time.perf_counter()
+    answer(index, query)
+    line("search", rows, "labelwise, first of 2 labels", 1e3 * (time.perf_counter() - start))
+    size = 2 * 4 * rows / 2**20
+    print(
+        f"memory      {rows:>11,}  grown by {resident() - before:.0f} MiB; 2 columns of {size:.0f}"
+    )
+    whole, _ = milliseconds(lambda: answer(index, query), 5)
+    line("search", rows, "labelwise, whole answer", whole)
+    times = []
+    for row in range(3):
+        index.correct(row, {"dog": "present"}, who="benchmark")
+        start = time.perf_counter()
+        index.probability(rows - 1, "dog")
+        times.append(1e3 * (time.perf_counter() - start))
+    line("correct", rows, "all probabilities anew", min(times), "goal 1000 at 1,000,000")
+
+
 def rescan(files):
-    with tempfile.TemporaryDirectory() as root:
+    """Look at files that are known: the walk alone, and an update of an index of them."""
+    with tempfile.TemporaryDirectory() as place:
+        root, folder = Path(place, "photos"), Path(place, "index")
+        make_index(files, folder)
         for number in range(files):
-            folder = Path(root) / f"{number // 500:04d}"
-            folder.mkdir(exist_ok=True)
-            (folder / f"{number}.jpg").touch()
+            if number % 1000 == 0:
+                (root / f"{number // 1000:04d}").mkdir(parents=True)
+            (root / f"{number // 1000:04d}" / f"{number}.jpg").touch()
+        index = Index(folder)
+        with index.store.transaction() as base:
+            base.execute("UPDATE roots SET path = ?, raw = ?", (str(root), os.fsencode(root)))
+            base.executemany(
+                "UPDATE files SET size = 0, mtime_ns = ? "
+                "WHERE root = 1 AND folder = ? AND name = ?",
+                (
+                    (one.mtime_ns, below, one.name)
+                    for below, found in photos_below(str(root), {".jpg"})
+                    for one in found
+                ),
+            )
+        changes = Changes()
 
         def floor():
-            for folder, _, names in os.walk(root):
+            for below, _, names in os.walk(root):
                 for name in names:
-                    os.stat(os.path.join(folder, name))
+                    os.stat(os.path.join(below, name))
 
-        def walk():
-            return sum(len(found or ()) for _, found in photos_below(root, {".jpg"}))
-
-        ours, counted = milliseconds(walk, 3)
-        assert counted == files
+        ours, todo = milliseconds(lambda: look_at(index.store, str(root), changes), 3)
+        assert not todo
+        assert changes.unchanged == 3 * files
         peer, _ = milliseconds(floor, 3)
-        line("rescan", files, "labelwise, looking", ours, f"{1e3 * ours / files:.0f} s a million")
-        line("rescan", files, "os.walk and stat", peer, f"{1e3 * peer / files:.0f} s a million")
+        line("rescan", files, "labelwise", ours, f"{1e3 * ours / files:.1f} s a million, goal 37")
+        line("rescan", files, "os.walk and stat", peer, f"{1e3 * peer / files:.1f} s a million")
+        index.store.close()
+
+
+def indexing(folder, model, repeats):
+    """Time a new index of a folder beside decoding its photos and running the network alone."""
+    predictor = Predictor.load(model)
+    paths = [
+        os.path.join(at, one.name)
+        for at, found in photos_below(folder, IMAGE_SUFFIXES)
+        for one in found or ()
+    ]
+    images = FileImages(folder, paths)
+
+    def plain():
+        return sum(len(part) for part in score(predictor, images, embed=True))
+
+    def indexed(some):
+        with tempfile.TemporaryDirectory() as place:
+            return update_index(Path(place), [some], model=model, watch=Silent()).new
+
+    with tempfile.TemporaryDirectory() as single:
+        Path(single, os.path.basename(paths[0])).write_bytes(Path(paths[0]).read_bytes())
+        ways = {
+            "decode and forward alone": plain,
+            "labelwise index": lambda: indexed(folder),
+            "labelwise index, one photo": lambda: indexed(single),
+        }
+        plain()  # reads the files into the system's memory
+        best = {}
+        for _ in range(repeats):
+            for name, call in ways.items():
+                start, used = time.perf_counter(), time.process_time()
+                call()
+                spent = time.perf_counter() - start, time.process_time() - used
+                best[name] = tuple(map(min, best.get(name, spent), spent))
+    for name, (wall, used) in best.items():
+        line("indexing", len(paths), name, 1e3 * wall, f"{1e3 * used:.0f} ms of processor time")
+    alone, ours, once = (np.array(best[name]) for name in ways)
+    for words, ratio in (
+        ("all of it", alone / ours),
+        ("what it costs once apart", alone / (ours - once)),
+    ):
+        print(
+            f"indexing    {len(paths):>11,}  share of the speed of decode and forward, {words}: "
+            f"{ratio[0]:.1%}, by processor time {ratio[1]:.1%} (goal 95%)"
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7])
     parser.add_argument("--features", type=Path, help="a .npz file with real features")
+    parser.add_argument("--files", type=float, default=1e6, help="to look at again")
+    parser.add_argument("--indexing", type=Path, help="a folder of photos; needs --model")
+    parser.add_argument("--model", type=Path, help="the folder of a run")
+    parser.add_argument("--repeats", type=int, default=3, help="of --indexing")
     arguments = parser.parse_args()
+    if arguments.indexing is not None:
+        indexing(str(arguments.indexing), arguments.model, arguments.repeats)
+        return
     for rows in map(int, arguments.rows):
         query(rows)
         never_meet(rows)
+        with tempfile.TemporaryDirectory() as folder:
+            whole_index(rows, Path(folder) / "photos.index")
     features = None
     if arguments.features is not None:
         features = np.load(arguments.features, allow_pickle=False)["features"]
     similar(min(10**6, int(max(arguments.rows))), features)
-    rescan(50_000)
+    rescan(int(arguments.files))
 
 
 if __name__ == "__main__":
