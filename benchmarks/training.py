@@ -42,7 +42,7 @@ from labelwise.objectives import BCE
 from labelwise.predictor import Model
 from labelwise.training.execution import make_loss
 from labelwise.training.loader import Batch, Loader
-from labelwise.training.pixels import DecodingStore, RowRequest
+from labelwise.training.pixels import DecodingStore, FedStore, RowRequest
 from labelwise.types import Outputs, Targets
 
 LABELS = 100
@@ -213,7 +213,8 @@ def make_photos(folder: Path, count: int, size: tuple[int, int]) -> list[str]:
 def our_photos(
     folder: Path, names: list[str], transform: Transform, device: torch.device
 ) -> Iterator[Tensor]:
-    stream = DecodingStore(FileImages(folder, names), transform, device)
+    kind = FedStore if device.type == "cuda" else DecodingStore
+    stream = kind(FileImages(folder, names), transform, device)
     mean, std = transform.statistics(device)
     rows = np.arange(len(names))
     jobs = (RowRequest(rows[start : start + 64]) for start in range(0, len(rows), 64))

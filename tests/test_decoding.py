@@ -34,7 +34,7 @@ from labelwise.errors import ImageError
 from labelwise.training import pixels
 from labelwise.training.augment import draw_windows
 from labelwise.training.augment.base import ImageDraws
-from labelwise.training.pixels import DecodingStore, RowRequest
+from labelwise.training.pixels import DecodingStore, FedStore, RowRequest, make_store
 
 CPU = torch.device("cpu")
 TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
@@ -103,6 +103,17 @@ def test_files_for_the_devices_decoder_come_whole(monkeypatch):
     expected_rows, expected = by_hand(TRANSFORM, whole=True)
     assert rows == expected_rows
     np.testing.assert_array_equal(pixels, expected)
+
+
+def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
+    feeder = batches._Feeder(files(tmp_path), TRANSFORM, TRANSFORM, CPU, decodes=True)
+    rows = [np.arange(len(BLOBS))[at:] for at in range(4)]
+    largest = max(map(len, BLOBS[:4]))
+    assert feeder._files_of_a_slot(rows) == batches.CHUNK_OF_FILES
+    monkeypatch.setattr(batches, "SLOT_BYTES", 3 * largest + 3)
+    assert feeder._files_of_a_slot(rows) == 3
+    monkeypatch.setattr(batches, "SLOT_BYTES", largest)
+    assert feeder._files_of_a_slot(rows) == 1
 
 
 def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeypatch):
@@ -209,6 +220,9 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
     for before, after in zip(expected, store.batches(requests), strict=True):
         assert torch.equal(before, after)
     np.testing.assert_array_equal(store.aspects, aspects)
+    for batch in FedStore(images, TRANSFORM, CPU, 2).batches(requests[:1]):
+        assert torch.equal(batch, expected[0])
+        assert not batch.is_inference()
     store = DecodingStore(files(tmp_path), TRANSFORM, CPU, 2)
     store.by_processes = True
     with pytest.raises(
@@ -269,6 +283,16 @@ def _ends(pid: int, seconds: float = 20.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_a_gpu_scales_what_no_window_is_cut_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "_limit", lambda device: 0)
+    images, cuda = files(tmp_path), torch.device("cuda")
+    assert isinstance(make_store(images, TRANSFORM, cuda), FedStore)
+    assert isinstance(make_store(images, TRANSFORM, cuda, windows=True), DecodingStore)
+    assert isinstance(make_store(images, TRANSFORM, CPU), DecodingStore)
+    with pytest.raises(ImageError, match="this is not an image"):
+        list(FedStore(images, TRANSFORM, CPU, 2).batches([RowRequest(np.arange(5))]))
 
 
 def test_they_do_not_start_where_python_cannot_be_started(monkeypatch):

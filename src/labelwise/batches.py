@@ -18,7 +18,7 @@ Rows come in order, each once: as an input, or as a failure with its reason.
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -39,6 +39,7 @@ from labelwise.data.jpeg import plain_header, turned
 from labelwise.data.mapped import MappedFeatures
 from labelwise.decoding import (
     NAME,
+    SLOT_BYTES,
     DecodedChunk,
     DecodingProcesses,
     Entry,
@@ -321,7 +322,8 @@ class _Feeder:
         with ExitStack() as stack:
             lent = stack.enter_context(borrowed_processes(workers)) if work is not None else None
             if work is not None and lent is not None:
-                chunk = min(CHUNK_OF_FILES if self.decodes else CHUNK, work.most_items)
+                most = self._files_of_a_slot(batches) if self.decodes else CHUNK
+                chunk = min(most, work.most_items)
             parts = [
                 [_Part(rows[at : at + chunk].tolist(), at) for at in range(0, len(rows), chunk)]
                 for rows in batches
@@ -340,15 +342,18 @@ class _Feeder:
         counts: list[int],
         chunks: Iterator[_Loaded],
     ) -> Iterator[Inputs]:
-        """Yield batches of so many chunks each, which one thread puts together."""
+        """Yield batches of so many chunks each, which one thread collects and another resizes."""
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        collector = ThreadPoolExecutor(1, thread_name_prefix="collect")
         feeder = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
         def start(
             pair: tuple[NDArray[np.int64], int],
         ) -> Future[tuple[Inputs, torch.cuda.Event | None]]:
-            return feeder.submit(self._feed, *pair, chunks, stream)
+            batch, count = pair
+            collected = collector.submit(self._collect, count, chunks, stream)
+            return feeder.submit(self._feed, batch, collected, stream)
 
         pairs = zip(batches, counts, strict=True)
         try:
@@ -360,25 +365,30 @@ class _Feeder:
                     inputs.values.record_stream(current)
                 yield inputs
         finally:
+            collector.shutdown(wait=True, cancel_futures=True)
             feeder.shutdown(wait=True, cancel_futures=True)
 
-    def _feed(
-        self,
-        batch: NDArray[np.int64],
-        count: int,
-        chunks: Iterator[_Loaded],
-        stream: torch.cuda.Stream | None,
-    ) -> tuple[Inputs, torch.cuda.Event | None]:
-        beside: AbstractContextManager[object] = nullcontext()
-        if stream is not None:
-            beside = torch.cuda.stream(stream)
+    def _collect(
+        self, count: int, chunks: Iterator[_Loaded], stream: torch.cuda.Stream | None
+    ) -> _Loaded:
+        """Return the next chunks as one."""
         whole = _Loaded()
-        with torch.inference_mode(), beside:
+        with torch.inference_mode(), _beside(stream):
             for _ in range(count):
                 chunk = next(chunks)
                 whole.runs.extend(chunk.runs)
                 whole.files.extend(chunk.files)
                 whole.failed.update(chunk.failed)
+        return whole
+
+    def _feed(
+        self,
+        batch: NDArray[np.int64],
+        collected: Future[_Loaded],
+        stream: torch.cuda.Stream | None,
+    ) -> tuple[Inputs, torch.cuda.Event | None]:
+        whole = collected.result()
+        with torch.inference_mode(), _beside(stream):
             if whole.files:
                 self._decode_files(batch, whole)
             values = self._inputs(whole.runs)
@@ -449,6 +459,17 @@ class _Feeder:
         work = Work(Kind.JPEG if self.decodes else Kind.PIXELS, self.transform)
         return work if work.most_items else None
 
+    def _files_of_a_slot(self, batches: Sequence[NDArray[np.int64]]) -> int:
+        """Return how many files fit into a slot, by the largest of some of them."""
+        rows = [int(rows[0]) for rows in batches[:16] if len(rows)]
+        sizes = [0]
+        for place in self.images.locations(rows):
+            if place is None:
+                return CHUNK
+            with suppress(OSError, ValueError):  # its own failure, in time
+                sizes.append(os.stat(place.path).st_size if place.size is None else place.size)
+        return max(1, min(CHUNK_OF_FILES, SLOT_BYTES // (max(sizes) + 1)))
+
     def _by_processes(
         self, processes: DecodingProcesses, work: Work, parts: list[_Part], threads: int
     ) -> Generator[_Loaded]:
@@ -465,8 +486,9 @@ class _Feeder:
     def _taken(self, part: _Part, chunk: DecodedChunk) -> _Loaded:
         """Copy a chunk out of the shared memory: pixels to the device, files on the host."""
         on_gpu = self.device.type == "cuda"
-        if self.decodes:
-            values = chunk.used.clone()
+        if self.decodes:  # pinned memory is kept and used again, whose pages are there already
+            values = torch.empty(len(chunk.used), dtype=torch.uint8, pin_memory=on_gpu)
+            values.copy_(chunk.used)
         else:
             values = chunk.used.to(self.device, non_blocking=on_gpu, copy=True)
             if on_gpu:
@@ -519,11 +541,14 @@ class _Feeder:
     ) -> list[_Run]:
         """Return the pixels of files; why there are none goes to what failed."""
         runs = []
+        sizes: dict[tuple[int, ...], tuple[list[int], list[Tensor]]] = {}
         decoded = self._by_device([file.content for file in files])
         for file, planes in zip(files, decoded, strict=True):
             if planes is not None:
                 upright = planes if file.orientation == 1 else _upright(planes, file.orientation)
-                runs.append(_Run([file.place], upright.permute(1, 2, 0)[None], False))
+                places, same = sizes.setdefault(upright.shape, ([], []))
+                places.append(file.place)
+                same.append(upright)
                 continue
             row = int(batch[file.place])
             try:
@@ -531,6 +556,8 @@ class _Feeder:
                 runs.append(run._replace(values=_sent(run.values, self.device)))
             except Exception as error:
                 loaded.failed[file.place] = reason_of(self.images.ids[row], error)
+        for places, same in sizes.values():
+            runs.append(_Run(places, torch.stack(same).permute(0, 2, 3, 1), False))
         return runs
 
     def _by_device(self, contents: list[Tensor]) -> list[Tensor | None]:
@@ -574,6 +601,10 @@ class _Feeder:
         return values.contiguous(memory_format=torch.channels_last)
 
 
+def _beside(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
 FAILED = -1
 
 
@@ -606,6 +637,8 @@ def _joined(pixels: list[Tensor]) -> Iterator[Tensor]:
 
 
 def _planes(pixels: list[Tensor]) -> Tensor:
+    if len(pixels) == 1:
+        return pixels[0].permute(0, 3, 1, 2)
     if pixels[0].stride(-1) == 1:
         return torch.cat(pixels).permute(0, 3, 1, 2)
     return torch.cat([one.permute(0, 3, 1, 2) for one in pixels])

@@ -7,11 +7,12 @@ from labelwise.decoding.processes import (
     borrowed_processes,
     items_ahead,
 )
-from labelwise.decoding.work import HEADER, NAME, Entry, Item, Kind, Work, reason_of
+from labelwise.decoding.work import HEADER, NAME, SLOT_BYTES, Entry, Item, Kind, Work, reason_of
 
 __all__ = [
     "HEADER",
     "NAME",
+    "SLOT_BYTES",
     "DecodedChunk",
     "DecodingProcesses",
     "Entry",
