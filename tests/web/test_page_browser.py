@@ -161,6 +161,8 @@ def test_a_photo_is_corrected_with_one_key_and_back(own, visit):
     expect(line).to_be_visible()
     expect(page.locator("#photo-similar li")).to_have_count(11)
     before = line.get_attribute("aria-label")
+    page.locator("#photo-title").press("ArrowDown")  # the view begins there
+    expect(page.locator("#photo-labels > li").first).to_be_focused()
     line.focus()
     page.keyboard.press("n")
     expect(line).to_have_attribute("aria-label", "dog, 0.0\u00a0%, you said it is not there")

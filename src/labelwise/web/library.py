@@ -8,8 +8,9 @@ to anything but a photo that was indexed. All work on the index is done by one t
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,6 +79,7 @@ class Library:
         self._waiting = 0
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_size = 0
+        self._shares: tuple[tuple[int, int], list[LabelShare]] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do something with the index, after what was asked before; BusyError if that is much."""
@@ -257,21 +259,30 @@ class Library:
 
     def audit(self, count: int) -> list[QuestionView]:
         """Return questions about photos drawn at random, the least audited labels first."""
-        queues = {k: self._drawn(k) for k in range(len(self.index.space))}
-        done = {k: len(self._audited(k)) for k in queues}
-        places = dict.fromkeys(queues, 0)
-        asked: list[tuple[int, str, float, bool]] = []
-        while len(asked) < count:
-            open_labels = [k for k in queues if places[k] < len(queues[k])]
-            if not open_labels:
-                break
-            k = min(open_labels, key=lambda k: (done[k] + places[k], k))
-            row = queues[k][places[k]]
-            places[k] += 1
-            probs = self.model_probs(np.array([row]))[0]
-            given = bool(np.array(self.index.spec.made_rule(probs[None]))[0, k])
-            asked.append((row, self.index.space.names[k], float(probs[k]), given))
-        return self._views(asked, audit=True)
+        names = self.index.space.names
+        audited = self._audited()
+        waiting = [(len(audited.get(name, ())), k) for k, name in enumerate(names)]
+        heapify(waiting)
+        queues: dict[int, Iterator[int]] = {}
+        asked: list[tuple[int, int]] = []
+        while waiting and len(asked) < count:
+            done, k = heappop(waiting)
+            if k not in queues:
+                queues[k] = iter(self._drawn(k))
+            row = next(queues[k], None)
+            if row is not None:
+                asked.append((row, k))
+                heappush(waiting, (done + 1, k))
+        rows = np.array([row for row, _ in asked], np.int64)
+        probs = self.model_probs(rows)
+        sets = np.array(self.index.spec.made_rule(probs), np.bool_)
+        return self._views(
+            [
+                (row, names[k], float(probs[at, k]), bool(sets[at, k]))
+                for at, (row, k) in enumerate(asked)
+            ],
+            audit=True,
+        )
 
     def _views(
         self, asked: Sequence[tuple[int, str, float, bool]], *, audit: bool
@@ -292,17 +303,25 @@ class Library:
 
     # Is the model still right?
 
-    def _audited(self, column: int) -> list[Correction]:
-        corrections = self.index.store.corrections(self.index.space.names[column])
-        return [one for one in corrections if one.source == "audit"]
+    def _audited(self, label: str | None = None) -> dict[str, list[Correction]]:
+        """Return what was said of audited photos by label, in order; of one label if it is named.
+
+        One question to the index for all labels: these are asked at every look at the metrics.
+        """
+        found: dict[str, list[Correction]] = {}
+        for one in self.index.store.corrections(label):
+            if one.source == "audit":
+                found.setdefault(one.label, []).append(one)
+        return found
 
     def _drawn(self, column: int) -> list[int]:
         """Return the next photos to be audited for a label, in the order drawn for it."""
         alive = np.ones(len(self.index), np.bool_)
         alive[self.index.store.dead_rows()] = False
-        alive[[one.row for one in self._audited(column)]] = False
+        label = self.index.space.names[column]
+        alive[[one.row for one in self._audited(label).get(label, ())]] = False
         rows = np.flatnonzero(alive)
-        order = audit_order(self.index.space.names[column], rows)
+        order = audit_order(label, rows)
         few = min(OPEN_AUDITS, len(rows))
         first = np.argpartition(order, few - 1)[:few] if few else np.empty(0, np.int64)
         chosen: list[int] = rows[first[np.argsort(order[first])]].tolist()
@@ -318,24 +337,42 @@ class Library:
 
     def alarms(self) -> list[Alarm]:
         """Return the calibration alarm of every label, from audited photos alone."""
+        audited = self._audited()
+        told = {
+            name: [one for one in audited.get(name, ()) if one.state in ("present", "absent")]
+            for name in self.index.space.names
+        }
+        rows = np.unique(np.array([one.row for some in told.values() for one in some], np.int64))
+        every = self.model_probs(rows)
         alarms = []
-        for column, name in enumerate(self.index.space.names):
-            told = [one for one in self._audited(column) if one.state in ("present", "absent")]
-            rows = np.array([one.row for one in told], np.int64)
-            probs = self.model_probs(rows)[:, column]
-            truth = [one.state == "present" for one in told]
+        for column, (name, some) in enumerate(told.items()):
+            places = np.searchsorted(rows, [one.row for one in some])
+            truth = [one.state == "present" for one in some]
+            probs = every[places, column]
             alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
         return alarms
 
     def shares(self, before: Sequence[float]) -> list[LabelShare]:
-        """Return the share of every label among photos of the library, at most 4,096."""
-        alive = np.ones(len(self.index), np.bool_)
-        alive[self.index.store.dead_rows()] = False
-        rows = np.flatnonzero(alive)
+        """Return the share of every label among photos of the library, at most 4,096.
+
+        They are estimated anew when photos have come or gone.
+        """
+        dead = self.index.store.dead_rows()
+        known = (len(self.index), len(dead))
+        if self._shares is None or self._shares[0] != known:
+            alive = np.ones(len(self.index), np.bool_)
+            alive[dead] = False
+            self._shares = known, self._estimated_shares(np.flatnonzero(alive), before)
+        return self._shares[1]
+
+    def _estimated_shares(
+        self, rows: NDArray[np.int64], before: Sequence[float]
+    ) -> list[LabelShare]:
         if len(rows) < FEWEST:
             return []
-        order = np.argsort(audit_order("", rows))[:RECENT]
-        probs = self.model_probs(np.sort(rows[order]))
+        few = min(RECENT, len(rows))
+        drawn = np.argpartition(audit_order("", rows), few - 1)[:few]
+        probs = self.model_probs(np.sort(rows[drawn]))
         return [
             estimate_share(name, probs[:, column], before[column])
             for column, name in enumerate(self.index.space.names)

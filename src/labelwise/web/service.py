@@ -1,5 +1,6 @@
 """What the server knows and does: the model, how far to trust it, and the photos of an index."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
@@ -296,7 +297,8 @@ class Service:
         self.monitor.note_alarms(alarms)
         shares: list[ShareView] = []
         if before is not None:
-            shares += [_share(one, "recent pictures") for one in self.monitor.shares(before)]
+            recent = await asyncio.to_thread(self.monitor.shares, before)  # seconds of many labels
+            shares += [_share(one, "recent pictures") for one in recent]
             if library is not None:
                 found = await library.run(lambda: library.shares(before))
                 shares += [_share(one, "library") for one in found]

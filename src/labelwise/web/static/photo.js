@@ -22,7 +22,14 @@ export function start() {
   find("photo-labels").addEventListener("keydown", keys);
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, select, textarea, dialog");
-    if (!find("photo").hidden && !typing && !event.ctrlKey && !event.metaKey && event.key.toLowerCase() === "u") takeBack();
+    if (find("photo").hidden || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key.toLowerCase() === "u") takeBack();
+    // From the title, where the view begins, the arrows lead into the list.
+    const atTitle = event.target === document.body || event.target === find("photo-title");
+    if (atTitle && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault();
+      find("photo-labels").querySelector("li[tabindex='0']")?.focus();
+    }
   });
 }
 

@@ -70,7 +70,8 @@ async function run(more = false) {
 
     cursor = null;
     counted.classList.add("error");
-    counted.textContent = error.message;
+    counted.textContent = error.message.startsWith("no list can be promised")
+      ? `${error.message}. To see photos, let more of them be wrong, or clear the box.` : error.message;
   }
   grid.removeAttribute("aria-busy");
   find("more").hidden = cursor === null;

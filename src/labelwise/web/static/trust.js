@@ -24,7 +24,7 @@ export async function open() {
 
 function promises(list) {
   if (!list.length) {
-    return [make("h2", {}, "Promises"), make("p", { class: "muted" }, "This model was made without a promise. `labelwise decide --promise` makes one.")];
+    return [make("h2", {}, "Promises"), make("p", { class: "muted" }, "This model was made without a promise. ", make("code", {}, "labelwise decide --promise"), " makes one.")];
   }
   return [make("h2", {}, "Promises"), make("ul", {}, ...list.map((one) => make("li", {},
     verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), ` — ${one.text}. On reviewed photos: ${one.checked}.`)))];
