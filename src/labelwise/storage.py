@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.files import replacing
@@ -30,6 +30,7 @@ __all__ = [
     "StoredFile",
     "address_of",
     "is_uri",
+    "s3_client",
     "split_address",
     "storage_at",
     "without_options",
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 6
 FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
+CLIENT_OPTIONS = {"region", "scheme", "endpoint_override"}  # of a URI, that botocore is told
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -63,7 +65,8 @@ class Storage(ABC):
     def files(self) -> Iterator[str]:
         """Yield all file names below the place, folder by folder, each folder in order.
 
-        Hidden names are left out. Memory grows with the largest folder, not with the number.
+        Hidden names are left out. Memory grows with the largest folder, not with the number; on
+        S3, where botocore is installed, with neither.
         """
 
     @abstractmethod
@@ -149,9 +152,37 @@ class ObjectStorage(Storage):
         self.filesystem, self.prefix, self.place = filesystem, prefix.rstrip("/"), place
 
     def files(self) -> Iterator[str]:
+        client = s3_client(self.place)
+        if client is not None:
+            yield from self._paged_files(client)
+            return
         for folder, files in self.folders():
             prefix = f"{folder}/" if folder else ""
             yield from (prefix + file.name for file in files)
+
+    def _paged_files(self, client: Any) -> Iterator[str]:
+        """Yield the names of :meth:`files` in the same order, a page of keys in memory."""
+        bucket, _, base = self.prefix.partition("/")
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            above = f"{folder}/" if folder else ""
+            prefix = f"{base}/{above}" if base else above
+            wanted: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
+            inner, more = [], True
+            while more:
+                page = self._patiently(partial(_listed, client, wanted), prefix)
+                for one in page.get("Contents", ()):
+                    name = one["Key"][len(prefix) :]
+                    if name and name[0] != "." and name[-1] != "/":
+                        yield above + name
+                folders = (
+                    one["Prefix"][len(prefix) : -1] for one in page.get("CommonPrefixes", ())
+                )
+                inner += [above + name for name in folders if name and name[0] != "."]
+                wanted["ContinuationToken"] = page.get("NextContinuationToken")
+                more = bool(wanted["ContinuationToken"])
+            waiting += sorted(inner, reverse=True)
 
     def folders(self, skipped: Collection[str] = ()) -> Iterator[tuple[str, list[StoredFile]]]:
         """Yield each folder ("" for the place itself) with its files in order.
@@ -240,6 +271,54 @@ class ObjectStorage(Storage):
                     ) from error
                 time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
         raise AssertionError("unreachable")  # pragma: no cover
+
+
+def s3_client(place: str) -> Any:
+    """Return a client that lists a bucket of S3 page by page, None where there is none.
+
+    ``pyarrow.fs`` gives all keys of a folder at once; botocore, where it is installed, a thousand.
+    """
+    parts = urlsplit(place)
+    options = dict(parse_qsl(parts.query))
+    if parts.scheme != "s3" or "@" in parts.netloc or not options.keys() <= CLIENT_OPTIONS:
+        return None
+    try:
+        import botocore.session
+        from botocore.config import Config
+    except ImportError:
+        return None
+    session = botocore.session.get_session()
+    if session.get_credentials() is None:
+        return None
+    # Times of change are not asked for, and reading them would take most of the time.
+    factory = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=str)
+    endpoint, style = None, "auto"
+    if "endpoint_override" in options:
+        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+        style = "path"
+    retries = {"mode": "standard", "max_attempts": 2}  # whoever asks tries again
+    config = Config(retries=retries, s3={"addressing_style": style})
+    return session.create_client(
+        "s3", region_name=options.get("region"), endpoint_url=endpoint, config=config
+    )
+
+
+def _listed(client: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return a page of keys; what goes wrong is an OSError, as it is with pyarrow."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        page: dict[str, Any] = client.list_objects_v2(
+            **{name: value for name, value in wanted.items() if value is not None}
+        )
+        return page
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") == "NoSuchBucket":
+            return {}
+        raise OSError(str(error)) from None
+    except BotoCoreError as error:
+        raise OSError(str(error)) from None
 
 
 def is_uri(place: str) -> bool:

@@ -85,3 +85,57 @@ def test_a_missing_key_is_a_failed_row_and_a_missing_bucket_an_error(bucket):
     assert storage.size("none.png") is None
     with pytest.raises(FileNotFoundError):
         storage.read("none.png")
+
+
+def test_pages_of_keys_are_the_listing_of_pyarrow(bucket, monkeypatch):
+    """Oracle: the same prefix listed without boto3."""
+    _, client, place = bucket
+    names = ["b.png", "a b.png", "a.png", "a/1.png", "a/.hidden.png", "a-b/2.png", "a/c/3.png"]
+    names += [".x/4.png", "ü.png", "a+b&c.png", *(f"many/{n}.png" for n in range(7))]
+    for name in names:
+        client.put_object(Bucket="photos", Key=f"paged/{name}", Body=b"x")
+    client.put_object(Bucket="photos", Key="paged/a/", Body=b"")  # a folder, as consoles make it
+    storage = storage_at(place("paged/"))
+    paged = storage_module.s3_client(storage.place)
+    asked, listed = [], paged.list_objects_v2
+
+    def few_at_once(**wanted):
+        asked.append(wanted)
+        return listed(MaxKeys=2, **wanted)
+
+    paged.list_objects_v2 = few_at_once
+    monkeypatch.setattr(storage_module, "s3_client", lambda place: paged)
+    found = list(storage.files())
+    assert len(asked) > 10
+    assert list(storage_at(place("nothing")).files()) == []
+    monkeypatch.setattr(storage_module, "s3_client", lambda place: None)
+    assert found == list(storage.files())
+    assert sorted(found) == sorted(one for one in names if "/." not in f"/{one}")
+
+
+def test_a_flat_prefix_of_s3_is_listed_in_constant_memory(bucket, monkeypatch):
+    """Oracle: the peak of Python's memory for 4,000 keys, against 40,000."""
+    import tracemalloc
+
+    class Pages:
+        """A bucket of keys that are made up page by page."""
+
+        def __init__(self, pages):
+            self.pages = pages
+
+        def list_objects_v2(self, ContinuationToken="0", **wanted):
+            page = int(ContinuationToken)
+            keys = [{"Key": f"in/{page:05d}-{number:04d}.jpg"} for number in range(1000)]
+            more = {"NextContinuationToken": str(page + 1)} if page + 1 < self.pages else {}
+            return {"Contents": keys, **more}
+
+    def peak(pages):
+        monkeypatch.setattr(storage_module, "s3_client", lambda place: Pages(pages))
+        storage = storage_at(bucket[2]("in"))
+        tracemalloc.start()
+        assert sum(1 for _ in storage.files()) == 1000 * pages
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    assert peak(40) < 1.5 * peak(4)
