@@ -232,7 +232,7 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
 
 
 PROGRAM = """
-import sys
+import os, sys, time
 from labelwise.backbones import Transform
 from labelwise.data import BytesImages
 from labelwise.decoding import Kind, Work, borrowed_processes, items_ahead
@@ -241,8 +241,12 @@ images = BytesImages([b"no image"] * 8, [str(row) for row in range(8)])
 work = Work(Kind.RESIZED, Transform(24))
 with borrowed_processes(2) as lent:
     list(lent.run(work, items_ahead(images, [range(8)], 1)))
+    fork = os.fork()
+    if not fork:
+        time.sleep(60)
+        os._exit(0)
     try:
-        print(lent._process.pid, flush=True)
+        print(lent._process.pid, fork, flush=True)
         sys.stdin.read()
     except KeyboardInterrupt:
         (chunk,) = lent.run(work, items_ahead(images, [range(8)], 1))
@@ -252,7 +256,10 @@ with borrowed_processes(2) as lent:
 
 
 def test_nothing_is_left_of_a_program_from_a_pipe_that_is_interrupted_and_killed():
-    """All processes of the group get Ctrl-C; a killed program cannot clean up."""
+    """All processes of the group get Ctrl-C; a killed program cannot clean up.
+
+    A fork of it that lives on has closed what it would hold open.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; exec(sys.stdin.readline().replace('~', chr(10)))"],
         stdin=subprocess.PIPE,
@@ -262,14 +269,19 @@ def test_nothing_is_left_of_a_program_from_a_pipe_that_is_interrupted_and_killed
     ) as program:
         program.stdin.write(PROGRAM.replace("\n", "~") + "\n")
         program.stdin.flush()
-        parent = int(program.stdout.readline())
+        parent, fork = map(int, program.stdout.readline().split())
         workers = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         assert workers
-        os.killpg(program.pid, signal.SIGINT)
+        for pid in (program.pid, parent, *map(int, workers)):
+            os.kill(pid, signal.SIGINT)
         assert program.stdout.readline() == "8\n"
         program.kill()
-    for pid in (parent, *map(int, workers)):
-        assert _ends(pid), f"process {pid} is still there"
+    try:
+        for pid in (parent, *map(int, workers)):
+            assert _ends(pid), f"process {pid} is still there"
+        os.kill(fork, 0)  # which is there
+    finally:
+        os.kill(fork, signal.SIGKILL)
 
 
 def _ends(pid: int, seconds: float = 20.0) -> bool:

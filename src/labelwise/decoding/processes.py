@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from mmap import mmap
 from multiprocessing.connection import Connection
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -146,6 +147,7 @@ class DecodingProcesses:
             raise LabelwiseError("the decoding processes did not start")
         self._control.settimeout(None)
         self._workers = [self._new_worker() for _ in range(self.count)]
+        _started.add(self)
 
     def _new_worker(self) -> _Worker:
         ours, theirs = socket.socketpair()
@@ -318,6 +320,7 @@ def _item(images: ImageSource, row: int, place: Location | None) -> Item | str:
 
 _lock = threading.Lock()
 _kept: dict[int, DecodingProcesses] = {}  # by their number
+_started: WeakSet[DecodingProcesses] = WeakSet()
 
 
 @contextmanager
@@ -363,8 +366,9 @@ def _forget() -> None:
     """In a fork of this process: leave the processes to it."""
     global _lock
     _lock = threading.Lock()
-    for processes in _kept.values():
+    for processes in _started:
         processes._disconnect()
+        processes.pinned = False
     _kept.clear()
 
 
