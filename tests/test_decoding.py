@@ -134,6 +134,8 @@ def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeyp
 
 def test_paths_are_relative_to_where_the_program_is_now(tmp_path, monkeypatch):
     files(tmp_path / "here")
+    with borrowed_processes(2):  # which start where it was before
+        pass
     monkeypatch.chdir(tmp_path)
     images = FileImages("here", [f"p {row}.img" for row in range(len(BLOBS))])
     parts = fed(images, TRANSFORM, processes=True)
@@ -163,8 +165,8 @@ def test_slots_are_used_again_and_pictures_without_room_come_resized():
         Kind.PIXELS: torch.from_numpy(np.array(whole)),
         Kind.RESIZED: torch.from_numpy(np.array(job.transform.resize(whole))),
     }
-    found = list(chunks_of([blob] * 28, job))
-    assert [entry.kind for entry, _ in found] == [0, 0, 1, 1] * 7
+    found = list(chunks_of([blob] * 35, job, size=5))
+    assert [entry.kind for entry, _ in found] == [0, 1, 1, 1, 1] * 7
     for entry, values in found:
         assert torch.equal(values, expected[entry.kind].flatten())
 
