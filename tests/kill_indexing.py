@@ -51,8 +51,9 @@ def done(work, *arguments):
 
 
 def update(home, index="photos.index"):
-    indexing.ROWS_PER_WRITE, indexing.FILES_AT_ONCE = 4, 8  # many moments between two writes
-    update_index(home / index, [home / "photos"], model=home / "run", workers=2, watch=Silent())
+    indexing.ROWS_PER_WRITE = 4  # many moments between two writes
+    options = {"model": home / "run", "batch_size": 2, "workers": 2}
+    update_index(home / index, [home / "photos"], watch=Silent(), **options)
 
 
 def change(home, draw, number):
