@@ -73,6 +73,21 @@ def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size)
     assert len({reason for _, reason in index.store.unreadable()}) == 1
 
 
+def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(update, photos):
+    for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
+        (photos / name).write_bytes(b"raw")
+    changes = update()
+    assert changes.new == 12
+    assert changes.unread == {".dng": 1, ".arw": 1}
+    assert changes.notes == [
+        "2 RAW photos without a JPEG beside passed over; RAW is not read, only the JPEG of a pair"
+    ]
+    changes.unread.update({".heic": 1})
+    assert "1 HEIC photo passed over; pip install 'labelwise[photos]'" in changes.notes[0]
+    (photos / "2023" / "alone.png").write_bytes((photos / "0.png").read_bytes())
+    assert update(only={str(photos): {"2023"}}).notes == []
+
+
 def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photos, model):
     update()
     shutil.move(photos / "0.png", photos / "2023" / "holiday.png")

@@ -85,6 +85,8 @@ def index(
     with resumable(out):
         changes = update()
         say(f"{out}: {changes}")
+        for note in changes.notes:
+            say(note)
         if changes.failed:
             say(f"the reasons: labelwise search {out} --unreadable")
         if watch:

@@ -7,13 +7,14 @@ file.
 """
 
 import os
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from labelwise.search.store import PhotoFile, Store
-from labelwise.search.walk import photos_below
+from labelwise.search.walk import RAW_SUFFIXES, photos_below
 from labelwise.storage import (
     Storage,
     StorageError,
@@ -25,6 +26,8 @@ from labelwise.storage import (
 )
 
 __all__ = ["Changes", "FileToRead", "look_at", "look_into"]
+
+NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES | RAW_SUFFIXES
 
 
 @dataclass
@@ -40,11 +43,30 @@ class Changes:
     forgotten: int = 0
     refused: list[str] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)  # by their endings
 
     @property
     def anything(self) -> bool:
         """Whether anything is other than it was known."""
         return bool(self.new + self.changed + self.copied + self.failed + self.missing)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was passed over, in words, and what would help."""
+        raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
+        others = self.unread.total() - raw
+        notes = []
+        if others:
+            notes.append(
+                f"{others:,} HEIC photo{'s' * (others > 1)} passed over; "
+                "pip install 'labelwise[photos]' reads them"
+            )
+        if raw:
+            notes.append(
+                f"{raw:,} RAW photo{'s' * (raw > 1)} without a JPEG beside passed over; "
+                "RAW is not read, only the JPEG of a pair"
+            )
+        return notes
 
     def __str__(self) -> str:
         counts = {
@@ -88,10 +110,11 @@ def _compared_root(store: Store, root: str, changes: Changes) -> list[FileToRead
     visited: set[str] = set()
     unlisted: list[str] = []
     found_any, unchanged = False, 0
-    for folder, found in photos_below(root, IMAGE_SUFFIXES, {os.path.realpath(store.folder)}):
+    for folder, found in photos_below(root, NAMED_SUFFIXES, {os.path.realpath(store.folder)}):
         if found is None:
             unlisted.append(folder)
             continue
+        found = _readable(found, changes)
         visited.add(folder)
         found_any = found_any or bool(found)
         seen = _compared(store, storage, number, folder, found)
@@ -127,18 +150,32 @@ def look_into(
     alone can tell a folder that was emptied from a disk that is not there.
     """
     storage, number, seen = storage_at(root), store.root(root), list[_Compared]()
+    passed_over = Changes()
     for folder in sorted(folders):
-        place = photos_below(root, IMAGE_SUFFIXES, {os.path.realpath(store.folder)}, start=folder)
+        place = photos_below(root, NAMED_SUFFIXES, {os.path.realpath(store.folder)}, start=folder)
         for _, found in islice(place, 1):
             if found is None:
                 return None
-            seen.append(_compared(store, storage, number, folder, found))
+            seen.append(_compared(store, storage, number, folder, _readable(found, passed_over)))
     if any(one.lost for one in seen):
         return None
     with store.transaction():
         store.put_files(file for one in seen for file in one.back)
+    changes.unread += passed_over.unread
     changes.unchanged += sum(one.unchanged + len(one.back) for one in seen)
     return [item for one in seen for item in one.todo]
+
+
+def _readable(found: Sequence[StoredFile], changes: Changes) -> list[StoredFile]:
+    """Return the files that can be read; count the others, but for RAW with a picture beside it."""
+    named = [(*os.path.splitext(one.name), one) for one in found]
+    kept = [(stem, one) for stem, suffix, one in named if suffix.lower() in IMAGE_SUFFIXES]
+    stems = {stem.casefold() for stem, _ in kept}
+    for stem, suffix, _ in named:
+        unread = suffix.lower() not in IMAGE_SUFFIXES
+        if unread and not (suffix.lower() in RAW_SUFFIXES and stem.casefold() in stems):
+            changes.unread[suffix.lower()] += 1
+    return [one for _, one in kept]
 
 
 @dataclass

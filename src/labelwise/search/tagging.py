@@ -20,6 +20,7 @@ from labelwise.errors import DataError, LabelwiseError
 from labelwise.files import replacing
 from labelwise.search.index import Index
 from labelwise.search.store import Store
+from labelwise.search.walk import RAW_SUFFIXES
 from labelwise.search.xmp import Keyword, tagged, untagged
 
 __all__ = [
@@ -33,10 +34,6 @@ __all__ = [
 ]
 
 ROWS_AT_ONCE = 4096
-
-RAW_SUFFIXES = frozenset(
-    {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
-)
 
 
 @dataclass(frozen=True)
