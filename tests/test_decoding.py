@@ -43,7 +43,8 @@ TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
 # A picture that no decoder survives
 DEADLY = b"deadly"
 FAULTY = (
-    "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import json, os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "sys.path[:] = json.loads(sys.argv[1]); "
     "from labelwise.decoding import work; decode = work.decode; "
     "work.decode = lambda content, *more: os._exit(1) if content == b'deadly' "
     "else decode(content, *more); "

@@ -61,8 +61,9 @@ AT_ONCE = 64  # chunks whose places are looked up at once
 WORTH_STARTING = 4096  # images; the first processes take some seconds to start
 START_SECONDS = 120.0
 DRAIN_SECONDS = 2.0
-COMMAND = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+COMMAND = (  # Ctrl-C is for the program that asked
+    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "sys.path[:] = json.loads(sys.argv[1]); "
     "from labelwise.decoding.work import main; main(*map(int, sys.argv[2:]))"
 )
 ENDED = f"{NAME}: the process that decoded the image ended; it may be made to harm, or too large"
@@ -142,6 +143,9 @@ class DecodingProcesses:
             started = self._control.recv(1) == b"r"
         except OSError:
             started = False
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
         if not started:
             self.close()
             raise LabelwiseError("the decoding processes did not start")
@@ -358,7 +362,8 @@ def close_kept() -> None:
 
 def are_worth_it(images: int, count: int) -> bool:
     """Return whether so many processes start, or wait already, in less time than they gain."""
-    able = bool(sys.executable) and hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
+    able = bool(sys.executable) and not hasattr(sys, "frozen")  # it is Python itself
+    able = able and hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
     return able and (images >= WORTH_STARTING or min(count, MOST) in _kept)
 
 

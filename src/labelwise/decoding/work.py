@@ -18,6 +18,7 @@ import signal
 import socket
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from io import BytesIO
@@ -223,7 +224,11 @@ def serve(connection: "Connection[Any, Any]", memory: NDArray[np.uint8]) -> None
 
 def main(control: int, memory_file: int) -> None:
     """Fork a process for each socket that arrives over ``control``, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that asked
+    with suppress(OSError):  # whoever asked was interrupted
+        _fork_workers(control, memory_file)
+
+
+def _fork_workers(control: int, memory_file: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     warnings.simplefilter("ignore")
     memory = np.frombuffer(mmap(memory_file, 0), np.uint8)
