@@ -96,6 +96,13 @@ def test_the_promise_holds_on_new_images_and_is_not_wasteful(images):
             assert np.mean(values) >= level - 2 / images - 3 * error, name
 
 
+def test_labels_of_equal_probability_are_chosen_together():
+    """Half of them is wrong, whichever comes first; alone, the first would be wrong entirely."""
+    probs, truth = np.full((20, 2), 0.5), np.tile([False, True], (20, 1))
+    assert control_precision(probs, truth, wrong_rate=0.6)(probs).all()
+    assert not control_precision(probs, truth, wrong_rate=0.5)(probs).any()
+
+
 def test_f_is_expected_on_new_images_where_a_threshold_is_given():
     """E[(level - F1 of new images), 0 where none is given] <= 0, at a level that few reach."""
     rng, gaps, rounds, level = np.random.default_rng(7), [], 400, 0.35

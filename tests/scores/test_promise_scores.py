@@ -1,5 +1,7 @@
 """Oracles: the sets under the first link, and the promised share on photos nobody has seen."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from scipy.stats import binomtest
 from labelwise.calibrate import isotonic, platt
 from labelwise.decide import NEVER, AtMost, Threshold
 from labelwise.errors import SettingsError
-from labelwise.links import Sigmoid, Softmax
+from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.scores import ScoreTable, promise_scores
 from labelwise.scores.promising import same_sets
 
@@ -64,6 +66,18 @@ def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
     )
     assert found.promised.promises[0].n == 480
     assert "fitted on 120 others, and for the probabilities again on all 600" in found.fitted_on
+
+
+def test_rounding_lets_no_photo_in():
+    """A threshold so near a photo below it that float32 cannot tell them apart."""
+
+    class Steep(Link):
+        def log_probs(self, logits):
+            return Sigmoid().log_probs(1e6 * logits)
+
+    rows = replace(sample(2, names=("dog",)), logits=torch.tensor([[0.0], [1.0]]))
+    moved = same_sets(Threshold(0.501), Steep(), Sigmoid(), rows)
+    assert moved(Sigmoid().decision_probs(rows.logits).numpy())[:, 0].tolist() == [False, True]
 
 
 def test_what_cannot_be_cross_fitted_is_refused():
