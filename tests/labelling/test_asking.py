@@ -12,7 +12,14 @@ from search_setup import LABELS, picture, save_model
 
 from labelwise.cli.app import app
 from labelwise.data import load
-from labelwise.labelling import Pool, choose_labels, choose_photos, read_review, worth_of_labels
+from labelwise.labelling import (
+    Pool,
+    choose_labels,
+    choose_photos,
+    draw_photos,
+    read_review,
+    worth_of_labels,
+)
 from labelwise.progress import Silent
 from labelwise.search import Index, update_index
 
@@ -116,6 +123,21 @@ def test_choices_are_those_of_a_slow_loop(seed, photos, by):
     else:
         found = choose_labels(pool, 12, by)
         assert list(zip(*(part.tolist() for part in found), strict=True)) == slow
+
+
+def test_photos_are_drawn_at_random_and_copies_come_last():
+    """Oracle: equal shares over many draws; photo 2 is a copy of 0, photo 3 is known."""
+    probs = np.array([[0.5, 0.1], [0.2, 0.5], [0.5, 0.1], [0.9, 0.9]])
+    truth = np.full(probs.shape, np.nan)
+    truth[3] = 1
+    pool = Pool.of(probs, probs > 0.4, truth)
+    first = [int(draw_photos(pool, 1, seed=seed)[0]) for seed in range(3000)]
+    assert (np.abs(np.bincount(first, minlength=4) / 3000 - [1 / 3, 1 / 3, 1 / 3, 0]) < 0.04).all()
+    for seed in range(20):
+        drawn = draw_photos(pool, 9, seed=seed).tolist()
+        assert sorted(drawn) == [0, 1, 2]
+        assert drawn[2] != 1  # one of the copies
+        assert drawn == draw_photos(pool, 9, seed=seed).tolist()
 
 
 def test_copies_are_asked_last():
@@ -254,6 +276,10 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
         (["index", "-m", "model"], "is an index and has its own model"),
         (["photos", "-m", "model", "--questions", "labels"], "a review file must end in .csv"),
         (["known.csv", "-m", "model"], "there is nothing to ask"),
+        (
+            ["photos", "-m", "model", "--by", "value", "--seed", "1"],
+            "--seed belongs to --by random, got --by value",
+        ),
         (["empty", "-m", "model"], "there are no images in the folder"),
     ],
 )

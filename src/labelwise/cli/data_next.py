@@ -37,9 +37,12 @@ def next_questions(
     ] = None,
     budget: Annotated[int, typer.Option(min=1, help="How many photos, or questions.")] = 200,
     by: Annotated[
-        Literal["value", "entropy", "diverse", "expected-f"],
-        typer.Option(help="What makes an answer worth having."),
-    ] = "value",
+        Literal["value", "entropy", "diverse", "expected-f", "random"] | None,
+        typer.Option(
+            help="What makes an answer worth having.",
+            show_default="random of photos, value of labels",
+        ),
+    ] = None,
     questions: Annotated[
         Literal["photos", "labels"],
         typer.Option(help="Whole photos, or single labels: does this photo carry that label?"),
@@ -54,6 +57,9 @@ def next_questions(
     blind: Annotated[
         bool, typer.Option("--blind", help="Leave the model's guesses out of the page.")
     ] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the draw at random (default 0).")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
@@ -62,6 +68,7 @@ def next_questions(
     value: answers likely to change a photo's labels. entropy: answers hardest to foretell.
     expected-f: answers that raise the expected F score of a photo's labels. diverse: photos unlike
     all others. Labels take turns, and photos that look like chosen or labelled ones come last.
+    random draws whole photos, copies last: no choice of whole photos was found to teach more.
 
     Photos come as a table whose labels are unknown, or with --for label-studio, cvat or fiftyone as
     a file of that tool; labels as a review file, whose answers `data repair` puts into a table.
@@ -70,7 +77,7 @@ def next_questions(
     from labelwise.data.annotation_exports import Guesses, export_for_tool
     from labelwise.data.export import export
     from labelwise.errors import DataError, SettingsError
-    from labelwise.labelling import choose_labels, choose_photos, write_review
+    from labelwise.labelling import choose_labels, choose_photos, draw_photos, write_review
 
     if page is None and blind:
         raise SettingsError("--blind belongs to the page; say --page next.html")
@@ -78,13 +85,22 @@ def next_questions(
         raise SettingsError(f"{out}: a review file must end in .csv")
     if questions == "labels" and tool is not None:
         raise SettingsError("--for writes whole photos for a tool; leave out --questions labels")
+    if by is None:
+        by = "random" if questions == "photos" else "value"
+    if questions == "labels" and by == "random":
+        raise SettingsError("--by random draws whole photos; leave out --questions labels")
+    if seed is not None and by != "random":
+        raise SettingsError(f"--seed belongs to --by random, got --by {by}")
     found = _pool(pool, model, device, batch_size)
     for note in found.notes:
         complain(note)
     if not found.pool.open.any():
         raise DataError(f"{pool}: every label of every photo is known; there is nothing to ask")
     if questions == "photos":
-        rows = choose_photos(found.pool, budget, by)
+        if by == "random":
+            rows = draw_photos(found.pool, budget, seed=seed or 0)
+        else:
+            rows = choose_photos(found.pool, budget, by)
         asked = _about_photos(found, rows, out.parent)
         if tool is None:
             export(found.table.subset(rows), out)
@@ -93,7 +109,7 @@ def next_questions(
             guesses = Guesses(found.pool.probs[rows], found.pool.sets[rows], name)
             export_for_tool(found.table.subset(rows), out, tool, guesses)
     else:
-        rows, columns = choose_labels(found.pool, budget, by)
+        rows, columns = choose_labels(found.pool, budget, "value" if by == "random" else by)
         asked = _about_labels(found, rows, columns, out.parent)
         write_review(out, asked)
     if page is not None:

@@ -8,6 +8,7 @@ from labelwise.labelling.asking import (
     changes_set,
     choose_labels,
     choose_photos,
+    draw_photos,
     worth_of_labels,
 )
 from labelwise.labelling.crossfit import (
@@ -52,6 +53,7 @@ __all__ = [
     "crossfit_log_odds",
     "crossfit_true_log_odds",
     "deal_folds",
+    "draw_photos",
     "find_suspects",
     "fit_linear_head",
     "marked_checks",

@@ -9,6 +9,10 @@ truth. An answer to "does the photo carry k?" puts k into G or takes it out. It 
                                                           both are empty; labels independent
     diverse     1: only that it looks unlike the others counts
 
+Whole photos can also be drawn at random: such a sample is like the rest of the photos, where the
+best by any worth are cluttered or odd ones. Copies of photos that were drawn or labelled before (a
+cosine of 1 but for rounding) come last.
+
 What is known already has p = 0 or 1 and is worth nothing. Rare labels have few photos worth asking
 about and would lose against the common ones, so labels take turns, those with more to gain first:
 each asks about its best photo. Where whole photos are labelled it takes the photo for all of them
@@ -40,6 +44,7 @@ __all__ = [
     "changes_set",
     "choose_labels",
     "choose_photos",
+    "draw_photos",
     "worth_of_labels",
 ]
 
@@ -49,6 +54,7 @@ Numbers = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 CANDIDATES, MORE_CANDIDATES = 4, 500  # per label: times what it will ask, and so many more
 CELLS = 1 << 22  # numbers at once
+COPY = 1 - 1e-6  # cosine of photos that are the same
 
 
 def changes_set(probs: NDArray[Any], given: NDArray[np.bool_]) -> NDArray[Any]:
@@ -116,6 +122,23 @@ def choose_photos(pool: Pool, count: int, by: Criterion) -> NDArray[np.intp]:
         seen.add(row)
         chosen.append(row)
     return np.array(chosen, np.intp)
+
+
+def draw_photos(pool: Pool, count: int, *, seed: int = 0) -> NDArray[np.intp]:
+    """Return the rows of ``count`` photos drawn at random to be labelled next, copies last."""
+    rows = np.flatnonzero(pool.open.any(1))
+    seen = _Seen(pool.vectors, rows, np.asarray(~pool.open.any(1)))
+    chosen: list[int] = []
+    copies: list[int] = []
+    for place in np.random.default_rng(seed).permutation(len(rows)).tolist():
+        if len(chosen) == count:
+            break
+        if seen.nearest[place] > COPY:
+            copies.append(place)
+        else:
+            chosen.append(place)
+            seen.add(place)
+    return np.asarray(rows[[*chosen, *copies][:count]], np.intp)
 
 
 def choose_labels(
