@@ -15,7 +15,7 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c con
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fuzz help install browser demo serve test check bench docs dist clean
+.PHONY: fuzz schema help install browser demo serve test check bench docs dist clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,11 @@ test: install browser ## run every test
 fuzz: install ## feed damaged input to every reader for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
 
+schema: install ## requests that schemathesis makes up from the API's description: no 5xx (about a minute)
+	@test -x .venv-schema/bin/schemathesis || { $(PYTHON) -m venv .venv-schema && \
+	  .venv-schema/bin/pip install --quiet --disable-pip-version-check "schemathesis>=4.32"; }
+	PYTHONPATH=tests "$(BIN)/python" tests/run_schemathesis.py .venv-schema/bin/schemathesis --max-examples $(or $(EXAMPLES),20)
+
 check: install ## format, lint, types, layers
 	"$(BIN)/ruff" format --check .
 	"$(BIN)/ruff" check .
@@ -69,4 +74,4 @@ dist: install ## build the wheel and the sdist into dist/ and check them
 	"$(BIN)/python" tests/distribution.py dist
 
 clean: ## remove .venv and caches (runs/ stays)
-	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" .venv-schema .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -348,11 +348,12 @@ def search(setting: Setting) -> None:
             paths["label 1, newest first"] = f"{SEARCH}{quote('label 1')}&sort=date"
             for name, path in paths.items():
                 request = request_bytes(path)
-                first = closed_load(port, request, 1, 0.0).times
+                once = closed_load(port, request, 1, 0.0).times
+                first = max(ms for times in once.values() for ms in times)
                 found = closed_load(port, request, 1, setting.seconds / 2)
                 print(
                     f"  {name}: p50 {found.quantile(0.5):.1f}, p95 {found.quantile(0.95):.1f} ms "
-                    f"(goal 30), first {max(*first.values())[0]:.0f} ms, answers {found.counts()}",
+                    f"(goal 30), first {first:.0f} ms, answers {found.counts()}",
                     flush=True,
                 )
 

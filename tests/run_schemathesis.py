@@ -1,0 +1,35 @@
+"""schemathesis against a served library: ``run_schemathesis.py PROGRAM [OPTIONS]``.
+
+Every request that it makes up from /openapi.json must get an answer that is no 5xx. It brings some
+dozen packages of its own versions, so ``make schema`` installs it beside, not into, .venv; the
+property test in tests/web/test_openapi.py is what runs with every change.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from search_setup import picture, save_model
+from web_setup import running
+
+from labelwise.progress import Silent
+from labelwise.search import update_index
+
+
+def main() -> int:
+    program, *options = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        run, index = save_model(folder / "tiny"), folder / "photos.index"
+        for number in range(24):
+            picture(folder / "photos" / f"{number}.png", number)
+        update_index(index, [folder / "photos"], model=run, watch=Silent())
+        with running(run, index) as server:
+            command = [program, "run", f"{server.address}/openapi.json"]
+            command += ["--checks", "not_a_server_error", "--no-color", *options]
+            return subprocess.run(command, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
