@@ -12,7 +12,9 @@ RUN python -m venv /opt/labelwise \
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --no-create-home labelwise
 COPY --from=build /opt/labelwise /opt/labelwise
-ENV PATH=/opt/labelwise/bin:$PATH PYTHONUNBUFFERED=1 LABELWISE_HOST=0.0.0.0 LABELWISE_PORT=8000
+# torch and the index ask who the user is: a uid that compose chose has no name but this one.
+ENV PATH=/opt/labelwise/bin:$PATH PYTHONUNBUFFERED=1 USER=labelwise HOME=/tmp \
+    LABELWISE_HOST=0.0.0.0 LABELWISE_PORT=8000
 USER labelwise
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
