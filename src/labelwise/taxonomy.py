@@ -12,8 +12,12 @@ every consistent labelling y, soft ones too, the Pythagorean inequality of such 
     sum_k log loss(y_k, p'_k)  <=  sum_k log loss(y_k, p_k) - sum_k KL(p'_k || p_k):
 
 of an image whose labels are all known the log loss never grows. (The max of the children, or least
-squares on p, has no such bound.) The blocks are found from the deepest parents up, for all images
-at once: while the highest block below a parent's is above it, the two become one.
+squares on p, has no such bound.) From the deepest parents up, with u a parent's and x_1 >= x_2 ...
+those of all labels below it, of which earlier steps have made a regression already,
+
+    u becomes   v = max over j >= 0 of (u + x_1 + ... + x_j) / (1 + j),    each x_j  min(x_j, v)
+
+for all images at once: what lies above v joins the parent's block, and the sums of blocks stay.
 """
 
 import csv
@@ -187,11 +191,19 @@ class LabelTree:
         pairs = [(child, parent) for child, parent in enumerate(self.parent) if parent >= 0]
         return tuple(sorted(pairs, key=lambda pair: -self.level[pair[0]]))
 
+    @cached_property
+    def families(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Each parent with all the labels below it, the deepest parents first."""
+        below: dict[int, tuple[int, ...]] = {}
+        for child, parent in self.upward:
+            below[parent] = (*below.get(parent, ()), child, *below.get(child, ()))
+        return tuple(sorted(below.items(), key=lambda family: -self.level[family[0]]))
+
     def closed(self, sets: Tensor) -> Tensor:
-        """Return sets (N, K) with the parents of all that is in them."""
+        """Return sets (..., K) with the parents of all that is in them."""
         found = sets.clone()
         for child, parent in self.upward:
-            found[:, parent] |= found[:, child]
+            found[..., parent] |= found[..., child]
         return found
 
     def complete(
@@ -236,44 +248,17 @@ class LabelTree:
         return result
 
     def _merged(self, values: Tensor) -> Tensor:
-        """Return the regression of rows: blocks grow from the deepest parents up.
-
-        Of the blocks below one at the depth in hand the highest joins it, while it is higher. Those
-        at one depth lie in different branches, so all of them, of all rows, move at once.
-        """
-        device = values.device
-        children, parents = torch.tensor(self.upward, device=device).T
-        level = torch.tensor(self.level, device=device)
-        place = torch.arange(len(children), device=device)
-        value, size = values.clone(), torch.ones_like(values)  # of each block, at its root
-        root = torch.arange(values.shape[1], device=device).repeat(len(values), 1)
-        for depth in sorted(set(level[parents].tolist()), reverse=True):
-            left = torch.arange(len(values), device=device)  # rows that may still change
-            while True:
-                into, own = root[left][:, parents], value[left][:, children]
-                broken = (root[left][:, children] == children) & (level[into] == depth)
-                broken &= own > value[left].gather(1, into)
-                kept = broken.any(dim=1)
-                left, into, own, broken = left[kept], into[kept], own[kept], broken[kept]
-                if not len(left):
-                    break
-                own = own.masked_fill(~broken, -torch.inf)
-                highest = torch.full_like(values[left], -torch.inf).scatter_reduce(
-                    1, into, own, "amax"
-                )
-                broken &= own == highest.gather(1, into)
-                number = place.expand_as(into).masked_fill(~broken, len(place))  # ties: the first
-                first = torch.full_like(into[:, :1], len(place)).repeat(1, values.shape[1])
-                first = first.scatter_reduce(1, into, number, "amin")
-                row, edge = (broken & (number == first.gather(1, into))).nonzero(as_tuple=True)
-                at, parent, child = left[row], into[row, edge], children[edge]
-                total = size[at, parent] + size[at, child]
-                parts = size[at, parent] * value[at, parent], size[at, child] * value[at, child]
-                value[at, parent], size[at, parent] = sum(parts) / total, total
-                moved = torch.arange(values.shape[1], device=device).repeat(len(left), 1)
-                moved[row, child] = parent
-                root[left] = moved.gather(1, root[left])
-        return value.gather(1, root)
+        """Return the regression of rows, from the deepest parents up."""
+        value = values.clone()
+        for parent, below in self.families:
+            columns = torch.tensor(below, device=values.device)
+            under = value[:, columns]
+            block = torch.cat([value[:, parent, None], under.sort(dim=1, descending=True)[0]], 1)
+            sizes = torch.arange(1, block.shape[1] + 1, device=values.device)
+            top = (block.cumsum(1) / sizes).amax(1, keepdim=True)
+            value[:, columns] = torch.minimum(under, top)
+            value[:, parent] = top[:, 0]
+        return value
 
     def levels(self) -> dict[int, NDArray[np.int64]]:
         """Return the columns of each level, from the top."""
