@@ -298,7 +298,7 @@ def indexing(folder, model, repeats):
             return update_index(Path(place), [some], model=model, watch=Silent()).new
 
     with tempfile.TemporaryDirectory() as single:
-        Path(single, os.path.basename(paths[0])).write_bytes(Path(paths[0]).read_bytes())
+        Path(single, "one.jpg").write_bytes(Path(folder, paths[0]).read_bytes())
         ways = {
             "decode and forward alone": plain,
             "labelwise index": lambda: indexed(folder),
