@@ -1,4 +1,4 @@
-"""The habits that a linter cannot keep: one sigmoid, shallow classes, no pickle."""
+"""The habits that a linter cannot keep: one sigmoid, one class per name, no pickle."""
 
 import importlib
 import inspect
@@ -82,3 +82,11 @@ def test_importing_modules_leaves_no_global_state():
         pass
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_no_two_classes_have_the_same_name():
+    named = {}
+    for cls in classes():
+        if not cls.__name__.startswith("_"):
+            named.setdefault(cls.__name__, set()).add(cls.__module__)
+    assert {name: found for name, found in named.items() if len(found) > 1} == {}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labelwise.progress import Lines, NamedWatch, make_watch
+from labelwise.progress import LineWatch, NamedWatch, make_watch
 
 RECORD = {
     "epoch": 3,
@@ -40,7 +40,7 @@ def set_clock(monkeypatch, *seconds):
 
 def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
     set_clock(monkeypatch, 0.0, 10.0, 40.0, 41.0)
-    watch = Lines(seconds=30)
+    watch = LineWatch(seconds=30)
     watch.start("epoch 1/2", 1000, done=200)
     watch.advance(100)
     watch.advance(100)
@@ -50,7 +50,7 @@ def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
 
 def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
     set_clock(monkeypatch, 0.0, 40.0)
-    watch = NamedWatch(Lines(seconds=30), "bce, seed-1")
+    watch = NamedWatch(LineWatch(seconds=30), "bce, seed-1")
     watch.say("going on")
     watch.start("epoch 1/2", 1000)
     watch.advance(400)

@@ -11,7 +11,7 @@ from labelwise.calibrate import CALIBRATORS
 from labelwise.data import FileImages, LabelTable, describe, fingerprint, flip_labels, load
 from labelwise.data.table import join
 from labelwise.errors import DataError, SettingsError
-from labelwise.experiments.measures import Outcome, image_effects, measure
+from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.labelling import Reviewed, repair
 from labelwise.links import Sigmoid
 from labelwise.predictor import Predictor
@@ -141,10 +141,10 @@ def test_a_run_learns_from_shares_and_is_judged_by_them(tmp_path):
     error = (probs - labels).abs().mean()
     assert error < 0.5 * (other.link(other.logits.double()) - labels).abs().mean()
     assert Predictor.load(tmp_path / "run").rule is not None
-    figures = measure(Outcome(tmp_path / "run"), queries=5)
+    figures = measure(FinishedRun(tmp_path / "run"), queries=5)
     loss = -(labels * probs.log() + (1 - labels) * torch.log1p(-probs)).mean().item()
     assert figures["log loss before"] == pytest.approx(loss, rel=1e-6)
-    assert image_effects(Outcome(tmp_path / "run"))["log loss before"].shape == (len(labels),)
+    assert image_effects(FinishedRun(tmp_path / "run"))["log loss before"].shape == (len(labels),)
 
 
 def test_training_in_steps_uses_shares_and_methods_that_cannot_refuse(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Bars", "Lines", "NamedWatch", "Silent", "Watch", "make_watch"]
+__all__ = ["Bars", "LineWatch", "NamedWatch", "Silent", "Watch", "make_watch"]
 
 
 class Watch(ABC):
@@ -52,7 +52,7 @@ class Silent(Watch):
         pass
 
 
-class Lines(Watch):
+class LineWatch(Watch):
     """Plain lines, for logs and pipes: one an epoch, and one every ``seconds`` in between."""
 
     def __init__(self, seconds: float = 30.0) -> None:
@@ -149,4 +149,4 @@ class NamedWatch(Watch):
 
 def make_watch() -> Watch:
     """Return bars if the output is a terminal, lines otherwise."""
-    return Bars(Console()) if sys.stdout.isatty() else Lines()
+    return Bars(Console()) if sys.stdout.isatty() else LineWatch()

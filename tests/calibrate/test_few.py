@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from labelwise.calibrate import Averaged, few_labels, platt, temperature
+from labelwise.calibrate import AveragedCurves, few_labels, platt, temperature
 from labelwise.calibrate.few import SPREADS, TYPICAL_SPREAD, WITH_LINK, _Problem
 from labelwise.links import Sigmoid
 from labelwise.methods import link_from_spec, link_to_spec
@@ -140,7 +140,7 @@ def test_the_link_averages_its_curves_and_keeps_the_order():
     torch.testing.assert_close(again(v), probs)
     torch.testing.assert_close(link.of_label(1)(v[:, :1]), probs[:, 1:2])
     with pytest.raises(ValueError, match="must be positive"):
-        Averaged(None, [[-1.0]], [[0.0]], [1.0], 10.0)
+        AveragedCurves(None, [[-1.0]], [[0.0]], [1.0], 10.0)
     with pytest.raises(ValueError, match="pool must be"):
         few_labels(u, y, Sigmoid(), pool=u[:, :2])
 

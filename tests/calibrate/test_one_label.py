@@ -42,7 +42,7 @@ LIST = [
     *(calibrate.isotonic(LOGITS, LABELS, Sigmoid(), scope=s) for s in ("shared", "label")),
     calibrate.platt(LOGITS, LABELS, Softmax()),
     calibrate.expect_zero_share(Sigmoid(), LABELS, 0.5),
-    calibrate.Averaged(
+    calibrate.AveragedCurves(
         Sigmoid(), [[1, 2, 3, 4], [2, 1, 1, 2]], [[0, 1, 0, 1], [1, 0, 2, 1]], [0.3, 1.0], 50.0
     ),
 ]

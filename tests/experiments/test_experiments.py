@@ -37,7 +37,7 @@ from labelwise.experiments.jobs import (
 )
 from labelwise.experiments.measures import (
     MEASURES,
-    Outcome,
+    FinishedRun,
     image_effects,
     measure,
     probability_figures,
@@ -93,7 +93,7 @@ def predictions(rows=80, labels=5, link=None, split="test"):
 def outcome(folder, *splits):
     for table in splits:
         table.save(folder / "predictions" / f"{table.split}.parquet")
-    return Outcome(folder)
+    return FinishedRun(folder)
 
 
 class Counting(Silent):
@@ -228,7 +228,7 @@ def test_a_sweep_is_typed_as_one_option(tmp_path, monkeypatch, capsys):
     errors = {}
     for value in ("0", "1"):
         folder = tmp_path / "out" / f"spa+lpr lpr_weight={value}" / "seed-0"
-        val = Outcome(folder).val
+        val = FinishedRun(folder).val
         probs, labels = val.link(val.logits.double()).flatten(), val.labels.double().flatten()
         bins = [(probs >= k / 10) & (probs < (k + 1) / 10) for k in range(10)]
         gaps = [abs(float((probs[b] - labels[b]).mean())) for b in bins if b.any()]
@@ -552,7 +552,7 @@ def test_any_table_can_be_run_with_heads_on_frozen_features(tmp_path, monkeypatc
     assert not settings.mirror  # features have no mirror image
     hidden = []
     for seed in (0, 1):
-        run = Outcome(tmp_path / "runs" / "softmax" / f"seed-{seed}")
+        run = FinishedRun(tmp_path / "runs" / "softmax" / f"seed-{seed}")
         hidden.append(run.train.labels.sum(dim=1) == 0)
     assert not torch.equal(*hidden)  # each seed has its own 40 classes
     (file,) = (tmp_path / "runs" / "features").iterdir()  # for all of them, once
@@ -588,7 +588,7 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
             tmp_path / "runs" / "role linear-init" / linear.name / "settings.yaml", {}
         )
         assert (tuned.freeze, Path(tuned.start)) == (0, linear)
-        run = Outcome(linear)
+        run = FinishedRun(linear)
         assert run.train.labels.sum(dim=1).max() == 1
         assert not run.train.observed.all()
         assert run.test.labels.sum(dim=1).max() > 1

@@ -10,7 +10,7 @@ from PIL import Image
 
 from labelwise.cli import main
 from labelwise.errors import DataError
-from labelwise.experiments.measures import Outcome
+from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.recovery import minimisers, recovery_of
 from labelwise.experiments.reproduce import Request, find_experiment, reproduce
 from labelwise.methods import make_objective
@@ -85,7 +85,7 @@ def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_pa
     rows = ("quasibinary", "softmax")
     request = Request("000-table1", tmp_path / "data", seeds=(0,), rows=rows, overrides=overrides)
     reproduce(request, tmp_path, say=lambda text: None)
-    runs = {row: Outcome(tmp_path / row / "seed-0") for row in rows}
+    runs = {row: FinishedRun(tmp_path / row / "seed-0") for row in rows}
     journals = {row: RunFolder(run.folder).journal for row, run in runs.items()}
     (one,) = (record for record in journals["quasibinary"].read() if "log_c" in record)
     assert one["log_c"] == pytest.approx(one["link.log_normalizer"], abs=1e-5)

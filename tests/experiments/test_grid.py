@@ -16,7 +16,7 @@ from labelwise.backbones import create_backbone
 from labelwise.data import load, mlspl_split, observe_uniform
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.deviations import facts_of
-from labelwise.experiments.measures import Outcome
+from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS
 from labelwise.experiments.published import PUBLISHED
@@ -152,7 +152,7 @@ def test_the_moving_normaliser_is_the_papers_and_is_used(tmp_path):
         named = {one.key for one in request.protocol_deviations()}
         assert ("options.test_normalizer" in named) == (kind == "precise")
         reproduce(request, tmp_path / kind, say=lambda text: None)
-        run = Outcome(tmp_path / kind / "quasibinary" / "seed-0")
+        run = FinishedRun(tmp_path / kind / "quasibinary" / "seed-0")
         found[kind] = float(run.test.link.log_normalizer)
         logits, labels = run.train.logits.double(), run.train.labels
         exact = float(logits.logsumexp((0, 1)) - labels.sum().double().log())

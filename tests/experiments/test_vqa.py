@@ -15,7 +15,7 @@ from labelwise.cli import main
 from labelwise.data import load
 from labelwise.data.vqa import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
-from labelwise.experiments.measures import Outcome
+from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.reproduce import Request, reproduce
 from labelwise.experiments.vqa import judge_scores
 
@@ -119,7 +119,7 @@ def test_brought_scores_are_judged_like_a_run_of_our_own(root, tmp_path, monkeyp
     overrides = {"recipe.epochs": 2, "precision": "32", "data_options": {"at_least": 2}}
     request = Request("001-vqa", root, seeds=(0,), rows=("spa",), quick=True, overrides=overrides)
     done = reproduce(request, tmp_path / "runs", say=lambda text: None)
-    test = Outcome(tmp_path / "runs" / "spa" / "seed-0").test
+    test = FinishedRun(tmp_path / "runs" / "spa" / "seed-0").test
     names = list(test.names)
     file = tmp_path / "scores.parquet"
     order = np.random.default_rng(0).permutation(len(names))  # each row may order its answers

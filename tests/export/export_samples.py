@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.calibrate import CALIBRATORS, Averaged, ZeroShare
+from labelwise.calibrate import CALIBRATORS, AveragedCurves, ZeroShare
 from labelwise.data import ArrayImages
 from labelwise.decide import AtMost, ExpectedF, Threshold, TopK
 from labelwise.links import Sigmoid, Softmax
@@ -59,7 +59,7 @@ def fitted_links():
                 links[f"{name} of {base}"] = calibrator(logits, labels, link)
     slopes, offsets = np.linspace(0.4, 2, 10).reshape(2, 5), np.linspace(-1, 1, 10).reshape(2, 5)
     curves = slopes.tolist(), offsets.tolist(), [0.3, 1.2]
-    links["averaged"] = Averaged(Sigmoid(), *curves, limit=50.0)
+    links["averaged"] = AveragedCurves(Sigmoid(), *curves, limit=50.0)
     for ratio in (0.3, 1.0, 4.0):
         for base, link in base_links().items():
             links[f"{base}, zero share {ratio}"] = ZeroShare(link, ratio)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.search import ranked
-from labelwise.search.ranked import Term, best_rows, count_at_least, sum_of
+from labelwise.search.ranked import ScanTerm, best_rows, count_at_least, sum_of
 
 
 def by_sorting(terms, count, excluded=()):
@@ -52,7 +52,7 @@ def test_finds_what_a_full_sort_finds(monkeypatch, parallel):
         for _ in range(width):  # few levels, so that there are many ties
             values = -random.integers(0, 10**levels, rows).astype(np.float32)
             values[random.random(rows) < 0.05] = -np.inf
-            terms.append(Term(values))
+            terms.append(ScanTerm(values))
         excluded = np.flatnonzero(random.random(rows) < 0.1).tolist()
         assert_sorted_alike(terms, count, excluded)
         least = -float(random.integers(0, 10**levels))
@@ -66,15 +66,17 @@ def test_finds_what_a_full_sort_finds(monkeypatch, parallel):
 def test_labels_that_never_meet_are_found_by_scanning():
     random = np.random.default_rng(0)
     logits = random.normal(-3, 2, 200_000).astype(np.float32)
-    wanted = Term(-np.logaddexp(0, -logits).astype(np.float32))
-    against = Term(-np.logaddexp(0, logits).astype(np.float32) - 5)
+    wanted = ScanTerm(-np.logaddexp(0, -logits).astype(np.float32))
+    against = ScanTerm(-np.logaddexp(0, logits).astype(np.float32) - 5)
     assert_sorted_alike([wanted, against], 50)
 
 
 def test_clear_answers_are_found_without_a_scan(monkeypatch):
     random = np.random.default_rng(0)
     columns = [random.normal(-3, 2, 200_000).astype(np.float32) for _ in range(2)]
-    terms = [Term(-np.logaddexp(0, -one).astype(np.float32)) for one in (columns[0], -columns[1])]
+    terms = [
+        ScanTerm(-np.logaddexp(0, -one).astype(np.float32)) for one in (columns[0], -columns[1])
+    ]
     expected = by_sorting(terms, 50)
     monkeypatch.setattr(ranked, "_scanned", lambda *_: pytest.fail("all rows were read"))
     rows, scores = best_rows(terms, 50)
@@ -83,7 +85,7 @@ def test_clear_answers_are_found_without_a_scan(monkeypatch):
 
 
 def test_nothing_to_rank():
-    assert not len(best_rows([Term(np.empty(0, np.float32))], 5)[0])
-    assert not len(best_rows([Term(np.zeros(3, np.float32))], 0)[0])
+    assert not len(best_rows([ScanTerm(np.empty(0, np.float32))], 5)[0])
+    assert not len(best_rows([ScanTerm(np.zeros(3, np.float32))], 0)[0])
     with pytest.raises(ValueError, match="at least one term"):
         best_rows([], 5)

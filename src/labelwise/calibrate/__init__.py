@@ -9,7 +9,7 @@ from labelwise.calibrate.auto import (
     fit_calibrator,
 )
 from labelwise.calibrate.beta import Beta, beta
-from labelwise.calibrate.few import Averaged, FewLabels, few, few_labels
+from labelwise.calibrate.few import AveragedCurves, FewLabels, few, few_labels
 from labelwise.calibrate.histogram import Histogram, histogram
 from labelwise.calibrate.isotonic import Isotonic, isotonic
 from labelwise.calibrate.platt import Platt, platt
@@ -18,7 +18,7 @@ from labelwise.calibrate.zero_share import ZeroShare, expect_zero_share
 
 __all__ = [
     "CALIBRATORS",
-    "Averaged",
+    "AveragedCurves",
     "Beta",
     "Candidate",
     "Choice",

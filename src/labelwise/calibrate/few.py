@@ -33,7 +33,7 @@ from labelwise.arrays import Array, to_tensor
 from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, read_entries
 from labelwise.links import Link
 
-__all__ = ["Averaged", "FewLabels", "few", "few_labels"]
+__all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
 
 Numbers = NDArray[np.float64]
 SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau
@@ -43,7 +43,7 @@ STEPS, TOLERANCE = 60, 1e-8
 LARGEST_SLOPE = 20.0
 
 
-class Averaged(OnLogOdds):
+class AveragedCurves(OnLogOdds):
     """``p = sum over j of weight_j sigma(slope_jk u + offset_jk)``: curves, averaged per label."""
 
     kind = "averaged"
@@ -104,7 +104,7 @@ class FewLabels:
     ``spreads`` are the expected (tau_a, tau_b).
     """
 
-    link: Averaged
+    link: AveragedCurves
     mean: Numbers  # (K, 2)
     covariance: Numbers  # (K, 2, 2)
     centre: float
@@ -125,7 +125,9 @@ class FewLabels:
         return expit(z - reach), expit(z + reach)
 
 
-def few(logits: Array, labels: Array, link: Link | None, observed: Array | None = None) -> Averaged:
+def few(
+    logits: Array, labels: Array, link: Link | None, observed: Array | None = None
+) -> AveragedCurves:
     """Return the averaged link of few labelled photos; :func:`few_labels` also uses a pool."""
     return few_labels(logits, labels, link, observed).link
 
@@ -167,7 +169,7 @@ def few_labels(
     mixture = _Mixture.of(problem)
     mean, covariance = mixture.posterior()
     slope, offset, weight = _points(mean, covariance)
-    averaged = Averaged(
+    averaged = AveragedCurves(
         link,
         (slope / scale).tolist(),
         (offset - slope * centre / scale).tolist(),
@@ -373,7 +375,7 @@ def _error(x: Numbers, mean: Numbers, covariance: Numbers) -> float:
 
 
 def _shares(
-    link: Averaged, every: Numbers, x: Numbers, mean: Numbers, covariance: Numbers
+    link: AveragedCurves, every: Numbers, x: Numbers, mean: Numbers, covariance: Numbers
 ) -> Numbers:
     """Return the shares of the pool, (K, 3), with their intervals by the delta method."""
     z, _ = _spread_of(x, mean, covariance)

@@ -137,13 +137,13 @@ def reproduce(
 
 def _draw(name: str, request: "Request", folder: Path, query: str | None) -> list[Path]:
     """Draw a figure from the runs of its table, first seed."""
-    from labelwise.experiments.measures import Outcome
+    from labelwise.experiments.measures import FinishedRun
     from labelwise.experiments.reproduce import jobs_of, photos_of
     from labelwise.report.paper_figures import Shown, draw_figure
 
     jobs = jobs_of(request, folder)
     rows = request.rows or request.chosen_rows()
-    runs = {row: Outcome(jobs[row, request.seeds[0]].folder) for row in rows}
+    runs = {row: FinishedRun(jobs[row, request.seeds[0]].folder) for row in rows}
     return draw_figure(name, folder, Shown(runs, photos_of(request), query))
 
 

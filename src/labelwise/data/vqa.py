@@ -33,7 +33,7 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
 from labelwise.types import LabelSpace
 
-__all__ = ["Question", "answer_accuracy", "normal_answer", "read_questions", "read_vqa"]
+__all__ = ["VqaQuestion", "answer_accuracy", "normal_answer", "read_questions", "read_vqa"]
 
 PARTS = {"train": "train2014", "test": "val2014"}
 PEOPLE = 10
@@ -56,7 +56,7 @@ AT_A_SPACE = re.compile(rf"(?<=\s){PUNCTUATION.pattern}|{PUNCTUATION.pattern}(?=
 
 
 @dataclass(frozen=True)
-class Question:
+class VqaQuestion:
     """A question: its number, its photo, the accuracy of each answer given, the most common."""
 
     number: int
@@ -83,7 +83,7 @@ def normal_answer(text: str) -> str:
     return " ".join(word for word in words if word not in ARTICLES)
 
 
-def read_questions(path: Path, part: str) -> list[Question]:
+def read_questions(path: Path, part: str) -> list[VqaQuestion]:
     """Return the questions of ``part`` (train2014 or val2014) in the order of their file."""
     asked = path / f"v2_OpenEnded_mscoco_{part}_questions.json"
     noted = path / f"v2_mscoco_{part}_annotations.json"
@@ -130,7 +130,7 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
     )
 
 
-def _labels(questions: Sequence[Question], names: Sequence[str]) -> tuple[LabelSets, SoftLabels]:
+def _labels(questions: Sequence[VqaQuestion], names: Sequence[str]) -> tuple[LabelSets, SoftLabels]:
     """Return the labels above one half, and those strictly between 0 and 1 with their share."""
     columns = {name: column for column, name in enumerate(names)}
     present, soft, shares = [], [], []
@@ -148,7 +148,7 @@ def _labels(questions: Sequence[Question], names: Sequence[str]) -> tuple[LabelS
     return LabelSets.from_lists(present, width), SoftLabels(sets, np.array(shares, np.float32))
 
 
-def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> Question:
+def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> VqaQuestion:
     given = note.get("answers")
     try:
         answers = [normal_answer(one["answer"]) for one in given or ()]
@@ -164,7 +164,7 @@ def _question(number: int, image: int, note: Mapping[str, Any], file: Path) -> Q
         raise DataError(f"{file}: question {number} must have a text 'multiple_choice_answer'")
     votes = Counter(answers)
     accuracies = {answer: answer_accuracy(count) for answer, count in votes.items()}
-    return Question(number, image, accuracies, normal_answer(common))
+    return VqaQuestion(number, image, accuracies, normal_answer(common))
 
 
 def _entries(file: Path, key: str) -> list[dict[str, Any]]:

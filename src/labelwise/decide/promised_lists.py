@@ -18,7 +18,7 @@ from labelwise.decide.sequences import (
     COARSE,
     Graded,
     Numbers,
-    Scored,
+    ScoredEntries,
     Test,
     candidate_sequence,
     check_levels,
@@ -213,6 +213,6 @@ def certainty(probs: Matrix, sets: NDArray[np.bool_], measure: Measure = "all") 
     return np.asarray(table[np.arange(len(values)), size])
 
 
-def _raw(evidence: Evidence) -> Scored:
+def _raw(evidence: Evidence) -> ScoredEntries:
     answers = evidence.answers
-    return Scored(answers.probs, answers.present, answers.absent)
+    return ScoredEntries(answers.probs, answers.present, answers.absent)

@@ -28,7 +28,7 @@ from labelwise.decide.sequences import (
     EASY,
     Numbers,
     Risk,
-    Scored,
+    ScoredEntries,
     Test,
     candidate_sequence,
     check_levels,
@@ -213,7 +213,8 @@ def _shared(
     """Return one threshold for all labels, on log-odds less ``shift`` per label."""
     offset = np.zeros(len(tested.names)) if shift is None else shift
     parts = [
-        Scored(_log_odds(e) - offset, e.answers.present, e.answers.absent) for e in (tuning, tested)
+        ScoredEntries(_log_odds(e) - offset, e.answers.present, e.answers.absent)
+        for e in (tuning, tested)
     ]
     test: Test = "Hoeffding-Bentkus" if what == "precision" else "betting"
     if len(tested.names) == 1 and what in ("precision", "tags"):

@@ -29,7 +29,7 @@ __all__ = [
     "Graded",
     "Numbers",
     "Risk",
-    "Scored",
+    "ScoredEntries",
     "Test",
     "candidate_sequence",
     "check_levels",
@@ -49,7 +49,7 @@ EASY = 1e-3  # times delta: the p-value that the first candidate is expected to 
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredEntries:
     """Scores (N, K) compared with thresholds, and which entries are present and absent."""
 
     scores: Numbers
@@ -67,7 +67,7 @@ class Scored:
 
 # What a risk is: (scored, candidates, allowed risk) -> (excess over it, weight), both (N, T).
 # The risk is sum(excess) / sum(weight) + allowed; an excess is at most 1 - allowed.
-Risk = Callable[[Scored, Numbers, float], tuple[Numbers, Numbers]]
+Risk = Callable[[ScoredEntries, Numbers, float], tuple[Numbers, Numbers]]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def graded_loss(graded: Any, candidates: Numbers, risk: float) -> tuple[Numbers,
     return counted * (graded.losses[:, None] - risk), counted
 
 
-def wrong_share(scored: Scored, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
+def wrong_share(scored: ScoredEntries, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
     """Return the risk of an image's chosen labels: the share that are wrong, if it has any."""
     chosen = scored.counts(scored.present | scored.absent, candidates)
     wrong = scored.counts(scored.absent, candidates)
@@ -95,7 +95,7 @@ def wrong_share(scored: Scored, candidates: Numbers, risk: float) -> tuple[Numbe
 def wrong_entries(most: int) -> Risk:
     """Return the risk of tags, scaled so that the excess is below 1 - risk as the others' is."""
 
-    def excess(scored: Scored, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
+    def excess(scored: ScoredEntries, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
         chosen = scored.counts(scored.present | scored.absent, candidates)
         wrong = scored.counts(scored.absent, candidates)
         weight: Numbers = chosen / most
@@ -104,7 +104,7 @@ def wrong_entries(most: int) -> Risk:
     return excess
 
 
-def f_loss(scored: Scored, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
+def f_loss(scored: ScoredEntries, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
     """Return the risk of sets: 1 - F1, over images of which anything is known."""
     chosen = scored.counts(scored.present | scored.absent, candidates)
     hits = scored.counts(scored.present, candidates)

@@ -6,9 +6,9 @@
     .csv .tsv .txt .jsonl  each path it names (column path, file_name, filename, file, id, image);
                            .parquet too where it has no images
 
-A :class:`Row` says where one picture is. Rows are found by a generator, so a bucket of a billion
-keys needs the memory of its largest folder; which rows there are, and in which order, follows
-from the input alone.
+An :class:`InputRow` says where one picture is. Rows are found by a generator, so a bucket of a
+billion keys needs the memory of its largest folder; which rows there are, and in which order,
+follows from the input alone.
 """
 
 import os
@@ -40,14 +40,14 @@ from labelwise.storage import (
     storage_at,
 )
 
-__all__ = ["Row", "StoredImages", "find_rows"]
+__all__ = ["InputRow", "StoredImages", "find_rows"]
 
 GROUPS_HELD = 2  # row groups of Parquet files in memory
 TABLES = frozenset(TABULAR) - {".parquet", ".pq"}
 PARQUET = frozenset((".parquet", ".pq"))
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """Where a picture is: a whole file, ``size`` bytes of one, or a row of a Parquet row group.
 
     ``root`` is the place that ``file`` is below; ``id`` is what users see.
@@ -61,7 +61,7 @@ class Row(NamedTuple):
     group: int | None = None
 
 
-def find_rows(places: Sequence[str]) -> Iterator[Row]:
+def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
     """Yield the rows of folders, buckets, shards, tables and single pictures, in order."""
     for place in places:
         storage = storage_at(place)
@@ -80,7 +80,7 @@ def find_rows(places: Sequence[str]) -> Iterator[Row]:
         yield from _file_rows(parent, name, place)
 
 
-def _folder_rows(storage: Storage) -> Iterator[Row]:
+def _folder_rows(storage: Storage) -> Iterator[InputRow]:
     for name in storage.files():
         suffix = os.path.splitext(name)[1].lower()
         if suffix in IMAGE_SUFFIXES:
@@ -91,7 +91,7 @@ def _folder_rows(storage: Storage) -> Iterator[Row]:
             yield from _parquet_rows(storage, name)
 
 
-def _file_rows(parent: Storage, name: str, place: str) -> Iterator[Row]:
+def _file_rows(parent: Storage, name: str, place: str) -> Iterator[InputRow]:
     suffix = os.path.splitext(name)[1].lower()
     if suffix == ".tar":
         yield from _tar_rows(parent, name)
@@ -102,22 +102,22 @@ def _file_rows(parent: Storage, name: str, place: str) -> Iterator[Row]:
             has_images = _image_column(_parquet(stream, name)) is not None
         yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
     else:  # a file that is no picture is a row that fails, as any other
-        yield Row(printable(place), parent.place, os.fsencode(name))
+        yield InputRow(printable(place), parent.place, os.fsencode(name))
 
 
 def _is_picture(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-def _whole(storage: Storage, name: str) -> Row:
-    return Row(_shown(storage, name), storage.place, os.fsencode(name))
+def _whole(storage: Storage, name: str) -> InputRow:
+    return InputRow(_shown(storage, name), storage.place, os.fsencode(name))
 
 
 def _shown(storage: Storage, name: str) -> str:
     return printable(f"{storage.place.partition('?')[0].rstrip('/')}/{name}")
 
 
-def _tar_rows(storage: Storage, name: str) -> Iterator[Row]:
+def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
     file = os.fsencode(name)
     try:
         with (
@@ -128,12 +128,12 @@ def _tar_rows(storage: Storage, name: str) -> Iterator[Row]:
                 tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
                 if member.isfile() and _is_picture(member.name):
                     shown = f"{_shown(storage, name)}/{printable(member.name)}"
-                    yield Row(shown, storage.place, file, member.offset_data, member.size)
+                    yield InputRow(shown, storage.place, file, member.offset_data, member.size)
     except (tarfile.TarError, ValueError, OverflowError) as error:
         raise DataError(f"{name}: not an uncompressed tar file ({error})") from None
 
 
-def _parquet_rows(storage: Storage, name: str) -> Iterator[Row]:
+def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
     """Yield the rows of a Parquet file; none if it holds no images."""
     with storage.stream(name) as stream:
         parquet = _parquet(stream, name)
@@ -146,7 +146,7 @@ def _parquet_rows(storage: Storage, name: str) -> Iterator[Row]:
             ids = parquet.read_row_group(group, columns=[header])[header] if header else None
             for at in range(rows):
                 own = f"{shown}/{number + at:06d}" if ids is None else str(ids[at].as_py())
-                yield Row(own, storage.place, file, at, None, group)
+                yield InputRow(own, storage.place, file, at, None, group)
             number += rows
 
 
@@ -171,7 +171,7 @@ def _image_column(parquet: Any) -> tuple[str, bool] | None:
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _table_rows(storage: Storage, name: str) -> Iterator[Row]:
+def _table_rows(storage: Storage, name: str) -> Iterator[InputRow]:
     if isinstance(storage, LocalStorage):
         yield from _listed(storage, storage.folder / name)
         return
@@ -181,7 +181,7 @@ def _table_rows(storage: Storage, name: str) -> Iterator[Row]:
         yield from _listed(storage, copy)
 
 
-def _listed(storage: Storage, table: Path) -> Iterator[Row]:
+def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:
     """Yield the pictures that a table names; relative paths are below the table's folder."""
     tabular = TABULAR[table.suffix.lower()](table)
     header = next((one for one in (*PATH_HEADERS, "image") if one in tabular.header), None)
@@ -197,9 +197,9 @@ def _listed(storage: Storage, table: Path) -> Iterator[Row]:
                 raise DataError(f"{table.name}: row {number} must name an image, got {path!r:.60}")
             if is_uri(path):
                 root, _, file = path.rpartition("/")
-                yield Row(path, root, os.fsencode(file))
+                yield InputRow(path, root, os.fsencode(file))
             else:
-                yield Row(path, storage.place, os.fsencode(path))
+                yield InputRow(path, storage.place, os.fsencode(path))
         before += batch.num_rows
 
 
@@ -210,7 +210,7 @@ class StoredImages(EncodedImages):
     about their pictures, and none of the answers should be kept.
     """
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[InputRow]) -> None:
         self.rows, self.ids = rows, Names([row.id for row in rows])
         self.outage: StorageError | None = None
         self._storages: dict[str, Storage] = {}
@@ -240,7 +240,7 @@ class StoredImages(EncodedImages):
     def subset(self, rows: NDArray[np.int64]) -> "StoredImages":
         return StoredImages([self.rows[row] for row in rows.tolist()])
 
-    def _bytes(self, row: Row) -> bytes:
+    def _bytes(self, row: InputRow) -> bytes:
         storage, name = self._storage(row.root), os.fsdecode(row.file)
         if row.offset is not None:
             return storage.read(name, row.offset, row.size)
@@ -250,7 +250,7 @@ class StoredImages(EncodedImages):
             raise ImageError(f"{row.id}: the file has more than {MAX_BYTES >> 20:,} MiB")
         return storage.read(name)
 
-    def _blob(self, row: Row) -> bytes:
+    def _blob(self, row: InputRow) -> bytes:
         """Return one image of a row group, which is read once for all its rows."""
         key = row.root, row.file, row.group or 0
         with self._lock:
@@ -262,7 +262,7 @@ class StoredImages(EncodedImages):
         content: bytes | None = column[row.offset].as_py()
         return content or b""
 
-    def _group(self, row: Row) -> Any:
+    def _group(self, row: InputRow) -> Any:
         storage, name = self._storage(row.root), os.fsdecode(row.file)
         with storage.stream(name) as stream:
             parquet = _parquet(stream, name)

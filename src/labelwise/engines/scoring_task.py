@@ -25,7 +25,7 @@ import torch
 
 from labelwise.allocator import keep_freed_memory
 from labelwise.engines.engine import Engine
-from labelwise.engines.inputs import Row, StoredImages, find_rows
+from labelwise.engines.inputs import InputRow, StoredImages, find_rows
 from labelwise.engines.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.files import locked
@@ -148,10 +148,12 @@ def plan_name(number: int) -> str:
     return f"_plan/{number:05d}.parquet"
 
 
-def plan_rows(storage: Storage, number: int) -> list[Row]:
+def plan_rows(storage: Storage, number: int) -> list[InputRow]:
     """Return the rows of a shard."""
     table = pq.read_table(io.BytesIO(storage.read(plan_name(number))))
-    return [Row(*values) for values in zip(*(c.to_pylist() for c in table.columns), strict=True)]
+    return [
+        InputRow(*values) for values in zip(*(c.to_pylist() for c in table.columns), strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from labelwise.evaluate.headline import (
     zero_label_figures,
 )
 from labelwise.evaluate.parts import (
-    LabelFigures,
+    LabelMeasures,
     describe_rule,
     label_rows,
     label_thresholds,
@@ -137,7 +137,7 @@ def evaluate(
         headline += zero_label_figures(zero, sets, known)
         if query_length:
             retrieval, retrieval_how = retrieval_part(final, known, query_length, seed)
-    figures = LabelFigures(
+    figures = LabelMeasures(
         precision=by_label,
         before=errors.get("before"),
         after=errors.get("after"),

@@ -53,7 +53,7 @@ from labelwise.taxonomy import LabelTree
 __all__ = [
     "CELLS",
     "SHARES",
-    "LabelFigures",
+    "LabelMeasures",
     "describe_rule",
     "label_rows",
     "label_rows_of",
@@ -148,7 +148,7 @@ SHOTS = {"few": "few (under 20)", "medium": "medium (20 to 100)", "many": "many 
 
 
 @dataclass(frozen=True)
-class LabelFigures:
+class LabelMeasures:
     """What was measured per label; a stage that does not apply is ``None``."""
 
     precision: Averaged
@@ -159,7 +159,7 @@ class LabelFigures:
     ap_bounds: NDArray[np.float64] | None = None
 
 
-def label_rows(names: Sequence[str], known: Known, figures: LabelFigures) -> tuple[LabelRow, ...]:
+def label_rows(names: Sequence[str], known: Known, figures: LabelMeasures) -> tuple[LabelRow, ...]:
     """Return one row per label, in column order."""
     rows = len(known.present)
     seen = np.full(len(names), rows) if known.observed is None else _total(known.observed)
@@ -170,7 +170,7 @@ def label_rows_of(
     names: Sequence[str],
     seen: NDArray[np.int64],
     present: NDArray[np.int64],
-    figures: LabelFigures,
+    figures: LabelMeasures,
 ) -> tuple[LabelRow, ...]:
     """Return one row per label, from how often each is known and present (K,)."""
     final = figures.after or figures.before

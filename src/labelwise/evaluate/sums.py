@@ -45,7 +45,7 @@ from labelwise.evaluate.headline import JACKKNIFE, interval_of, row_sums
 from labelwise.evaluate.parts import (
     CELLS,
     SHARES,
-    LabelFigures,
+    LabelMeasures,
     describe_rule,
     label_rows_of,
     label_thresholds,
@@ -220,7 +220,7 @@ class EvaluationSums:
             headline.append(
                 Figure("False alarms", zero.false_alarms, how, low, high, better="lower")
             )
-        figures = LabelFigures(
+        figures = LabelMeasures(
             precision=Averaged.over(np.array([ap.value for ap in by_label]), "label"),
             before=errors,
             after=None,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labelwise.calibrate import expect_zero_share, temperature
 from labelwise.decide import average_k
-from labelwise.experiments.measures import Outcome, probability_figures
+from labelwise.experiments.measures import FinishedRun, probability_figures
 from labelwise.links import Link, Softmax
 from labelwise.metrics import (
     AverageKAccuracy,
@@ -47,21 +47,21 @@ __all__ = [
 ]
 
 
-def top_error(run: Outcome) -> dict[str, float]:
+def top_error(run: FinishedRun) -> dict[str, float]:
     """Table I of quasibinary: the share of images whose most confident label is wrong."""
     test = run.test
     return {"error": 100 * (1 - top_accuracy(test.logits, test.labels).value)}
 
 
-def in_and_out(run: Outcome) -> dict[str, float]:
+def in_and_out(run: FinishedRun) -> dict[str, float]:
     """Table II of quasibinary, and the proper scores that a shrinking of all p would worsen."""
     return _in_and_out(link_of(run), run.test)
 
 
-def in_and_out_expecting(share: float) -> Callable[[Outcome], dict[str, float]]:
+def in_and_out_expecting(share: float) -> Callable[[FinishedRun], dict[str, float]]:
     """Return the same for probabilities that expect this share of images to have no label."""
 
-    def figures(run: Outcome) -> dict[str, float]:
+    def figures(run: FinishedRun) -> dict[str, float]:
         link = expect_zero_share(link_of(run), run.held_out.labels, share)
         return _in_and_out(link, run.test)
 
@@ -86,24 +86,24 @@ def _in_and_out(link: Link, test: Predictions) -> dict[str, float]:
     }
 
 
-def top_four(run: Outcome) -> dict[str, float]:
+def top_four(run: FinishedRun) -> dict[str, float]:
     """Table III of quasibinary: macro F1 and ECE of the four most confident labels, 10 bins."""
     return _top_four(link_of(run), run.test)
 
 
-def top_four_after_temperature(run: Outcome) -> dict[str, float]:
+def top_four_after_temperature(run: FinishedRun) -> dict[str, float]:
     """The same after a temperature fitted on validation."""
     val = run.held_out
     return _top_four(temperature(val.logits, val.labels, val.link), run.test)
 
 
-def top_four_as_softmax(run: Outcome) -> dict[str, float]:
+def top_four_as_softmax(run: FinishedRun) -> dict[str, float]:
     """The same of a softmax of the logits, however they were trained."""
     return _top_four(Softmax(), run.test)
 
 
 @torch.no_grad()
-def top_four_normalised(run: Outcome) -> dict[str, float]:
+def top_four_normalised(run: FinishedRun) -> dict[str, float]:
     """The same of the probabilities divided by their sum over the labels of an image."""
     probs = link_of(run)(run.test.logits.double())
     return _top_four_of(probs / probs.sum(dim=1, keepdim=True), run.test)
@@ -122,7 +122,7 @@ def _top_four_of(probs: Tensor, test: Predictions) -> dict[str, float]:
     }
 
 
-def ranked(run: Outcome) -> dict[str, float]:
+def ranked(run: FinishedRun) -> dict[str, float]:
     """Return mAP over labels and over images."""
     test = run.test
     by_label = average_precision(test.logits, test.labels, test.observed)
@@ -130,7 +130,7 @@ def ranked(run: Outcome) -> dict[str, float]:
     return {"mAP@class": 100 * by_label.value, "mAP@sample": 100 * by_image.value}
 
 
-def ranked_and_calibrated(run: Outcome) -> dict[str, float]:
+def ranked_and_calibrated(run: FinishedRun) -> dict[str, float]:
     """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width."""
     link, test = link_of(run), run.test
     probs = link(test.logits.double())
@@ -148,7 +148,7 @@ def ranked_and_calibrated(run: Outcome) -> dict[str, float]:
 
 
 @torch.no_grad()
-def retrieval_by_length(run: Outcome) -> dict[str, float]:
+def retrieval_by_length(run: FinishedRun) -> dict[str, float]:
     """Figure 3 of SPA: mAP over queries of n wanted and unwanted labels."""
     test = run.test
     log_p, log_q = link_of(run).log_probs(test.logits.double())
@@ -156,7 +156,7 @@ def retrieval_by_length(run: Outcome) -> dict[str, float]:
     return {f"n={point.length}": 100 * point.value for point in points}
 
 
-def average_sets(k: int) -> Callable[[Outcome], dict[str, float]]:
+def average_sets(k: int) -> Callable[[FinishedRun], dict[str, float]]:
     """Return the figures of Tables 1 and 2 of average-K: sets of ``k`` labels on average.
 
     The threshold is chosen on validation. As in the paper the scores are softmaxes of the logits,
@@ -164,7 +164,7 @@ def average_sets(k: int) -> Callable[[Outcome], dict[str, float]]:
     own probabilities stands beside them, and how many labels the sets hold on test.
     """
 
-    def figures(run: Outcome) -> dict[str, float]:
+    def figures(run: FinishedRun) -> dict[str, float]:
         found: dict[str, float] = {}
         for words, link in (("", Softmax()), (", own scores", link_of(run))):
             if words and isinstance(link, Softmax):
@@ -183,7 +183,7 @@ def average_sets(k: int) -> Callable[[Outcome], dict[str, float]]:
     return figures
 
 
-def voc_precision(run: Outcome) -> dict[str, float]:
+def voc_precision(run: FinishedRun) -> dict[str, float]:
     """Query2Label's mAP, whose precision is interpolated."""
     test = run.test
     mean = average_precision(test.logits, test.labels, test.observed, variant="voc")
@@ -191,12 +191,12 @@ def voc_precision(run: Outcome) -> dict[str, float]:
 
 
 @torch.no_grad()
-def _accuracy_of_sets(run: Outcome, link: Link, k: int) -> AverageKAccuracy:
+def _accuracy_of_sets(run: FinishedRun, link: Link, k: int) -> AverageKAccuracy:
     rule = average_k(link(run.held_out.logits.double()), k)
     return average_k_accuracy(rule(link(run.test.logits.double())), run.test.labels)
 
 
-def link_of(run: Outcome) -> Link:
+def link_of(run: FinishedRun) -> Link:
     """Return the run's own link; for a method that only ranks, a temperature as in the paper."""
     if run.test.link is not None:
         return run.test.link
@@ -204,7 +204,7 @@ def link_of(run: Outcome) -> Link:
     return temperature(val.logits, val.labels, None, val.observed)
 
 
-def vqa(run: Outcome) -> dict[str, float]:
+def vqa(run: FinishedRun) -> dict[str, float]:
     """SPA's appendix: official accuracy of the likeliest answer, calibration of soft labels."""
     test = run.test
     chosen = test.logits.argmax(dim=1, keepdim=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelwise.errors import SettingsError
 from labelwise.experiments.comparison import JUDGED, Comparison, SweepChoice
 from labelwise.experiments.jobs import Executor, TrainingJob, figures_of, run_jobs
-from labelwise.experiments.measures import Outcome, image_effects, measure
+from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.experiments.statistics import Covariance
 from labelwise.experiments.tuning import tries
 from labelwise.files import replacing
@@ -158,7 +158,7 @@ def _chosen_values(
 ) -> tuple[SweepChoice, ...]:
     """Return for each swept method its best value on validation, by the mean over seeds."""
     first = next(iter(jobs.values()))
-    if plan.sweep is None or (plan.choose is None and Outcome(first.folder).val is None):
+    if plan.sweep is None or (plan.choose is None and FinishedRun(first.folder).val is None):
         return ()
     option, values = plan.sweep
     choices = []
@@ -182,7 +182,7 @@ def _image_covariance(folders: Mapping[tuple[str, int], Path]) -> dict[str, Cova
     """Return the covariance of the methods' mean figures over test images, by judged column."""
     effects: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     for (method, _), folder in folders.items():
-        for name, effect in image_effects(Outcome(folder)).items():
+        for name, effect in image_effects(FinishedRun(folder)).items():
             effects.setdefault(name, {}).setdefault(method, []).append(effect)
     means = {
         name: {method: np.mean(runs, axis=0) for method, runs in by_method.items()}
@@ -236,7 +236,7 @@ def _validation_score(folder: Path, metric: str) -> float:
 
 
 def _validation_figure(folder: Path, metric: str) -> float | None:
-    val = Outcome(folder).val
+    val = FinishedRun(folder).val
     if val is None:
         raise SettingsError("choosing needs a validation split, got none")
     return validation_figures(val.logits, val.labels, val.observed, val.link, metric)[metric]

@@ -24,7 +24,7 @@ from typing import Protocol
 import torch
 
 from labelwise.data import LabelTable
-from labelwise.experiments.measures import Outcome
+from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.files import replacing
 from labelwise.progress import NamedWatch, Watch
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 Figures = dict[str, float]
-FigureFunction = Callable[[Outcome], Figures]
+FigureFunction = Callable[[FinishedRun], Figures]
 COST = "cost.json"
 REPORT_SECONDS = 30.0  # between two messages on the progress of runs side by side
 PROCESS = Path("/proc/self")
@@ -154,7 +154,7 @@ def run_job(
 def figures_of(folder: Path, function: FigureFunction) -> Figures:
     """Return what ``function`` makes of a finished run's predictions, and what the run cost."""
     cost: Figures = json.loads((folder / COST).read_text(encoding="utf-8"))
-    return function(Outcome(folder)) | cost
+    return function(FinishedRun(folder)) | cost
 
 
 def default_workers() -> int:

@@ -41,8 +41,8 @@ from labelwise.runs import RunFolder
 
 __all__ = [
     "MEASURES",
+    "FinishedRun",
     "Measure",
-    "Outcome",
     "image_effects",
     "measure",
     "probability_figures",
@@ -53,7 +53,7 @@ Floats = NDArray[np.float64]
 BINS = 10
 
 
-class Outcome:
+class FinishedRun:
     """The predictions in the folder of a finished run."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,7 +113,7 @@ def _columns() -> dict[str, Measure]:
 MEASURES: dict[str, Measure] = _columns()
 
 
-def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
+def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
     """Return the figures of one run by column name; undefined ones are left out, infinite stay.
 
     ``queries`` bounds the number of queries of each length in retrieval mAP.
@@ -146,7 +146,7 @@ def measure(run: Outcome, *, queries: int = 2000, seed: int = 0) -> dict[str, fl
 
 
 @torch.no_grad()
-def image_effects(run: Outcome) -> dict[str, Floats]:
+def image_effects(run: FinishedRun) -> dict[str, Floats]:
     """Return how much each test image moves a figure, (N,), for figures that methods are judged by.
 
     The sum of their squares is the variance of the figure over the choice of test images. For ACE

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from labelwise.experiments.measures import Outcome
+from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.published import PUBLISHED, PublishedTable
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Values = Mapping[str, Any]
-Figures = Callable[[Outcome], dict[str, float]]
+Figures = Callable[[FinishedRun], dict[str, float]]
 
 
 @dataclass(frozen=True)

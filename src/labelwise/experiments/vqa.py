@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelwise.data.rows import require_file
-from labelwise.data.vqa import Question, normal_answer, read_questions
+from labelwise.data.vqa import VqaQuestion, normal_answer, read_questions
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
 from labelwise.methods import find_method, make_objective
@@ -78,7 +78,7 @@ def _link(row: str) -> Link:
     return link
 
 
-def _judged(row: str, file: Path, link: Link, questions: Mapping[int, Question]) -> JudgedScores:
+def _judged(row: str, file: Path, link: Link, questions: Mapping[int, VqaQuestion]) -> JudgedScores:
     numbers, sizes, answers, logits = _read(file)
     values = np.zeros(len(logits))
     hits = np.zeros(len(numbers))

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from labelwise.calibrate import Averaged, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare
+from labelwise.calibrate import (
+    AveragedCurves,
+    Beta,
+    Histogram,
+    Isotonic,
+    Platt,
+    Temperature,
+    ZeroShare,
+)
 from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
@@ -22,7 +30,7 @@ LINKS: dict[str, type[Link]] = {
     link.kind: link
     for link in (
         *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
-        *(Averaged, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
+        *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
     )
 }
 

@@ -17,7 +17,7 @@ from labelwise.data import FeatureRows, ImageSource
 from labelwise.decide import average_k
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.columns import link_of, retrieval_by_length
-from labelwise.experiments.measures import Outcome
+from labelwise.experiments.measures import FinishedRun
 from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import reliability, shot_groups, top_k_sets
 from labelwise.objectives import (
@@ -49,7 +49,7 @@ BINS = 10
 class Shown:
     """What a figure is drawn from: runs by row, the photos by id (or none), and a query."""
 
-    runs: Mapping[str, Outcome]
+    runs: Mapping[str, FinishedRun]
     images: ImageSource | None = None
     query: str | None = None
 

@@ -27,7 +27,7 @@ from labelwise.retrieval import (
 )
 from labelwise.retrieval.query import AllOf, Expression, Has, Not
 from labelwise.search.index import Index
-from labelwise.search.ranked import Term, best_rows, count_at_least, sum_of
+from labelwise.search.ranked import ScanTerm, best_rows, count_at_least, sum_of
 
 __all__ = ["Found", "Hit", "answer", "nearest_photos"]
 
@@ -149,7 +149,7 @@ def _hits(
     return hits
 
 
-def _terms(index: Index, bound: BoundQuery, refit: bool) -> list[Term]:
+def _terms(index: Index, bound: BoundQuery, refit: bool) -> list[ScanTerm]:
     """Return the columns whose sum is the query's log score.
 
     Labels wanted and unwanted are columns themselves; of any other query the score is computed.
@@ -170,7 +170,7 @@ def _terms(index: Index, bound: BoundQuery, refit: bool) -> list[Term]:
             np.stack([pair.log_p.values[rows] for pair in pairs], axis=1),
             np.stack([pair.log_q.values[rows] for pair in pairs], axis=1),
         )
-    return [Term(scores)]
+    return [ScanTerm(scores)]
 
 
 def _label(part: Expression) -> tuple[int, bool] | None:
@@ -208,7 +208,7 @@ def _score_at(calibrated: CalibratedQuery, probability: float) -> float:
 
 
 def _counted(
-    calibrated: CalibratedQuery, terms: Sequence[Term], dead: NDArray[np.int64]
+    calibrated: CalibratedQuery, terms: Sequence[ScanTerm], dead: NDArray[np.int64]
 ) -> HitCount:
     scores = sum_of(terms, slice(None))
     scores[dead] = -np.inf

@@ -36,7 +36,7 @@ from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import ModelSpec
-from labelwise.search.ranked import Term
+from labelwise.search.ranked import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.storage import ObjectStorage, storage_at
@@ -58,8 +58,8 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class LabelOdds:
     """log p and log(1 - p) of one label for every row."""
 
-    log_p: Term
-    log_q: Term
+    log_p: ScanTerm
+    log_q: ScanTerm
 
 
 class Index:
@@ -197,7 +197,7 @@ class Index:
                 certain = one.state == "present"
                 log_p[one.row] = 0.0 if certain else -np.inf
                 log_q[one.row] = -np.inf if certain else 0.0
-        return LabelOdds(Term(log_p), Term(log_q))
+        return LabelOdds(ScanTerm(log_p), ScanTerm(log_q))
 
     def _log_probs(self, label: int, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n,) of some rows under the model's own link."""

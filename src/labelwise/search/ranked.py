@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Term", "best_rows", "count_at_least", "sum_of"]
+__all__ = ["ScanTerm", "best_rows", "count_at_least", "sum_of"]
 
 BLOCK = 1 << 15
 COLUMNS = 1 << 9  # that the rows of a block are dealt out to
@@ -35,7 +35,7 @@ Scores = NDArray[np.float32]
 NO_ROWS, NO_SCORES = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
-class Term:
+class ScanTerm:
     """One column of log probabilities (N,), with what makes it quick to search."""
 
     def __init__(self, values: Scores) -> None:
@@ -61,7 +61,7 @@ class Term:
         return rows, self.values[rows]
 
 
-def sum_of(terms: Sequence[Term], rows: Rows | slice) -> Scores:
+def sum_of(terms: Sequence[ScanTerm], rows: Rows | slice) -> Scores:
     """Return the scores of some rows, added in the order of the terms."""
     total = terms[0].values[rows].copy()
     for term in terms[1:]:
@@ -70,7 +70,7 @@ def sum_of(terms: Sequence[Term], rows: Rows | slice) -> Scores:
 
 
 def best_rows(
-    terms: Sequence[Term], count: int, excluded: Rows | None = None
+    terms: Sequence[ScanTerm], count: int, excluded: Rows | None = None
 ) -> tuple[Rows, Scores]:
     """Return the ``count`` rows of highest score, best first, and their scores.
 
@@ -97,7 +97,7 @@ def best_rows(
     return _scanned(terms, count, gone, best.cut())
 
 
-def count_at_least(terms: Sequence[Term], least: float, excluded: Rows | None = None) -> int:
+def count_at_least(terms: Sequence[ScanTerm], least: float, excluded: Rows | None = None) -> int:
     """Return how many rows have a score of at least ``least``."""
 
     def count(blocks: Sequence[slice]) -> int:
@@ -149,7 +149,9 @@ def _contains(sorted_rows: Rows, rows: Rows) -> NDArray[np.bool_]:
     return found
 
 
-def _scanned(terms: Sequence[Term], count: int, excluded: Rows, cut: float) -> tuple[Rows, Scores]:
+def _scanned(
+    terms: Sequence[ScanTerm], count: int, excluded: Rows, cut: float
+) -> tuple[Rows, Scores]:
     """Return the best rows of all.
 
     The rows of a block are dealt out to COLUMNS columns, and the highest score of each column is
@@ -184,7 +186,7 @@ def _scanned(terms: Sequence[Term], count: int, excluded: Rows, cut: float) -> t
     return best.ranked()
 
 
-def _promising(terms: Sequence[Term], least: float) -> list[slice]:
+def _promising(terms: Sequence[ScanTerm], least: float) -> list[slice]:
     """Return the blocks that can hold a score of ``least``, in order."""
     bound = terms[0].block_maxima.copy()
     for term in terms[1:]:
@@ -196,7 +198,9 @@ def _promising(terms: Sequence[Term], least: float) -> list[slice]:
     ]
 
 
-def _block_scores(terms: Sequence[Term], blocks: Sequence[slice]) -> Iterator[tuple[slice, Scores]]:
+def _block_scores(
+    terms: Sequence[ScanTerm], blocks: Sequence[slice]
+) -> Iterator[tuple[slice, Scores]]:
     """Yield the scores of block after block, each in the same memory."""
     memory = np.empty(BLOCK, np.float32)
     for block in blocks:

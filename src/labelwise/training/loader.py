@@ -28,7 +28,7 @@ from labelwise.data.images import Blocks
 from labelwise.data.table import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.training.augment import (
-    Chain,
+    Augments,
     ImageDraws,
     ResizedCrop,
     Windows,
@@ -210,7 +210,7 @@ class Loader:
         steps = self.augment.steps
         if self._cuts_windows:
             values, steps = self._cut(values, index, draws), steps[1:]
-        values = Chain(steps)(values, draws)
+        values = Augments(steps)(values, draws)
         mean, std = self._statistics
         return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
 

@@ -15,7 +15,7 @@ Augmentations are names joined by ``+``, applied from left to right:
 """
 
 from labelwise.errors import SettingsError
-from labelwise.training.augment.base import Augment, Chain, ImageDraws, mix
+from labelwise.training.augment.base import Augment, Augments, ImageDraws, mix
 from labelwise.training.augment.geometry import (
     Crop,
     Cutout,
@@ -31,7 +31,7 @@ from labelwise.types import nearest
 __all__ = [
     "AUGMENTATIONS",
     "Augment",
-    "Chain",
+    "Augments",
     "ImageDraws",
     "ResizedCrop",
     "Windows",
@@ -53,11 +53,11 @@ AUGMENTATIONS: dict[str, tuple[Augment, ...]] = {
 }
 
 
-def make_augment(names: str) -> Chain:
+def make_augment(names: str) -> Augments:
     """Return the augments of names such as ``crop-flip+cutout``."""
     steps: list[Augment] = []
     for name in names.split("+"):
         if name not in AUGMENTATIONS:
             raise SettingsError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
         steps += AUGMENTATIONS[name]
-    return Chain(tuple(steps))
+    return Augments(tuple(steps))

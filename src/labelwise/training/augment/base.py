@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labelwise.draws import uniforms
 
-__all__ = ["Augment", "Chain", "ImageDraws", "mix"]
+__all__ = ["Augment", "Augments", "ImageDraws", "mix"]
 
 
 def mix(*numbers: int) -> int:
@@ -53,7 +53,7 @@ class Augment(ABC):
 
 
 @dataclass(frozen=True)
-class Chain(Augment):
+class Augments(Augment):
     """Augments one after the other."""
 
     steps: tuple[Augment, ...] = ()
