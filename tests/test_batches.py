@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from labelwise import batches
 from labelwise.backbones import Transform
-from labelwise.batches import _Feeder, decodes_on_gpu, read_ahead
+from labelwise.batches import decodes_on_gpu, device, read_ahead
+from labelwise.batches.device import DeviceFeeder
 from labelwise.data import ArrayImages, BytesImages, JoinedImages
 from labelwise.data.decode import by_pillow
 
@@ -54,7 +54,7 @@ BROKEN = [3, len(BLOBS) - 1]
 def fed(images, transform, *, decodes=False, batch=5, processes=False):
     rows = np.arange(len(images))
     parts = [rows[at : at + batch] for at in range(0, len(rows), batch)]
-    feeder = _Feeder(images, transform, transform, CPU, decodes, processes)
+    feeder = DeviceFeeder(images, transform, transform, CPU, decodes, processes)
     return list(feeder.batches(parts, workers=2))
 
 
@@ -95,8 +95,8 @@ def test_pixels_made_on_the_device_are_pillows(transform):
 
 def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
     transform = Transform(24, interpolation="bicubic", crop=0.875)
-    monkeypatch.setattr(batches, "MAX_SENT", 3000)
-    monkeypatch.setattr(batches, "MAX_VALUES", 1)
+    monkeypatch.setattr(device, "MAX_SENT", 3000)
+    monkeypatch.setattr(device, "MAX_VALUES", 1)
     _, pixels = joined(fed(SOURCE, transform))
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
 
@@ -122,10 +122,10 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
         taken.extend(contents)
         return whole_by_libjpeg(contents, device)
 
-    monkeypatch.setattr(batches, "decode_on_gpu", decode)
+    monkeypatch.setattr(device, "decode_on_gpu", decode)
     expected_rows, expected = by_hand(transform, whole=True)
-    for at_once in (batches.MAX_DECODED, 20_000, 1):
-        monkeypatch.setattr(batches, "MAX_DECODED", at_once)
+    for at_once in (device.MAX_DECODED, 20_000, 1):
+        monkeypatch.setattr(device, "MAX_DECODED", at_once)
         rows, pixels = joined(fed(SOURCE, transform, decodes=True))
         assert rows == expected_rows
         np.testing.assert_array_equal(pixels, expected)
@@ -139,7 +139,7 @@ def test_a_picture_that_the_device_refuses_spoils_no_other(monkeypatch):
     def refuse(contents, device):
         raise RuntimeError("nvJPEG error")
 
-    monkeypatch.setattr(batches, "decode_on_gpu", refuse)
+    monkeypatch.setattr(device, "decode_on_gpu", refuse)
     _, pixels = joined(fed(SOURCE, transform, decodes=True))
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
 

@@ -1,29 +1,13 @@
-"""Images to batches of a network's inputs on its device, made before they are asked for.
-
-    on the CPU     file --threads: decode, resize--> uint8 (n, 3, size, size)
-    on a GPU       file --processes: decode--> shared memory --one thread: copy, resize--> ...
-    decode="cuda"  file --processes: read--> shared memory --one thread: nvJPEG, resize--> ...
-
-Processes do not share Python's lock, which sixteen threads that feed a GPU wait for most of their
-time. For few images, which would be done before processes have started, and for pictures that are
-in no file, threads take their place.
-
-Pixels are the same in the first two: :meth:`Transform.resize_planes` is Pillow's resize to the bit.
-nvJPEG's differ by a few levels, since it upsamples colours in its own way, and large JPEGs are
-decoded whole instead of at a fraction of their size. What it does not take is decoded as usual.
-
-Rows come in order, each once: as an input, or as a failure with its reason.
-"""
+"""Batches whose pictures processes, threads or the device decode, and the device resizes."""
 
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from math import ceil
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,11 +16,19 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.backbones import Transform
-from labelwise.data import ArrayImages, FeatureRows, ImageSource
+from labelwise.batches.inputs import (
+    CHUNK,
+    Failure,
+    Inputs,
+    PlanesResizer,
+    Resizer,
+    available_cores,
+    sent,
+)
+from labelwise.data import ImageSource
 from labelwise.data.ahead import started_ahead
 from labelwise.data.decode import MAX_PIXELS
 from labelwise.data.jpeg import plain_header, turned
-from labelwise.data.mapped import MappedFeatures
 from labelwise.decoding import (
     NAME,
     SLOT_BYTES,
@@ -45,219 +37,19 @@ from labelwise.decoding import (
     Entry,
     Kind,
     Work,
-    are_worth_it,
     borrowed_processes,
     items_ahead,
     reason_of,
 )
 
-__all__ = [
-    "Decode",
-    "Failure",
-    "Inputs",
-    "PlanesResizer",
-    "Resizer",
-    "available_cores",
-    "decode_on_gpu",
-    "decodes_on_gpu",
-    "read_ahead",
-    "resized_array",
-]
+__all__ = ["DeviceFeeder", "decode_on_gpu"]
 
-AHEAD = 2  # batches decoded before they are asked for
-AHEAD_OF_GPU = 4
-CHUNK = 8  # images that a thread or process takes at once
+AHEAD = 4  # batches loaded before they are asked for
+CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
 CHUNK_OF_FILES = 32  # that are read, but not decoded
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
 MAX_VALUES = 1 << 26  # that are resized at once
 MAX_DECODED = 1 << 29  # values of pictures that a GPU decodes at once
-
-Decode = Literal["auto", "cpu", "cuda"]
-
-
-class Resizer(Protocol):
-    """How a picture becomes the pixels of a network's input; a Transform is one."""
-
-    @property
-    def size(self) -> int:
-        """The side of the input."""
-
-    @property
-    def at_least(self) -> int:
-        """The side that a JPEG must not be decoded below."""
-
-    def scale_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
-
-    def resize(self, image: Image.Image) -> Image.Image:
-        """Return the (size, size) picture of an RGB picture."""
-
-
-@runtime_checkable
-class PlanesResizer(Protocol):
-    """A resizer that can also do its work on a device, with equal pixels."""
-
-    def resizes_planes(self, width: int, height: int) -> bool:
-        """Return whether it can at a size."""
-
-    def resize_planes(self, planes: Tensor) -> Tensor:
-        """Return (n, 3, size, size) of uint8 planes (n, 3, H, W)."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An image without an answer: its row, its id, and a sentence that says why."""
-
-    row: int
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The inputs of a batch, for the rows that could be read, and the failures."""
-
-    rows: NDArray[np.int64]
-    values: Tensor
-    failures: list[Failure] = field(default_factory=list)
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def decodes_on_gpu(decode: Decode, device: torch.device) -> bool:
-    """Return whether JPEGs are decoded by a GPU; refuse what cannot be had."""
-    if decode not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"decode must be auto, cpu or cuda, got {decode!r}")
-    if decode == "cuda" and device.type != "cuda":
-        raise ValueError(f"decode=cuda needs a model on a CUDA device; this one is on {device}")
-    return decode != "cpu" and device.type == "cuda"
-
-
-def read_ahead(
-    images: ImageSource,
-    transform: Resizer,
-    batches: Sequence[NDArray[np.int64]],
-    *,
-    workers: int | None = None,
-    device: torch.device,
-    decode: Decode = "cpu",
-) -> Iterator[Inputs]:
-    """Yield the inputs of batches of rows on a device."""
-    on_gpu = decodes_on_gpu(decode, device)
-    array = resized_array(images, transform)
-    if array is not None:
-        yield from _from_array(array, batches, device)
-    elif device.type == "cuda" and isinstance(transform, PlanesResizer):
-        processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
-        feeder = _Feeder(images, transform, transform, device, on_gpu, processes)
-        yield from feeder.batches(batches, workers)
-    else:
-        yield from _resized_by_threads(images, transform, batches, workers, device)
-
-
-def resized_array(
-    images: ImageSource, transform: Resizer
-) -> NDArray[np.generic] | MappedFeatures | None:
-    """Return the inputs of all images if they are in memory as they should be, else None."""
-    if isinstance(images, FeatureRows):
-        return images.features
-    if isinstance(images, ArrayImages):
-        height, width = images.pixels.shape[1:3]
-        if (height, width) == (transform.size,) * 2 == transform.scale_size(width, height):
-            return images.pixels
-    return None
-
-
-def _from_array(
-    array: NDArray[np.generic] | MappedFeatures,
-    batches: Sequence[NDArray[np.int64]],
-    device: torch.device,
-) -> Iterator[Inputs]:
-    pinned = device.type == "cuda"
-    for batch in batches:
-        values = torch.from_numpy(array[batch])  # indexing copies
-        values = _sent(values.pin_memory() if pinned else values, device)
-        yield Inputs(batch, values.permute(0, 3, 1, 2) if values.dtype == torch.uint8 else values)
-
-
-def _sent(values: Tensor, device: torch.device) -> Tensor:
-    return values.to(device, non_blocking=device.type == "cuda")
-
-
-# Decoded and resized by threads
-
-_Errors = list[Exception | None]
-_Started = tuple[NDArray[np.int64], Tensor, list[Future[_Errors]]]
-
-
-def _resized_by_threads(
-    images: ImageSource,
-    transform: Resizer,
-    batches: Sequence[NDArray[np.int64]],
-    workers: int | None,
-    device: torch.device,
-) -> Iterator[Inputs]:
-    threads = workers or available_cores()
-    longest = max(map(len, batches), default=1)
-    chunk = max(1, min(CHUNK, longest // (2 * threads)))
-    ahead = max(AHEAD, ceil(2 * threads * chunk / longest))
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    start = partial(_start, images, transform, pool, device.type == "cuda", chunk)
-    try:
-        for batch, buffer, waiting in started_ahead(batches, start, ahead):
-            inputs = _finish(images, batch, buffer, waiting)
-            yield Inputs(inputs.rows, _sent(inputs.values, device), inputs.failures)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _start(
-    images: ImageSource,
-    transform: Resizer,
-    pool: ThreadPoolExecutor,
-    pinned: bool,
-    chunk: int,
-    batch: NDArray[np.int64],
-) -> _Started:
-    side = transform.size
-    buffer = torch.empty((len(batch), side, side, 3), dtype=torch.uint8, pin_memory=pinned)
-    array = buffer.numpy()
-
-    def fill(first: int, rows: list[int]) -> _Errors:
-        errors: _Errors = []
-        for at, row in enumerate(rows, first):
-            try:
-                array[at] = transform.resize(images.read(row, transform.at_least))
-                errors.append(None)
-            except Exception as error:
-                errors.append(error)
-        return errors
-
-    places = range(0, len(batch), chunk)
-    return batch, buffer, [pool.submit(fill, at, batch[at : at + chunk].tolist()) for at in places]
-
-
-def _finish(
-    images: ImageSource, batch: NDArray[np.int64], buffer: Tensor, waiting: list[Future[_Errors]]
-) -> Inputs:
-    errors = [error for future in waiting for error in future.result()]
-    failures = [
-        Failure(row, images.ids[row], reason_of(images.ids[row], error))
-        for row, error in zip(batch.tolist(), errors, strict=True)
-        if error is not None
-    ]
-    if failures:
-        good = [at for at, error in enumerate(errors) if error is None]
-        batch, buffer = batch[good], buffer[good]
-    return Inputs(batch, buffer.permute(0, 3, 1, 2), failures)
-
-
-# Decoded by processes, threads or the device, resized on the device
 
 
 class _Run(NamedTuple):
@@ -297,7 +89,7 @@ class _Part(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Feeder:
+class DeviceFeeder:
     """Sends pictures to a device and resizes them there, in a stream beside the network's.
 
     ``processes`` read and decode the files, which takes them a while to start; otherwise, and
@@ -357,7 +149,7 @@ class _Feeder:
 
         pairs = zip(batches, counts, strict=True)
         try:
-            for future in started_ahead(pairs, start, AHEAD_OF_GPU):
+            for future in started_ahead(pairs, start, AHEAD):
                 inputs, ready = future.result()
                 if ready is not None:
                     current = torch.cuda.current_stream(self.device)
@@ -404,11 +196,11 @@ class _Feeder:
     def _by_threads(self, parts: list[_Part], threads: int, of_a_batch: int) -> Generator[_Loaded]:
         """Yield what is loaded of the parts, in their order."""
         pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-        ahead = max(AHEAD * of_a_batch, 2 * threads)
+        ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
         try:
             for future in started_ahead(parts, lambda part: pool.submit(self._load, part), ahead):
                 loaded = future.result()
-                runs = [run._replace(values=_sent(run.values, self.device)) for run in loaded.runs]
+                runs = [run._replace(values=sent(run.values, self.device)) for run in loaded.runs]
                 yield replace(loaded, runs=runs)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -513,7 +305,7 @@ class _Feeder:
                 continue
             resized = kind == Kind.RESIZED
             shape = (side, side, 3) if resized else (height, width, 3)
-            pixels = _sent(bytes_of, self.device).view(-1, *shape)
+            pixels = sent(bytes_of, self.device).view(-1, *shape)
             loaded.runs.append(_Run(list(places), pixels, resized))
         return loaded
 
@@ -553,7 +345,7 @@ class _Feeder:
             row = int(batch[file.place])
             try:
                 run = self._pixels(row, file.place)
-                runs.append(run._replace(values=_sent(run.values, self.device)))
+                runs.append(run._replace(values=sent(run.values, self.device)))
             except Exception as error:
                 loaded.failed[file.place] = reason_of(self.images.ids[row], error)
         for places, same in sizes.values():
@@ -597,7 +389,7 @@ class _Feeder:
         if whole.places != sorted(whole.places):
             back = torch.from_numpy(np.argsort(whole.places))
             back = back.pin_memory() if self.device.type == "cuda" else back
-            values = values[_sent(back, self.device)]
+            values = values[sent(back, self.device)]
         return values.contiguous(memory_format=torch.channels_last)
 
 

@@ -1,0 +1,95 @@
+"""What a batch is made of: a resizer's protocol, inputs for a network, and failures."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+__all__ = [
+    "CHUNK",
+    "Decode",
+    "Failure",
+    "Inputs",
+    "PlanesResizer",
+    "Resizer",
+    "available_cores",
+    "decodes_on_gpu",
+    "sent",
+]
+
+CHUNK = 8  # images that a thread or process takes at once
+
+Decode = Literal["auto", "cpu", "cuda"]
+
+
+class Resizer(Protocol):
+    """How a picture becomes the pixels of a network's input; a Transform is one."""
+
+    @property
+    def size(self) -> int:
+        """The side of the input."""
+
+    @property
+    def at_least(self) -> int:
+        """The side that a JPEG must not be decoded below."""
+
+    def scale_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the (width, height) that a picture is scaled to before its middle is cut out."""
+
+    def resize(self, image: Image.Image) -> Image.Image:
+        """Return the (size, size) picture of an RGB picture."""
+
+
+@runtime_checkable
+class PlanesResizer(Protocol):
+    """A resizer that can also do its work on a device, with equal pixels."""
+
+    def resizes_planes(self, width: int, height: int) -> bool:
+        """Return whether it can at a size."""
+
+    def resize_planes(self, planes: Tensor) -> Tensor:
+        """Return (n, 3, size, size) of uint8 planes (n, 3, H, W)."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image without an answer: its row, its id, and a sentence that says why."""
+
+    row: int
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The inputs of a batch, for the rows that could be read, and the failures."""
+
+    rows: NDArray[np.int64]
+    values: Tensor
+    failures: list[Failure] = field(default_factory=list)
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def decodes_on_gpu(decode: Decode, device: torch.device) -> bool:
+    """Return whether JPEGs are decoded by a GPU; refuse what cannot be had."""
+    if decode not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"decode must be auto, cpu or cuda, got {decode!r}")
+    if decode == "cuda" and device.type != "cuda":
+        raise ValueError(f"decode=cuda needs a model on a CUDA device; this one is on {device}")
+    return decode != "cpu" and device.type == "cuda"
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device; on a GPU perhaps before they are there."""
+    return values.to(device, non_blocking=device.type == "cuda")
