@@ -39,7 +39,10 @@ __all__ = ["BoundQuery", "CalibratedQuery", "HitCount", "bind", "calibrate_query
 
 Numbers = NDArray[np.float64]
 PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
-ROWS_AT_ONCE = 1 << 15
+ROWS_AT_ONCE = 1 << 20
+DROPPED_BITS = 13
+BUCKETS, MIDDLE = 1 << (31 - DROPPED_BITS), 1 << (DROPPED_BITS - 1)
+INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of it
 FAR = 30.0  # log-odds beyond which a product is as good as sure
 
 
@@ -155,9 +158,9 @@ class CalibratedQuery:
         """Return the (N,) probability of each image; 0 where a limit leaves it out."""
         return self._probs(log_scores, _log_odds(log_scores))
 
-    def _probs(self, log_scores: NDArray[Any], odds: NDArray[Any]) -> NDArray[Any]:
+    def _probs(self, log_scores: Numbers, odds: Numbers) -> Numbers:
         with np.errstate(over="ignore"):  # faster than expit, and as good for |odds| <= FAR
-            values: NDArray[Any] = 1 / (1 + np.exp(-(self.slope * odds + self.offset)))
+            values: Numbers = 1 / (1 + np.exp(-(self.slope * odds + self.offset)))
         if len(values) and log_scores.min() == -np.inf:
             values[np.isneginf(log_scores)] = 0.0
         return values
@@ -165,19 +168,15 @@ class CalibratedQuery:
     def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits; the interval holds chance and the fit's own doubt.
 
-        Scores of 32 bits, which are many, are counted in 32 bits, block by block.
+        Scores of 32 bits, which are many, are told apart to one part in 4,000.
         """
-        expected = variance = 0.0
-        gradient, listed = np.zeros(2), 0
-        for start in range(0, len(log_scores), ROWS_AT_ONCE):
-            part = log_scores[start : start + ROWS_AT_ONCE]
-            odds = _log_odds(part)
-            p = self._probs(part, odds)
-            slopes = p * (1 - p)
-            own = float(slopes.sum())
-            expected, variance = expected + float(p.sum()), variance + own
-            gradient += float((slopes * odds).sum()), own
-            listed += int(np.count_nonzero(p))
+        scores, times = _tallied(log_scores)
+        odds = _log_odds(scores)
+        p = self._probs(scores, odds)
+        expected, listed = float(times @ p), int(times[p > 0].sum())
+        slopes = times * p * (1 - p)
+        variance = float(slopes.sum())
+        gradient = np.array([float(slopes @ odds), variance])
         variance += float(gradient @ self.covariance @ gradient)
         reach = float(ndtri((1 + confidence) / 2) * np.sqrt(variance))
         upper = min(float(listed), expected + reach)
@@ -246,12 +245,27 @@ def calibrate_query(
     return CalibratedQuery(query, slope, offset, np.linalg.inv(curvature), scores, hits)
 
 
-def _log_odds(log_scores: NDArray[Any]) -> NDArray[Any]:
+def _tallied(scores: NDArray[Any]) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return scores and how often there is each of them.
+
+    A float of 32 bits is taken by its exponent and the first ten bits of its fraction, and stands
+    in the middle of those that share them: a table takes a fraction of the time of a logarithm.
+    """
+    if scores.dtype != np.float32:
+        return scores, np.ones(len(scores), np.int64)
+    tally = np.zeros(BUCKETS, np.int64)
+    for start in range(0, len(scores), ROWS_AT_ONCE):
+        bits = scores[start : start + ROWS_AT_ONCE].view(np.uint32) & np.uint32(0x7FFFFFFF)
+        tally += np.bincount(bits >> np.uint32(DROPPED_BITS), minlength=BUCKETS)
+    found = np.flatnonzero(tally)
+    bits = found.astype(np.uint32) << np.uint32(DROPPED_BITS)
+    bits[found < INFINITE] |= np.uint32(MIDDLE)
+    return -bits.view(np.float32).astype(np.float64), tally[found]
+
+
+def _log_odds(log_scores: Numbers) -> Numbers:
     with np.errstate(divide="ignore", invalid="ignore"):
-        if log_scores.dtype == np.float32:  # of many rows: exp and log alone are fast
-            odds = log_scores - np.log(1 - np.exp(log_scores))
-        else:
-            odds = log_scores - _log1mexp(log_scores)
+        odds = log_scores - _log1mexp(log_scores)
     return np.asarray(np.fmax(np.fmin(odds, FAR), -FAR))  # FAR in the place of NaN
 
 
