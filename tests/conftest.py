@@ -4,8 +4,13 @@ Commands that tests start inherit the setting. ``OMP_NUM_THREADS`` overrides it.
 """
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts tests in the background makes them ignore Ctrl-C, which some of them send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch
 

@@ -90,3 +90,9 @@ def test_no_two_classes_have_the_same_name():
         if not cls.__name__.startswith("_"):
             named.setdefault(cls.__name__, set()).add(cls.__module__)
     assert {name: found for name, found in named.items() if len(found) > 1} == {}
+
+
+def test_no_two_files_of_tests_have_the_same_name():
+    # pytest imports them by that name: the second would not be collected.
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
