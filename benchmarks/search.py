@@ -40,7 +40,7 @@ from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
 from labelwise.search.index import IndexFacts
 from labelwise.search.looking import Changes, look_at
-from labelwise.search.ranked import Term, best_rows, count_at_least
+from labelwise.search.ranked import ScanTerm, best_rows, count_at_least
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
 
@@ -80,7 +80,7 @@ def query(rows):
     wanted, unwanted = log_p(dog), log_p(-beach)
     goal = "goal 2" if rows <= 10**6 else "goal 15"
     start = time.perf_counter()
-    terms = [Term(log_p(dog)), Term(log_p(-beach))]
+    terms = [ScanTerm(log_p(dog)), ScanTerm(log_p(-beach))]
     best_rows(terms, TOP)
     line("query", rows, "labelwise, first", 1e3 * (time.perf_counter() - start))
     ours, (found, _) = milliseconds(lambda: best_rows(terms, TOP))
@@ -124,7 +124,7 @@ def databases(rows, wanted, unwanted, ours, found):
 def never_meet(rows):
     dog, _ = columns(rows)
     first, second = log_p(dog), log_p(-dog) - 5
-    terms = [Term(first), Term(second)]
+    terms = [ScanTerm(first), ScanTerm(second)]
     best_rows(terms, TOP)
     ours, (found, _) = milliseconds(lambda: best_rows(terms, TOP))
     line("never meet", rows, "labelwise", ours, "goal 2" if rows <= 10**6 else "goal 15")
