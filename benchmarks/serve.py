@@ -167,7 +167,7 @@ def floor_steps(setting: Setting):
     def decode() -> np.ndarray:
         return np.asarray(transform.resize(images.read(0, transform.at_least)))
 
-    pixels = ArrayImages(decode()[None])
+    pixels = ArrayImages(decode()[None], resized=True)
     return decode, lambda: list(score(predictor, pixels, batch_size=1))
 
 
@@ -225,7 +225,7 @@ def print_bound(setting: Setting, costs: dict[int, float]) -> None:
     torch.set_num_threads(1)
     each = {}
     for count in (1, CLIENTS):
-        images = ArrayImages(np.zeros((count, size, size, 3), np.uint8))
+        images = ArrayImages(np.zeros((count, size, size, 3), np.uint8), resized=True)
         times = []
         for _ in range(6):
             began = time.thread_time()

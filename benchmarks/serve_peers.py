@@ -56,7 +56,9 @@ if importlib.util.find_spec("litserve"):
             return np.stack(inputs)
 
         def predict(self, pixels: NDArray[np.uint8]) -> list[list[float]]:
-            (part,) = score(self.predictor, ArrayImages(pixels), batch_size=len(pixels))
+            (part,) = score(
+                self.predictor, ArrayImages(pixels, resized=True), batch_size=len(pixels)
+            )
             return part.probs.tolist()
 
         def unbatch(self, output: list[list[float]]) -> list[list[float]]:

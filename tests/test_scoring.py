@@ -197,8 +197,10 @@ def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
         assert not thread.is_alive()
 
 
-def test_decoded_images_answer_as_before_and_are_read_once():
+@pytest.mark.parametrize("crop", [None, 0.875])
+def test_decoded_images_answer_as_before_and_are_read_once(crop):
     predictor, source = make(), BytesImages(some_bytes(5), list("abcde"))
+    predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
     kept = decoded(source, predictor.transform)
     assert isinstance(kept, ArrayImages)
     assert list(kept.ids) == list("abcde")

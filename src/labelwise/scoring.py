@@ -354,7 +354,7 @@ def decoded(
     for part in infer(lambda inputs: (inputs,), images, transform, workers=workers):
         raise_failure(part)
         pixels[part.rows] = part.values[0].permute(0, 2, 3, 1).numpy()
-    return ArrayImages(pixels, images.ids)
+    return ArrayImages(pixels, images.ids, resized=True)
 
 
 def raise_failure(part: Inferred | Scored) -> None:

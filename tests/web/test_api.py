@@ -8,6 +8,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from PIL import Image
+from search_setup import save_model
 from web_setup import encoded, running
 
 from labelwise.decide import Threshold
@@ -47,6 +48,29 @@ def test_pictures_get_the_answers_of_the_model(server, predictor):
         assert result["none"] == (not truth.labels[row])
         chances = [one["probability"] for one in result["labels"]]
         assert chances == sorted(chances, reverse=True)
+
+
+def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
+    folder = save_model(tmp_path / "cropping")
+    facts = json.loads((folder / "model.json").read_text())
+    facts["transform"]["crop"] = 0.75
+    (folder / "model.json").write_text(json.dumps(facts))
+    content = encoded(size=(50, 40))
+    truth = expected(Predictor.load(folder), content)
+    pixels = np.asarray(Image.open(io.BytesIO(content)))
+    tensor = {"name": "image", "shape": [1, *pixels.shape], "datatype": "UINT8"}
+    with running(folder) as client:
+        shown = json.loads(client.upload(("a.png", content))[2])["results"][0]["labels"]
+        path = f"/v2/models/{folder.name}/infer"
+        given = {"inputs": [tensor | {"data": pixels.flatten().tolist()}]}
+        outputs = json.loads(client.post(path, given)[2])["outputs"]
+    chances = {one["label"]: one["probability"] for one in shown}
+    for answered in ([chances[name] for name in truth.space.names], _named(outputs, "probability")):
+        assert answered == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
+
+
+def _named(outputs, name):
+    return next(one["data"] for one in outputs if one["name"] == name)
 
 
 def test_a_raw_body_and_the_words_of_others(server, predictor):

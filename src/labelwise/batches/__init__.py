@@ -83,7 +83,8 @@ def resized_array(
         return images.features
     if isinstance(images, ArrayImages):
         height, width = images.pixels.shape[1:3]
-        if (height, width) == (transform.size,) * 2 == transform.scale_size(width, height):
+        kept = images.resized or (width, height) == transform.scale_size(width, height)
+        if kept and (height, width) == (transform.size,) * 2:
             return images.pixels
     return None
 

@@ -160,14 +160,20 @@ class EncodedImages(ImageSource):
 
 
 class ArrayImages(ImageSource):
-    """Images in memory: pixels (N, H, W, 3), uint8."""
+    """Images in memory: pixels (N, H, W, 3), uint8.
 
-    def __init__(self, pixels: NDArray[np.uint8], ids: Sequence[str] | None = None) -> None:
+    If they are ``resized``, a model's transform made them its inputs, and they are not scaled or
+    cut again.
+    """
+
+    def __init__(
+        self, pixels: NDArray[np.uint8], ids: Sequence[str] | None = None, *, resized: bool = False
+    ) -> None:
         if pixels.ndim != 4 or pixels.shape[3] != 3 or pixels.dtype != np.uint8:
             raise ValueError(
                 f"pixels must be uint8 (N, H, W, 3), got {pixels.dtype} {pixels.shape}"
             )
-        self.pixels = pixels
+        self.pixels, self.resized = pixels, resized
         self.ids = _named(ids, len(pixels))
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
@@ -177,7 +183,7 @@ class ArrayImages(ImageSource):
         return bytes(self.pixels[row])
 
     def subset(self, rows: NDArray[np.int64]) -> "ArrayImages":
-        return ArrayImages(self.pixels[rows], _taken(self.ids, rows))
+        return ArrayImages(self.pixels[rows], _taken(self.ids, rows), resized=self.resized)
 
 
 class FileImages(EncodedImages):

@@ -116,7 +116,8 @@ class Service:
     def forward(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pixels (n, size, size, 3)."""
         tagged: list[Tagged] = []
-        for part in score(self.predictor, ArrayImages(pixels), batch_size=len(pixels)):
+        images = ArrayImages(pixels, resized=True)
+        for part in score(self.predictor, images, batch_size=len(pixels)):
             answers = {
                 row: Tagged(names[row], logits, probs, chosen)
                 for row, logits, probs, chosen in zip(
