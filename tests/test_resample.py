@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.backbones import Transform
+from labelwise.backbones import Transform, resample
 from labelwise.backbones.resample import _on_device
 
 SIZES = [
@@ -72,6 +72,50 @@ def test_parts_of_weights_are_exact_in_eleven_bits(interpolation):
         if weights.dtype == torch.float32:
             assert weights.abs().max() <= 2**11
             assert 255 * weights.abs().sum(2).max() < 2**24
+
+
+def rounded_to_half(left, right, *, out_dtype):
+    """What a GPU's product does: float16 in, float32 sums."""
+    assert left.dtype == right.dtype == torch.float16
+    return left.to(out_dtype) @ right.to(out_dtype)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
+def test_products_of_float16_are_exact_too(interpolation, monkeypatch):
+    monkeypatch.setattr(resample, "_half_is_exact", lambda device: True)
+    monkeypatch.setattr(torch, "mm", rounded_to_half)
+    monkeypatch.setattr(torch, "bmm", rounded_to_half)
+    transform = Transform(64, interpolation=interpolation, crop=0.875)
+    _on_device.cache_clear()
+    try:
+        for size in SIZES:
+            image = noise(*size)
+            planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            found = transform.resize_planes(planes.expand(2, -1, -1, -1))
+            expected = np.asarray(transform.resize(image))
+            for picture in found:
+                np.testing.assert_array_equal(picture.permute(1, 2, 0).numpy(), expected, str(size))
+        weights, first, last = _on_device((500, 73, 4, 64), interpolation, torch.device("cpu"))
+        assert weights.dtype == torch.float16
+        assert (last - first) % 8 == 0
+    finally:
+        _on_device.cache_clear()
+
+
+def test_a_device_that_rounds_is_not_given_float16(monkeypatch):
+    """By stand-ins for a GPU's products: an exact one, one that rounds, one that is missing."""
+
+    class Cuda(str):
+        type = "cuda"
+
+    tried = resample._half_is_exact.__wrapped__
+    monkeypatch.setattr(resample, "_half_product", lambda a, b: a.float() @ b.float())
+    assert tried(Cuda("cpu"))
+    monkeypatch.setattr(resample, "_half_product", lambda a, b: (a.float() @ b.float()).half())
+    assert not tried(Cuda("cpu"))
+    monkeypatch.undo()
+    assert not tried(Cuda("cpu"))  # whose products of float16 have float16 sums
+    assert not tried(torch.device("cpu"))
 
 
 def test_what_planes_cannot_do_is_said():
