@@ -3,7 +3,7 @@
     python benchmarks/scoring.py --device cuda --decode cpu
     python benchmarks/scoring.py --device cuda --decode cuda --sizes 500x375 --json figures.json
 
-files read   by as many threads, for comparison
+files read   by as many threads, for comparison; for nvJPEG also by processes, as the engine does
 decode       the same files decoded and not used: by processes, by threads and by Pillow in threads;
              or by nvJPEG in batches, the files in memory
 forward      EfficientNet-Lite0 in bfloat16 on one batch of pixels again and again
@@ -29,9 +29,10 @@ from torch import Tensor
 
 from labelwise import batches
 from labelwise.batches import CHUNK, available_cores, decode_on_gpu
+from labelwise.batches.device import CHUNK_OF_FILES
 from labelwise.data import FileImages
 from labelwise.data.decode import by_pillow, decode_pixels
-from labelwise.decoding import Kind, Work, borrowed_processes, items_ahead
+from labelwise.decoding import SLOT_BYTES, Kind, Work, borrowed_processes, items_ahead
 from labelwise.predictor import Predictor
 from labelwise.scoring import score
 
@@ -109,9 +110,11 @@ class Figures:
         print(f"  {name:<34}{figure:>10,.0f} images/s", flush=True)
 
 
-def by_processes(images: FileImages, transform: object, workers: int) -> Callable[[], None]:
-    work = Work(Kind.PIXELS, transform)
-    size = min(CHUNK, work.most_items)
+def by_processes(
+    images: FileImages, transform: object, workers: int, kind: Kind = Kind.PIXELS, most: int = CHUNK
+) -> Callable[[], None]:
+    work = Work(kind, transform)
+    size = min(most, work.most_items)
     parts = [range(at, min(at + size, len(images))) for at in range(0, len(images), size)]
 
     def run() -> None:
@@ -138,7 +141,7 @@ def measure_gpu(
 ) -> dict[str, object]:
     """Print one block of figures for pictures of one size, and return them."""
     count, batch, workers = given.count, given.batch, given.workers or available_cores()
-    count = max(batch, int(count * min(1.0, 4 * 500 * 375 / (size[0] * size[1]))))
+    count = max(4 * batch, int(count * min(1.0, 4 * 500 * 375 / (size[0] * size[1]))))
     device = torch.device(given.device)
     model = predictor.model.to(device, torch.bfloat16, memory_format=torch.channels_last)
     scorer = Bfloat16(predictor)
@@ -174,6 +177,9 @@ def measure_gpu(
                 )
                 figures.add(f"decode by {name}", rate(len(few), run, 1))
         else:
+            most = max(1, min(CHUNK_OF_FILES, SLOT_BYTES // (max(map(len, contents)) + 1)))
+            read = by_processes(images, transform, workers, Kind.JPEG, most)
+            figures.add("files read by processes", rate(count, read, 1))
             tensors = [
                 torch.frombuffer(bytearray(content_of(row)), dtype=torch.uint8)
                 for row in range(len(few))

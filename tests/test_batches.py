@@ -5,6 +5,7 @@ keeps its contract: bytes of JPEGs in, planes (3, H, W) as stored, not turned, o
 """
 
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -101,6 +102,46 @@ def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
 
 
+@pytest.mark.parametrize("portion", [1, 3, 7, 100])
+def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
+    transform = Transform(24, interpolation="bicubic", crop=0.875)
+    monkeypatch.setattr(device, "PORTION", portion)
+    monkeypatch.setattr(device, "decode_on_gpu", whole_by_libjpeg)
+    order = np.random.default_rng(portion).permutation(len(BLOBS))
+    cuts = [order[:2], order[2:2], order[2:9], np.array([BROKEN[0]]), order[9:]]
+    rows, pixels = by_hand(transform, whole=True)
+    expected = dict(zip(rows, pixels, strict=True))
+    feeder = DeviceFeeder(SOURCE, transform, transform, CPU, decodes=True)
+    found = list(feeder.batches(cuts, workers=2))
+    for cut, part in zip(cuts, found, strict=True):
+        assert part.rows.tolist() == [row for row in cut.tolist() if row not in BROKEN]
+        assert [one.row for one in part.failures] == [row for row in cut.tolist() if row in BROKEN]
+        assert len(part.values) == len(part.rows)
+        for row, values in zip(part.rows.tolist(), part.values, strict=True):
+            np.testing.assert_array_equal(values.permute(1, 2, 0).numpy(), expected[row])
+    assert list(feeder.batches([], workers=2)) == []
+
+
+def test_an_error_of_any_thread_is_raised_and_the_threads_end(monkeypatch):
+    before = threading.active_count()
+    feeder = DeviceFeeder(SOURCE, Transform(24), Transform(24), CPU, decodes=True)
+
+    def broken(*given):
+        raise MemoryError("no room")
+
+    for name in ("_by_device", "_runs_of_planes", "_load"):
+        with monkeypatch.context() as patched:
+            patched.setattr(device, "decode_on_gpu", whole_by_libjpeg)
+            patched.setattr(DeviceFeeder, name, broken)
+            with pytest.raises(MemoryError, match="no room"):
+                list(feeder.batches([np.arange(4), np.arange(4, 8)], workers=2))
+    monkeypatch.setattr(device, "decode_on_gpu", whole_by_libjpeg)
+    batches = feeder.batches([np.arange(4), np.arange(4, 8)], workers=2)
+    next(batches)
+    batches.close()
+    assert threading.active_count() == before
+
+
 def test_sources_without_files_are_fed_too():
     transform = Transform(24, crop=0.875)
     array = np.random.default_rng(0).integers(0, 256, (3, 50, 40, 3), np.uint8)
@@ -124,8 +165,8 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
 
     monkeypatch.setattr(device, "decode_on_gpu", decode)
     expected_rows, expected = by_hand(transform, whole=True)
-    for at_once in (device.MAX_DECODED, 20_000, 1):
-        monkeypatch.setattr(device, "MAX_DECODED", at_once)
+    for at_once in (device.LEAST_VALUES, 20_000, 1):
+        monkeypatch.setattr(device, "LEAST_VALUES", at_once)
         rows, pixels = joined(fed(SOURCE, transform, decodes=True))
         assert rows == expected_rows
         np.testing.assert_array_equal(pixels, expected)

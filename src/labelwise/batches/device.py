@@ -1,8 +1,15 @@
-"""Batches whose pictures processes, threads or the device decode, and the device resizes."""
+"""Batches whose pictures processes, threads or the device decode, and the device resizes.
+
+    chunks --a thread: join--> portions --a thread: nvJPEG--> planes --a thread: resize--> batches
+
+A portion is as much as is well decoded or resized at once, whatever the size of a batch. Each
+thread works on another portion; nvJPEG, resizing and the network have a stream each.
+"""
 
 import os
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -26,7 +33,7 @@ from labelwise.batches.inputs import (
     sent,
 )
 from labelwise.data import ImageSource
-from labelwise.data.ahead import started_ahead
+from labelwise.data.ahead import in_thread, started_ahead
 from labelwise.data.decode import MAX_PIXELS
 from labelwise.data.jpeg import plain_header, turned
 from labelwise.decoding import (
@@ -44,16 +51,19 @@ from labelwise.decoding import (
 
 __all__ = ["DeviceFeeder", "decode_on_gpu"]
 
-AHEAD = 4  # batches loaded before they are asked for
+PORTION = 256  # pictures that are decoded and resized together, or
+LEAST_VALUES = 1 << 28  # values of theirs, or
+SHARE_OF_MEMORY = 64  # one part in so many of a GPU's memory, for there are several at a time
+PORTIONS_AHEAD = 2  # joined, and decoded, before they are asked for
+BATCHES_AHEAD = 2
 CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
 CHUNK_OF_FILES = 32  # that are read, but not decoded
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
 MAX_VALUES = 1 << 26  # that are resized at once
-MAX_DECODED = 1 << 29  # values of pictures that a GPU decodes at once
 
 
 class _Run(NamedTuple):
-    """Pictures of one size, one after the other: their places in a batch, and pixels (n, H, W, 3).
+    """Pictures of one size, one after the other: their places, and pixels (n, H, W, 3).
 
     ``resized`` ones have the size of the input.
     """
@@ -72,20 +82,53 @@ class _File(NamedTuple):
     values: int  # of the decoded picture
 
 
+class _Planes(NamedTuple):
+    """A picture as the device's decoder made it, (3, H, W); None if it did not take it."""
+
+    place: int
+    values: Tensor | None
+    orientation: int
+
+
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """What is loaded of a batch or a part of it, in no order; reasons by place."""
+    """What is loaded of some rows one after the other, in no order; reasons by place."""
 
     runs: list[_Run] = field(default_factory=list)
     files: list[_File] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
+    planes: list[_Planes] = field(default_factory=list)  # in place of files, once decoded
+    decoded: "torch.cuda.Event | None" = None  # when planes are there
+
+    def __len__(self) -> int:
+        pictures = sum(len(run.places) for run in self.runs)
+        return pictures + len(self.files) + len(self.planes) + len(self.failed)
+
+    @property
+    def values(self) -> int:
+        """The size of all pictures on the device."""
+        pixels = sum(run.values.numel() for run in self.runs)
+        return pixels + sum(file.values for file in self.files)
+
+    def extend(self, other: "_Loaded") -> None:
+        """Add what is loaded of the next rows."""
+        self.runs.extend(other.runs)
+        self.files.extend(other.files)
+        self.failed.update(other.failed)
 
 
 class _Part(NamedTuple):
-    """Rows that are loaded together, and the place of the first in its batch."""
+    """Rows that are loaded together, and the place of the first among all rows."""
 
     rows: list[int]
     first: int
+
+
+class _Resized(NamedTuple):
+    """Inputs (n, 3, size, size) in channels-last memory, in the order of their places."""
+
+    places: list[int]
+    values: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +150,11 @@ class DeviceFeeder:
         self, batches: Sequence[NDArray[np.int64]], workers: int | None
     ) -> Iterator[Inputs]:
         """Yield the inputs of batches of rows, some batches after they were started."""
+        if not batches:
+            return
         workers = workers or available_cores()
-        longest = max(map(len, batches), default=1)
+        rows = np.concatenate(batches)
+        longest = max(map(len, batches))
         chunk = max(1, min(CHUNK, longest // workers))
         work = self._work() if self.processes else None
         with ExitStack() as stack:
@@ -116,80 +162,117 @@ class DeviceFeeder:
             if work is not None and lent is not None:
                 most = self._files_of_a_slot(batches) if self.decodes else CHUNK
                 chunk = min(most, work.most_items)
-            parts = [
-                [_Part(rows[at : at + chunk].tolist(), at) for at in range(0, len(rows), chunk)]
-                for rows in batches
-            ]
-            flat = [part for some in parts for part in some]
+            firsts = range(0, len(rows), chunk)
+            parts = [_Part(rows[at : at + chunk].tolist(), at) for at in firsts]
             if work is not None and lent is not None:
-                chunks = self._by_processes(lent, work, flat, workers)
+                chunks = self._by_processes(lent, work, parts, workers)
             else:
-                chunks = self._by_threads(flat, workers, ceil(longest / chunk))
+                chunks = self._by_threads(parts, workers, ceil(longest / chunk))
             stack.callback(chunks.close)
-            yield from self._fed(batches, [len(some) for some in parts], chunks)
+            yield from self._fed(batches, rows, chunks)
 
     def _fed(
         self,
         batches: Sequence[NDArray[np.int64]],
-        counts: list[int],
+        rows: NDArray[np.int64],
         chunks: Iterator[_Loaded],
     ) -> Iterator[Inputs]:
-        """Yield batches of so many chunks each, which one thread collects and another resizes."""
-        on_gpu = self.device.type == "cuda"
-        stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
-        collector = ThreadPoolExecutor(1, thread_name_prefix="collect")
-        feeder = ThreadPoolExecutor(1, thread_name_prefix="feed")
-
-        def start(
-            pair: tuple[NDArray[np.int64], int],
-        ) -> Future[tuple[Inputs, torch.cuda.Event | None]]:
-            batch, count = pair
-            collected = collector.submit(self._collect, count, chunks, stream)
-            return feeder.submit(self._feed, batch, collected, stream)
-
-        pairs = zip(batches, counts, strict=True)
-        try:
-            for future in started_ahead(pairs, start, AHEAD):
-                inputs, ready = future.result()
+        """Yield the inputs of batches, which three threads make of chunks."""
+        stream, decoding = self._new_stream(), self._new_stream()
+        with ExitStack() as stack:
+            portions = in_thread(self._portions(chunks, stream), PORTIONS_AHEAD, "join")
+            stack.enter_context(closing(portions))
+            if self.decodes:
+                planes = (self._decoded(portion, decoding) for portion in portions)
+                portions = in_thread(planes, PORTIONS_AHEAD, "decode")
+                stack.enter_context(closing(portions))
+            made = in_thread(self._made(batches, rows, portions, stream), BATCHES_AHEAD, "feed")
+            for inputs, ready in stack.enter_context(closing(made)):
                 if ready is not None:
                     current = torch.cuda.current_stream(self.device)
                     current.wait_event(ready)
                     inputs.values.record_stream(current)
                 yield inputs
-        finally:
-            collector.shutdown(wait=True, cancel_futures=True)
-            feeder.shutdown(wait=True, cancel_futures=True)
 
-    def _collect(
-        self, count: int, chunks: Iterator[_Loaded], stream: torch.cuda.Stream | None
-    ) -> _Loaded:
-        """Return the next chunks as one."""
+    def _new_stream(self) -> torch.cuda.Stream | None:
+        if self.device.type != "cuda":
+            return None
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def _portions(
+        self, chunks: Iterator[_Loaded], stream: torch.cuda.Stream | None
+    ) -> Generator[_Loaded]:
+        """Yield chunks joined to portions."""
+        most = LEAST_VALUES
+        if self.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            most = max(most, memory // SHARE_OF_MEMORY)
         whole = _Loaded()
-        with torch.inference_mode(), _beside(stream):
-            for _ in range(count):
-                chunk = next(chunks)
-                whole.runs.extend(chunk.runs)
-                whole.files.extend(chunk.files)
-                whole.failed.update(chunk.failed)
-        return whole
+        more = True
+        while more:
+            with _beside(stream):  # which pixels are sent in
+                chunk = next(chunks, None)
+            if chunk is not None:
+                whole.extend(chunk)
+            more = chunk is not None
+            if len(whole) and (len(whole) >= PORTION or whole.values >= most or not more):
+                yield whole
+                whole = _Loaded()
 
-    def _feed(
-        self,
-        batch: NDArray[np.int64],
-        collected: Future[_Loaded],
-        stream: torch.cuda.Stream | None,
-    ) -> tuple[Inputs, torch.cuda.Event | None]:
-        whole = collected.result()
-        with torch.inference_mode(), _beside(stream):
-            if whole.files:
-                self._decode_files(batch, whole)
-            values = self._inputs(whole.runs)
-            ready = None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
-        failures = [
-            Failure(int(batch[place]), self.images.ids[int(batch[place])], reason)
-            for place, reason in sorted(whole.failed.items())
+    def _decoded(self, portion: _Loaded, stream: torch.cuda.Stream | None) -> _Loaded:
+        """Let the device decode the files of a portion."""
+        if not portion.files:
+            return portion
+        with _beside(stream):
+            found = self._by_device([file.content for file in portion.files])
+            ready = _recorded(stream)
+        planes = [
+            _Planes(file.place, values, file.orientation)
+            for file, values in zip(portion.files, found, strict=True)
         ]
-        return Inputs(np.delete(batch, list(whole.failed)), values, failures), ready
+        return replace(portion, files=[], planes=planes, decoded=ready)
+
+    def _made(
+        self,
+        batches: Sequence[NDArray[np.int64]],
+        rows: NDArray[np.int64],
+        portions: Iterator[_Loaded],
+        stream: torch.cuda.Stream | None,
+    ) -> Generator[tuple[Inputs, "torch.cuda.Event | None"]]:
+        """Yield the inputs of batches, cut from portions that are resized.
+
+        nvJPEG writes over planes that are freed without waiting for this stream. So those of a
+        portion are kept until they have been copied.
+        """
+        pending: list[_Resized] = []
+        failed: dict[int, str] = {}
+        kept: tuple[_Loaded, torch.cuda.Event | None] = _Loaded(), None
+        first = reached = 0
+        try:
+            for batch in batches:
+                last = first + len(batch)
+                while reached < last:
+                    portion = next(portions)
+                    reached += len(portion)
+                    resized, copied = self._resized_portion(portion, rows, stream)
+                    pending.append(resized)
+                    failed.update(portion.failed)
+                    _await(kept[1])
+                    kept = portion, copied
+                with torch.inference_mode(), _beside(stream):
+                    values = self._cut(pending, first, last)
+                    ready = _recorded(stream)
+                lost = [place for place in range(first, last) if place in failed]
+                failures = [
+                    Failure(int(rows[place]), self.images.ids[int(rows[place])], failed.pop(place))
+                    for place in lost
+                ]
+                left = np.delete(batch, [place - first for place in lost])
+                yield Inputs(left, values, failures), ready
+                pending = [one for one in pending if one.places and one.places[-1] >= last]
+                first = last
+        finally:
+            _await(kept[1])
 
     # Files and pixels by threads
 
@@ -311,43 +394,37 @@ class DeviceFeeder:
 
     # On the device
 
-    def _decode_files(self, batch: NDArray[np.int64], loaded: _Loaded) -> None:
-        """Let the device decode the files; what it does not take is decoded here.
+    def _resized_portion(
+        self, portion: _Loaded, rows: NDArray[np.int64], stream: torch.cuda.Stream | None
+    ) -> tuple[_Resized, "torch.cuda.Event | None"]:
+        """Return the inputs of a portion, and when its planes are not needed any more."""
+        copied = None
+        with torch.inference_mode(), _beside(stream):
+            runs = list(portion.runs)
+            if portion.planes:
+                if stream is not None and portion.decoded is not None:
+                    stream.wait_event(portion.decoded)
+                runs += self._runs_of_planes(portion, rows)
+                copied = _recorded(stream)
+            return self._inputs(runs), copied
 
-        Large pictures are resized before the next ones are decoded.
-        """
-        some: list[_File] = []
-        total = 0
-        for file in loaded.files:
-            if some and total + file.values > MAX_DECODED:
-                runs = self._decoded_runs(batch, some, loaded)
-                if runs:
-                    loaded.runs.append(self._resized(runs))
-                some, total = [], 0
-            some.append(file)
-            total += file.values
-        loaded.runs.extend(self._decoded_runs(batch, some, loaded))
-
-    def _decoded_runs(
-        self, batch: NDArray[np.int64], files: list[_File], loaded: _Loaded
-    ) -> list[_Run]:
-        """Return the pixels of files; why there are none goes to what failed."""
+    def _runs_of_planes(self, portion: _Loaded, rows: NDArray[np.int64]) -> list[_Run]:
+        """Return the pixels of planes; what the device did not take is decoded here, or failed."""
         runs = []
         sizes: dict[tuple[int, ...], tuple[list[int], list[Tensor]]] = {}
-        decoded = self._by_device([file.content for file in files])
-        for file, planes in zip(files, decoded, strict=True):
+        for place, planes, orientation in portion.planes:
             if planes is not None:
-                upright = planes if file.orientation == 1 else _upright(planes, file.orientation)
+                upright = planes if orientation == 1 else _upright(planes, orientation)
                 places, same = sizes.setdefault(upright.shape, ([], []))
-                places.append(file.place)
+                places.append(place)
                 same.append(upright)
                 continue
-            row = int(batch[file.place])
+            row = int(rows[place])
             try:
-                run = self._pixels(row, file.place)
+                run = self._pixels(row, place)
                 runs.append(run._replace(values=sent(run.values, self.device)))
             except Exception as error:
-                loaded.failed[file.place] = reason_of(self.images.ids[row], error)
+                portion.failed[place] = reason_of(self.images.ids[row], error)
         for places, same in sizes.values():
             runs.append(_Run(places, torch.stack(same).permute(0, 2, 3, 1), False))
         return runs
@@ -379,22 +456,43 @@ class DeviceFeeder:
                 parts.append(planes if some[0].resized else self.planes.resize_planes(planes))
         return _Run(places, torch.cat(parts).permute(0, 2, 3, 1), True)
 
-    def _inputs(self, runs: list[_Run]) -> Tensor:
-        """Return (n, 3, size, size) in the order of the places, in channels-last memory."""
+    def _inputs(self, runs: list[_Run]) -> _Resized:
+        """Return the pixels of runs as inputs."""
         side = self.transform.size
         if not runs:
-            return torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)
+            return _Resized(
+                [], torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)
+            )
         whole = self._resized(runs)
         values = whole.values.permute(0, 3, 1, 2)
         if whole.places != sorted(whole.places):
             back = torch.from_numpy(np.argsort(whole.places))
             back = back.pin_memory() if self.device.type == "cuda" else back
             values = values[sent(back, self.device)]
-        return values.contiguous(memory_format=torch.channels_last)
+        values = values.contiguous(memory_format=torch.channels_last)
+        return _Resized(sorted(whole.places), values)
+
+    def _cut(self, pending: list[_Resized], first: int, last: int) -> Tensor:
+        """Return the inputs from one place to another."""
+        side = self.transform.size
+        parts = [torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)]
+        for places, values in pending:
+            some = slice(bisect_left(places, first), bisect_left(places, last))
+            parts += [values[some]] if some.start < some.stop else []
+        return parts[-1] if len(parts) < 3 else torch.cat(parts[1:])
 
 
 def _beside(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def _recorded(stream: torch.cuda.Stream | None) -> "torch.cuda.Event | None":
+    return None if stream is None else stream.record_event()  # type: ignore[no-untyped-call]
+
+
+def _await(event: "torch.cuda.Event | None") -> None:
+    if event is not None:
+        event.synchronize()
 
 
 FAILED = -1

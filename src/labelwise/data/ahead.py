@@ -1,10 +1,12 @@
 """Starting work before its result is asked for."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import TypeVar
 
-__all__ = ["started_ahead"]
+__all__ = ["in_thread", "started_ahead"]
 
 Item = TypeVar("Item")
 Started = TypeVar("Started")
@@ -30,3 +32,25 @@ def started_ahead(
         if len(waiting) > count:
             yield waiting.popleft()
     yield from waiting
+
+
+def in_thread(items: Generator[Item], ahead: int, name: str) -> Generator[Item]:
+    """Yield items that one thread makes, ``ahead`` of them before they are asked for.
+
+    Its end, by exhaustion, error or ``close``, waits for the item that is being made.
+    """
+    end = object()
+    pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    def make(_: None) -> Item | object:
+        return next(items, end)
+
+    try:
+        for future in started_ahead(repeat(None), lambda none: pool.submit(make, none), ahead):
+            item = future.result()
+            if item is end:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        items.close()
