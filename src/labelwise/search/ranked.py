@@ -172,18 +172,31 @@ def _scanned(
                 scores[excluded[gone] - block.start] = -np.inf
             whole = len(scores) // COLUMNS * COLUMNS
             found = highest[block.start // BLOCK]
-            np.max(scores[:whole].reshape(-1, COLUMNS), axis=0, out=found, initial=-np.inf)
-            rest = found[: len(scores) - whole]
-            np.maximum(rest, scores[whole:], out=rest)
+            if whole:
+                np.maximum.reduce(scores[:whole].reshape(-1, COLUMNS), axis=0, out=found)
+            if whole < len(scores):
+                rest = found[: len(scores) - whole]
+                np.maximum(rest, scores[whole:], out=rest)
 
     _in_threads(scan, _promising(terms, cut), size)
-    least = max(cut, float(np.partition(highest, -count, axis=None)[-count]))
-    blocks, columns = np.nonzero((highest >= least) & (highest > -np.inf))
-    starts = blocks * BLOCK + columns
+    least = max(cut, _at_place(highest, count))
+    places = np.flatnonzero((highest >= least) & (highest > -np.inf))
+    starts = places // COLUMNS * BLOCK + places % COLUMNS
     rows = (starts[:, None] + COLUMNS * np.arange(depth)).reshape(-1)
     rows = rows[rows < size]
-    best.offer(rows, sum_of(terms, rows))
+    scores = sum_of(terms, rows)
+    near = scores >= least
+    best.offer(rows[near], scores[near])
     return best.ranked()
+
+
+def _at_place(highest: Scores, count: int) -> float:
+    """Return the ``count``-th largest of (blocks, columns); that of the blocks' own bounds it."""
+    blocks = highest.max(axis=1)
+    if len(blocks) >= count:
+        least = np.partition(blocks, -count)[-count]
+        highest = highest[highest >= least]
+    return float(np.partition(highest, -count, axis=None)[-count])
 
 
 def _promising(terms: Sequence[ScanTerm], least: float) -> list[slice]:
