@@ -34,15 +34,17 @@ from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictor import HeadSpec, ModelSpec, Predictor
 from labelwise.progress import Silent
-from labelwise.retrieval import Query
+from labelwise.retrieval import Query, bind
 from labelwise.scoring import score
 from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
-from labelwise.search.index import IndexFacts
+from labelwise.search.index import IndexFacts, LabelOdds
 from labelwise.search.looking import Changes, look_at
 from labelwise.search.ranked import ScanTerm, best_rows, count_at_least
+from labelwise.search.rankings import OddsRanking
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
+from labelwise.types import LabelSpace
 
 TOP = 50
 
@@ -119,6 +121,38 @@ def databases(rows, wanted, unwanted, ours, found):
         )
         peer, _ = milliseconds(lambda: base.execute(text).fetchall(), 1)
         line("query", rows, "SQLite, in memory", peer, f"{peer / ours:.0f}x")
+
+
+def any_of(rows):
+    """Time ``(cat | dog), -beach``, of which no sum of columns is the score."""
+    logits = [columns(rows, seed)[0] for seed in range(3)]
+    odds = [LabelOdds(ScanTerm(log_p(one)), ScanTerm(log_p(-one))) for one in logits]
+    query = bind(Query.parse("(cat | dog), -beach"), LabelSpace(("cat", "dog", "beach")))
+    gone = np.empty(0, np.int64)
+    OddsRanking(query, odds, gone).best(TOP)
+    ours, (found, _) = milliseconds(lambda: OddsRanking(query, odds, gone).best(TOP))
+    line("any of", rows, "labelwise", ours)
+    cat, dog, beach = (one.pair[0] for one in odds)
+
+    def by_numpy():
+        scores = (1 - (1 - cat) * (1 - dog)) * (1 - beach)
+        return np.argpartition(-scores, TOP)[:TOP]
+
+    peer, expected = milliseconds(by_numpy, 5)
+    assert len({*found.tolist()} & {*expected.tolist()}) >= TOP - 1  # its digits end at 1 - 6e-8
+    line("any of", rows, "numpy, whole columns", peer, f"{peer / ours:.1f}x")
+    if importlib.util.find_spec("duckdb"):
+        import duckdb
+
+        base = duckdb.connect()
+        base.execute(f"SET threads = {os.cpu_count()}")
+        source = pa.table({"row": np.arange(rows), "a": cat, "b": dog, "c": beach})
+        base.register("source", source)
+        base.execute("CREATE TABLE t AS SELECT * FROM source")
+        score = "(1 - (1 - a) * (1 - b)) * (1 - c)"
+        text = f"SELECT row FROM t ORDER BY {score} DESC, row LIMIT {TOP}"
+        peer, _ = milliseconds(lambda: base.execute(text).fetchall(), 3)
+        line("any of", rows, "DuckDB, in memory", peer, f"{peer / ours:.1f}x")
 
 
 def never_meet(rows):
@@ -234,6 +268,10 @@ def touched(folder, rows):
     )
     whole, _ = milliseconds(lambda: answer(index, query), 5)
     line("search", rows, "labelwise, whole answer", whole)
+    either = Query.parse("(cat | dog), -beach")
+    answer(index, either)
+    whole, _ = milliseconds(lambda: answer(index, either), 5)
+    line("search", rows, "whole answer, (cat | dog)", whole, "goal 30 over HTTP")
     times = []
     for row in range(3):
         index.correct(row, {"dog": "present"}, who="benchmark")
@@ -339,6 +377,7 @@ def main():
         return
     for rows in map(int, arguments.rows):
         query(rows)
+        any_of(rows)
         never_meet(rows)
         with tempfile.TemporaryDirectory() as folder:
             whole_index(rows, Path(folder) / "photos.index")

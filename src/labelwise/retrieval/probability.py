@@ -2,12 +2,16 @@
 
     product         log P of the query, the labels being independent given the image:
                     all of: sum of logs; any of, and not: through the pair (log P, log(1 - P))
+    odds            P / (1 - P) by sums and products of (P, 1 - P) alone, which never cancel: a
+                    tenth of the time of logarithms, and the same to rounding
     calibrated      logit P = a logit(product) + b,  a ~ N(1, 1/16), b ~ N(0, 1/4) before held-out
                     photos are seen: with few positives a query keeps its product
 
 Labels that occur twice in a query are conditioned on, so the product is exact.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +43,8 @@ __all__ = ["BoundQuery", "CalibratedQuery", "HitCount", "bind", "calibrate_query
 
 Numbers = NDArray[np.float64]
 PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
-ROWS_AT_ONCE = 1 << 20
-DROPPED_BITS = 13
+ROWS_AT_ONCE = 1 << 17  # as many as a processor keeps near
+DROPPED_BITS = 15
 BUCKETS, MIDDLE = 1 << (31 - DROPPED_BITS), 1 << (DROPPED_BITS - 1)
 INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of it
 FAR = 30.0  # log-odds beyond which a product is as good as sure
@@ -67,13 +71,35 @@ class BoundQuery:
             raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
         place = {str(column): number for number, column in enumerate(self.columns)}
         pairs = {name: (present[:, k], absent[:, k]) for name, k in place.items()}
-        scores = _LogPairs(pairs, len(present)).of(self.expression)[0]
+        scores: Numbers = np.asarray(
+            _LogPairs(pairs, np.zeros(len(present))).of(self.expression)[0]
+        )
+        inside = self.inside(list(present.T))
+        return scores if inside is None else np.where(inside, scores, -np.inf)
+
+    def odds(
+        self, present: Sequence[NDArray[np.float32]], absent: Sequence[NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """Return the (N,) odds of the product, from p and 1 - p of each column; no limits apply.
+
+        They lose their digits below 1e-30 and above 1e30, and end as 0 or infinity.
+        """
+        names = map(str, self.columns)
+        pairs = dict(zip(names, zip(present, absent, strict=True), strict=True))
+        with np.errstate(divide="ignore", over="ignore", under="ignore"):
+            over, under = _PlainPairs(pairs, np.ones_like(present[0])).of(self.expression)
+            return np.asarray(over / under, np.float32)
+
+    def inside(self, log_p: Sequence[NDArray[np.floating[Any]]]) -> Mask | None:
+        """Return which images (N,) the limits leave, from log p of each column; None: all."""
+        kept: Mask | None = None
         for column, bound, above in self.limits:
-            logs = present[:, place[str(column)]]
+            logs = log_p[self.columns.index(column)]
             with np.errstate(divide="ignore"):
-                inside = logs > np.log(bound) if above else logs < np.log(bound)
-            scores = np.where(inside, scores, -np.inf)
-        return scores
+                edge = np.log(np.float64(bound))
+            passed = logs > edge if above else logs < edge
+            kept = passed if kept is None else kept & passed
+        return kept
 
     def right(self, labels: Array, observed: Array | None = None) -> tuple[Mask, Mask]:
         """Return which images (N,) answer the query, and of which that is known."""
@@ -156,9 +182,7 @@ class CalibratedQuery:
 
     def probs(self, log_scores: Numbers) -> Numbers:
         """Return the (N,) probability of each image; 0 where a limit leaves it out."""
-        return self._probs(log_scores, _log_odds(log_scores))
-
-    def _probs(self, log_scores: Numbers, odds: Numbers) -> Numbers:
+        odds = _log_odds(log_scores)
         with np.errstate(over="ignore"):  # faster than expit, and as good for |odds| <= FAR
             values: Numbers = 1 / (1 + np.exp(-(self.slope * odds + self.offset)))
         if len(values) and log_scores.min() == -np.inf:
@@ -168,11 +192,27 @@ class CalibratedQuery:
     def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits; the interval holds chance and the fit's own doubt.
 
-        Scores of 32 bits, which are many, are told apart to one part in 4,000.
+        Scores of 32 bits, which are many, are told apart to one part in 500; what that errs by
+        cancels (a millionth of the number for a label in 3 % of a million photos).
         """
-        scores, times = _tallied(log_scores)
-        odds = _log_odds(scores)
-        p = self._probs(scores, odds)
+        if log_scores.dtype != np.float32:
+            scores, times = log_scores, np.ones(len(log_scores), np.int64)
+        else:
+            sizes, times = _tallied(log_scores)
+            scores = -sizes
+        return self._counted(_log_odds(scores), self.probs(scores), times, confidence)
+
+    def count_of_odds(self, odds: NDArray[np.float32], confidence: float = 0.95) -> HitCount:
+        """Return the expected number of hits as ``count`` does, from the odds of the products."""
+        values, times = _tallied(odds)
+        with np.errstate(divide="ignore"):
+            logs = np.clip(np.log(values), -FAR, FAR)
+        p = expit(self.slope * logs + self.offset)
+        return self._counted(logs, np.where(values > 0, p, 0.0), times, confidence)
+
+    def _counted(
+        self, odds: Numbers, p: Numbers, times: NDArray[np.int64], confidence: float
+    ) -> HitCount:
         expected, listed = float(times @ p), int(times[p > 0].sum())
         slopes = times * p * (1 - p)
         variance = float(slopes.sum())
@@ -245,22 +285,20 @@ def calibrate_query(
     return CalibratedQuery(query, slope, offset, np.linalg.inv(curvature), scores, hits)
 
 
-def _tallied(scores: NDArray[Any]) -> tuple[Numbers, NDArray[np.int64]]:
-    """Return scores and how often there is each of them.
+def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return the sizes of values, whatever their sign, and how often there is each of them.
 
-    A float of 32 bits is taken by its exponent and the first ten bits of its fraction, and stands
+    A float of 32 bits is taken by its exponent and the first eight bits of its fraction, and stands
     in the middle of those that share them: a table takes a fraction of the time of a logarithm.
     """
-    if scores.dtype != np.float32:
-        return scores, np.ones(len(scores), np.int64)
     tally = np.zeros(BUCKETS, np.int64)
-    for start in range(0, len(scores), ROWS_AT_ONCE):
-        bits = scores[start : start + ROWS_AT_ONCE].view(np.uint32) & np.uint32(0x7FFFFFFF)
+    for start in range(0, len(values), ROWS_AT_ONCE):
+        bits = values[start : start + ROWS_AT_ONCE].view(np.uint32) & np.uint32(0x7FFFFFFF)
         tally += np.bincount(bits >> np.uint32(DROPPED_BITS), minlength=BUCKETS)
     found = np.flatnonzero(tally)
     bits = found.astype(np.uint32) << np.uint32(DROPPED_BITS)
-    bits[found < INFINITE] |= np.uint32(MIDDLE)
-    return -bits.view(np.float32).astype(np.float64), tally[found]
+    bits[(found > 0) & (found < INFINITE)] |= np.uint32(MIDDLE)
+    return bits.view(np.float32).astype(np.float64), tally[found]
 
 
 def _log_odds(log_scores: Numbers) -> Numbers:
@@ -275,15 +313,29 @@ def _log1mexp(values: Numbers) -> Numbers:
         return np.where(values > -0.6931, np.log(-np.expm1(values)), np.log1p(-np.exp(values)))
 
 
-class _LogPairs:
-    """(log P, log(1 - P)) of expressions over columns with given pairs; each is computed once."""
+Values = NDArray[np.floating[Any]]
+PairOf = tuple[Values, Values]
 
-    def __init__(self, pairs: dict[str, tuple[Numbers, Numbers]], count: int) -> None:
-        self.pairs = pairs
-        self.sure, self.never = np.zeros(count), np.full(count, -np.inf)
-        self.known: dict[Expression, tuple[Numbers, Numbers]] = {}
 
-    def of(self, expression: Expression | bool) -> tuple[Numbers, Numbers]:
+class _Pairs(ABC):
+    """What an expression and its opposite have, over columns with given pairs; each is found once.
+
+    ``sure`` and ``never`` are what certainty and its opposite have.
+    """
+
+    def __init__(self, pairs: Mapping[str, PairOf], sure: Values, never: Values) -> None:
+        self.pairs, self.sure, self.never = pairs, sure, never
+        self.known: dict[Expression, PairOf] = {}
+
+    @abstractmethod
+    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+        """Return the pair of all parts, which are independent."""
+
+    @abstractmethod
+    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+        """Return the pair of what has one pair with a label and another without it."""
+
+    def of(self, expression: Expression | bool) -> PairOf:
         """Return the pair of an expression, or of a certainty."""
         match expression:
             case bool():
@@ -296,25 +348,54 @@ class _LogPairs:
             self.known[expression] = self._computed(expression)
         return self.known[expression]
 
-    def _computed(self, expression: Expression) -> tuple[Numbers, Numbers]:
+    def _computed(self, expression: Expression) -> PairOf:
         groups = independent_parts(expression)
         if len(groups) > 1:
-            every = isinstance(expression, AllOf)
-            total = sum((self.of(part)[0 if every else 1] for part in groups), self.sure)
-            rest = _log1mexp(np.minimum(total, 0.0))
-            return (total, rest) if every else (rest, total)
+            pairs = [self.of(part) for part in groups]
+            if isinstance(expression, AllOf):
+                return self.all_of(pairs)
+            return self.all_of([pair[::-1] for pair in pairs])[::-1]
         if not (repeated := repeated_labels(expression)):  # all of one part, or any of it
             return self.of(groups[0])
         # P = P(label) P(rest | label) + P(no label) P(rest | no label)
         name = repeated[0]
-        (p_with, q_with), (p_without, q_without) = (
-            self.of(given(expression, name, present)) for present in (True, False)
+        present, absent = (self.of(given(expression, name, known)) for known in (True, False))
+        return self.mixed(self.pairs[name], present, absent)
+
+
+class _LogPairs(_Pairs):
+    """(log P, log(1 - P))."""
+
+    def __init__(self, pairs: Mapping[str, PairOf], zeros: Numbers) -> None:
+        super().__init__(pairs, zeros, np.full_like(zeros, -np.inf))
+
+    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+        total = sum((log_p for log_p, _ in pairs), self.sure)
+        return total, _log1mexp(np.minimum(total, 0.0))
+
+    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+        log_p, log_q = (
+            np.logaddexp(label[0] + present[side], label[1] + absent[side]) for side in (0, 1)
         )
-        log_p, log_q = self.pairs[name]
-        return (
-            np.logaddexp(log_p + p_with, log_q + p_without),
-            np.logaddexp(log_p + q_with, log_q + q_without),
-        )
+        return log_p, log_q
+
+
+class _PlainPairs(_Pairs):
+    """(P, 1 - P): of all parts, 1 - P is the chance that the first fails, or the second, ..."""
+
+    def __init__(self, pairs: Mapping[str, PairOf], ones: Values) -> None:
+        super().__init__(pairs, ones, np.zeros_like(ones))
+
+    def all_of(self, pairs: Sequence[PairOf]) -> PairOf:
+        p, q = pairs[0]
+        for one, other in pairs[1:]:
+            q = q + p * other
+            p = p * one
+        return p, q
+
+    def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
+        p, q = (label[0] * present[side] + label[1] * absent[side] for side in (0, 1))
+        return p, q
 
 
 def _states(

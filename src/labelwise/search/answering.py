@@ -25,15 +25,13 @@ from labelwise.retrieval import (
     bind,
     calibrate_query,
 )
-from labelwise.retrieval.query import AllOf, Expression, Has, Not
 from labelwise.search.index import Index
-from labelwise.search.ranked import ScanTerm, best_rows, count_at_least, sum_of
+from labelwise.search.rankings import ranking_of
 
 __all__ = ["Found", "Hit", "answer", "nearest_photos"]
 
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
-ROWS_AT_ONCE = 1 << 16
 LEAST_SLOPE = 1e-3
 
 
@@ -83,8 +81,8 @@ def answer(
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
     bound = bind(query, index.space, index.taxonomy)
     refit = wrong_at_most is None  # corrections fit links on the photos that promises are made on
-    terms = _terms(index, bound, refit)
     dead = index.store.dead_rows()
+    ranking = ranking_of(index, bound, dead, refit=refit)
     calibrated = _calibrated(index, index.held_out, bound, refit)
     cut, promise = _score_at(calibrated, at_least), None
     if wrong_at_most is not None:
@@ -95,9 +93,9 @@ def answer(
         if promise.promise is None:
             raise DataError(f"no list can be promised for {query}: {promise.refused}")
         cut = max(cut, promise.threshold)
-    above = count_at_least(terms, cut, dead) if cut > -np.inf else None
+    above = ranking.count_at_least(cut) if cut > -np.inf else None
     # By date, the newest photos above the cut come first, not the most probable ones.
-    rows, scores = best_rows(terms, above if sort == "date" and above is not None else top, dead)
+    rows, scores = ranking.best(above if sort == "date" and above is not None else top)
     kept = scores >= cut
     labels = [index.space.names[column] for column in bound.columns]
     probs = calibrated.probs(scores[kept].astype(np.float64))
@@ -109,7 +107,7 @@ def answer(
         str(query),
         tuple(hits[:top]),
         len(index) - len(dead),
-        _counted(calibrated, terms, dead),
+        ranking.expected(calibrated),
         above,
         promise,
         len(calibrated.scores),
@@ -149,41 +147,6 @@ def _hits(
     return hits
 
 
-def _terms(index: Index, bound: BoundQuery, refit: bool) -> list[ScanTerm]:
-    """Return the columns whose sum is the query's log score.
-
-    Labels wanted and unwanted are columns themselves; of any other query the score is computed.
-    """
-    expression: Expression = bound.expression
-    parts = expression.parts if isinstance(expression, AllOf) else (expression,)
-    signed = [_label(part) for part in parts]
-    plain = [one for one in signed if one is not None]
-    alone = len({column for column, _ in plain}) == len(parts)
-    if alone and not bound.limits and len(plain) == len(parts):
-        odds = [(index.odds(column, refit=refit), wanted) for column, wanted in plain]
-        return [one.log_p if wanted else one.log_q for one, wanted in odds]
-    pairs = [index.odds(column, refit=refit) for column in bound.columns]
-    scores = np.empty(len(index), np.float32)
-    for start in range(0, len(index), ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        scores[rows] = bound.log_scores(
-            np.stack([pair.log_p.values[rows] for pair in pairs], axis=1),
-            np.stack([pair.log_q.values[rows] for pair in pairs], axis=1),
-        )
-    return [ScanTerm(scores)]
-
-
-def _label(part: Expression) -> tuple[int, bool] | None:
-    """Return the column of a part that is a label, and whether it is wanted."""
-    match part:
-        case Has(name):
-            return int(name), True
-        case Not(Has(name)):
-            return int(name), False
-        case _:
-            return None
-
-
 def _calibrated(
     index: Index, photos: Predictions | None, bound: BoundQuery, refit: bool
 ) -> CalibratedQuery:
@@ -205,11 +168,3 @@ def _score_at(calibrated: CalibratedQuery, probability: float) -> float:
         return 0.0
     slope = max(calibrated.slope, LEAST_SLOPE)
     return float(log_expit((logit(probability) - calibrated.offset) / slope))
-
-
-def _counted(
-    calibrated: CalibratedQuery, terms: Sequence[ScanTerm], dead: NDArray[np.int64]
-) -> HitCount:
-    scores = sum_of(terms, slice(None))
-    scores[dead] = -np.inf
-    return calibrated.count(scores)

@@ -61,6 +61,11 @@ class LabelOdds:
     log_p: ScanTerm
     log_q: ScanTerm
 
+    @cached_property
+    def pair(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """p and 1 - p themselves, for queries whose scores are no sums of logs."""
+        return np.exp(self.log_p.values), np.exp(self.log_q.values)
+
 
 class Index:
     """An open index: the store of its photos, and the model that says what their logits mean."""

@@ -19,10 +19,24 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ScanTerm", "best_rows", "count_at_least", "sum_of"]
+__all__ = [
+    "BLOCK",
+    "NO_ROWS",
+    "NO_SCORES",
+    "Rows",
+    "ScanTerm",
+    "Scores",
+    "best_of",
+    "best_rows",
+    "count_at_least",
+    "in_threads",
+    "sum_of",
+    "value_at",
+]
 
 BLOCK = 1 << 15
 COLUMNS = 1 << 9  # that the rows of a block are dealt out to
+DEPTH = 1 << 6
 FIRST_TRIES = (1 << 10, 1 << 13, 1 << 16)
 TRIED_SHARE = 64  # of so many rows one may be tried: rows in no order cost more than a scan's
 PARALLEL = 1 << 21  # rows from which a second thread pays
@@ -104,10 +118,31 @@ def count_at_least(terms: Sequence[ScanTerm], least: float, excluded: Rows | Non
         scores = _block_scores(terms, blocks)
         return sum(int(np.count_nonzero(part >= least)) for _, part in scores)
 
-    total = sum(_in_threads(count, _promising(terms, least), len(terms[0])))
+    total = sum(in_threads(count, _promising(terms, least), len(terms[0])))
     if excluded is not None and len(excluded):
         total -= int(np.count_nonzero(sum_of(terms, excluded) >= least))
     return total
+
+
+def best_of(rows: Rows, scores: Scores, count: int) -> tuple[Rows, Scores]:
+    """Return the ``count`` of some rows with the highest scores, best first, and their scores."""
+    best = _Best(count, NO_ROWS)
+    best.offer(rows, scores)
+    return best.ranked()
+
+
+def value_at(values: Scores, count: int) -> float:
+    """Return the ``count``-th largest value, minus infinity where there are fewer.
+
+    Values are dealt out to columns of DEPTH; that place among the columns' largest bounds it.
+    """
+    if not 0 < count <= len(values):
+        return -np.inf
+    whole = len(values) // DEPTH * DEPTH
+    if whole >= DEPTH * count:
+        highest = np.maximum.reduce(values[:whole].reshape(DEPTH, -1), axis=0)
+        values = values[values >= np.partition(highest, -count)[-count]]
+    return float(np.partition(values, -count)[-count])
 
 
 class _Best:
@@ -178,8 +213,8 @@ def _scanned(
                 rest = found[: len(scores) - whole]
                 np.maximum(rest, scores[whole:], out=rest)
 
-    _in_threads(scan, _promising(terms, cut), size)
-    least = max(cut, _at_place(highest, count))
+    in_threads(scan, _promising(terms, cut), size)
+    least = max(cut, value_at(highest.reshape(-1), count))
     places = np.flatnonzero((highest >= least) & (highest > -np.inf))
     starts = places // COLUMNS * BLOCK + places % COLUMNS
     rows = (starts[:, None] + COLUMNS * np.arange(depth)).reshape(-1)
@@ -188,15 +223,6 @@ def _scanned(
     near = scores >= least
     best.offer(rows[near], scores[near])
     return best.ranked()
-
-
-def _at_place(highest: Scores, count: int) -> float:
-    """Return the ``count``-th largest of (blocks, columns); that of the blocks' own bounds it."""
-    blocks = highest.max(axis=1)
-    if len(blocks) >= count:
-        least = np.partition(blocks, -count)[-count]
-        highest = highest[highest >= least]
-    return float(np.partition(highest, -count, axis=None)[-count])
 
 
 def _promising(terms: Sequence[ScanTerm], least: float) -> list[slice]:
@@ -227,7 +253,7 @@ def _block_scores(
         yield block, scores
 
 
-def _in_threads(work: Callable[[Sequence[slice]], T], blocks: list[slice], rows: int) -> list[T]:
+def in_threads(work: Callable[[Sequence[slice]], T], blocks: list[slice], rows: int) -> list[T]:
     """Return what ``work`` makes of the blocks, dealt out to threads where there are many rows."""
     threads = min(cpu_count() or 1, 4) if rows >= PARALLEL else 1
     if threads == 1:

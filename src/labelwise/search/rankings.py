@@ -1,0 +1,167 @@
+"""A query's ranking of all rows: the best of them, how many reach a score, how many hits to expect.
+
+Labels wanted and unwanted alone have a sum of columns for a score, which ``ranked`` searches with
+bounds. Any other query, such as ``(cat | dog), -sofa``, is read once from end to end: the odds of
+all rows are computed in 32 bits by sums and products of p and 1 - p, which stay within ROUNDING of
+what the score says. So the rows whose odds come within ROUNDING of the k-th largest hold the k best
+ones, and they alone get the score itself; both kinds give the rows that a full sort would give.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
+from labelwise.retrieval.query import AllOf, Expression, Has, Not
+from labelwise.search.index import Index, LabelOdds
+from labelwise.search.ranked import (
+    BLOCK,
+    NO_ROWS,
+    NO_SCORES,
+    Rows,
+    ScanTerm,
+    Scores,
+    best_of,
+    best_rows,
+    count_at_least,
+    in_threads,
+    sum_of,
+    value_at,
+)
+
+__all__ = ["OddsRanking", "Ranking", "SumRanking", "ranking_of"]
+
+ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
+LEAST_ODDS, MOST_ODDS = 1e-12, 1e12  # beyond, logs of sums have too few digits themselves
+
+
+class Ranking(ABC):
+    """All rows of an index but those that are gone, ordered by the score of a query."""
+
+    @abstractmethod
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        """Return the ``count`` rows of highest score, best first, and their scores."""
+
+    @abstractmethod
+    def count_at_least(self, least: float) -> int:
+        """Return how many rows have a score of at least ``least``."""
+
+    @abstractmethod
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        """Return how many rows are expected to answer the query as it is calibrated."""
+
+
+class SumRanking(Ranking):
+    """Rows by a sum of columns."""
+
+    def __init__(self, terms: Sequence[ScanTerm], gone: Rows) -> None:
+        self.terms, self.gone = terms, gone
+
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        return best_rows(self.terms, count, self.gone)
+
+    def count_at_least(self, least: float) -> int:
+        return count_at_least(self.terms, least, self.gone)
+
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        scores = sum_of(self.terms, slice(None))
+        scores[self.gone] = -np.inf
+        return query.count(scores)
+
+
+class OddsRanking(Ranking):
+    """Rows by the score of any expression over columns."""
+
+    def __init__(self, query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows) -> None:
+        self.query, self.columns, self.gone = query, columns, gone
+
+    @cached_property
+    def odds(self) -> NDArray[np.float32]:
+        """The odds of all rows, to ROUNDING; 0 where a row is gone or left out by a limit."""
+        size = len(self.columns[0].log_p)
+        odds = np.empty(size, np.float32)
+        pairs = [one.pair for one in self.columns]
+
+        def compute(blocks: Sequence[slice]) -> None:
+            for rows in blocks:
+                part = self.query.odds([p[rows] for p, _ in pairs], [q[rows] for _, q in pairs])
+                inside = self.query.inside([one.log_p.values[rows] for one in self.columns])
+                odds[rows] = part if inside is None else np.where(inside, part, 0)
+
+        starts = range(0, size, BLOCK)
+        in_threads(compute, [slice(at, min(at + BLOCK, size)) for at in starts], size)
+        odds[self.gone] = 0
+        return odds
+
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        if count <= 0:
+            return NO_ROWS, NO_SCORES
+        least = min(value_at(self.odds, count), MOST_ODDS) * (1 - ROUNDING)
+        rows = np.flatnonzero(self.odds >= least) if least > LEAST_ODDS else self._present
+        return best_of(rows, self._scores(rows), count)
+
+    def count_at_least(self, least: float) -> int:
+        with np.errstate(divide="ignore"):
+            odds = np.exp(np.float64(least)) / -np.expm1(np.float64(least))
+        if odds * (1 - ROUNDING) <= LEAST_ODDS:
+            return int(np.count_nonzero(self._scores(self._present) >= least))
+        surely = self.odds > odds * (1 + ROUNDING) if odds < MOST_ODDS else np.False_
+        doubtful = np.flatnonzero((self.odds >= min(odds, MOST_ODDS) * (1 - ROUNDING)) & ~surely)
+        reached = self._scores(doubtful) >= least
+        return int(np.count_nonzero(surely) + np.count_nonzero(reached))
+
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        return query.count_of_odds(self.odds)
+
+    @property
+    def _present(self) -> Rows:
+        """The rows that are neither gone nor left out by a limit."""
+        inside = self.query.inside([one.log_p.values for one in self.columns])
+        present = np.ones(len(self.odds), np.bool_) if inside is None else inside
+        present[self.gone] = False
+        return np.flatnonzero(present)
+
+    def _scores(self, rows: Rows) -> Scores:
+        """Return the scores of some rows, in 64 bits until the end.
+
+        Of log p and log(1 - p) the smaller one is taken: rounded on their own, p and 1 - p do not
+        add up to 1, which a query that names a label twice would multiply.
+        """
+        sides = zip(*((one.log_p, one.log_q) for one in self.columns), strict=True)
+        log_p, log_q = (
+            np.stack([column.values[rows] for column in side], axis=1).astype(np.float64)
+            for side in sides
+        )
+        smaller = np.minimum(log_p, log_q)
+        larger = np.log1p(-np.exp(smaller))
+        likely = log_p > log_q
+        scores = self.query.log_scores(
+            np.where(likely, larger, smaller), np.where(likely, smaller, larger)
+        )
+        return scores.astype(np.float32)
+
+
+def ranking_of(index: Index, query: BoundQuery, gone: Rows, *, refit: bool) -> Ranking:
+    """Return the ranking of an index's rows, those in ``gone`` (sorted) left out."""
+    expression = query.expression
+    parts = expression.parts if isinstance(expression, AllOf) else (expression,)
+    plain = [one for one in map(_label, parts) if one is not None]
+    alone = len({column for column, _ in plain}) == len(parts)
+    if alone and not query.limits:
+        odds = [(index.odds(column, refit=refit), wanted) for column, wanted in plain]
+        return SumRanking([one.log_p if wanted else one.log_q for one, wanted in odds], gone)
+    return OddsRanking(query, [index.odds(k, refit=refit) for k in query.columns], gone)
+
+
+def _label(part: Expression) -> tuple[int, bool] | None:
+    """Return the column of a part that is a label, and whether it is wanted."""
+    match part:
+        case Has(name):
+            return int(name), True
+        case Not(Has(name)):
+            return int(name), False
+        case _:
+            return None
