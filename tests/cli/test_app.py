@@ -76,6 +76,24 @@ def test_an_error_is_one_sentence_and_status_1(monkeypatch, capsys):
     assert shown.err == "labelwise: unknown method 'bse'; did you mean 'bce' or 'lsep'?\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["train", "scenes", "-o", "s3://bucket/run"], "out"),
+        (["export", "gs://bucket/run/", "-o", "model.onnx"], "run"),
+        (["apply", "calibrated", "s3://bucket/scores.csv", "-o", "out.csv"], "source"),
+        (["data", "describe", "scenes", "--taxonomy", "https://host/labels.csv"], "taxonomy"),
+    ],
+)
+def test_a_uri_is_refused_where_a_path_is_taken(monkeypatch, capsys, tmp_path, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *arguments) == 1
+    uri = next(one for one in arguments if "://" in one).rstrip("/")
+    wanted = f"labelwise: {named} must be on a local or mounted disk, got {uri};"
+    assert capsys.readouterr().err.startswith(wanted)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_wrong_usage_is_status_2(monkeypatch, capsys):
     assert call(monkeypatch, "methods", "--colour", "red") == 2
     assert "No such option: --colour" in capsys.readouterr().err

@@ -31,6 +31,7 @@ from labelwise.cli import (
     tag,
     train,
 )
+from labelwise.cli.options import with_local_paths
 from labelwise.cli.text import complain
 from labelwise.errors import LabelwiseError
 
@@ -67,6 +68,9 @@ for verb in (
 ):
     app.command()(verb)
 app.add_typer(data.data_app, name="data")
+for command in (*app.registered_commands, *data.data_app.registered_commands):
+    if command.callback is not None:
+        command.callback = with_local_paths(command.callback)
 
 
 def _show_version(wanted: bool) -> None:

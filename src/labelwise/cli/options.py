@@ -1,7 +1,9 @@
 """Options that several verbs share, each with its type and its line of help."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +23,7 @@ __all__ = [
     "TestOption",
     "WeightsOption",
     "chosen_decoder",
+    "with_local_paths",
 ]
 
 ScoreKind = Literal["logits", "probs"]
@@ -69,3 +72,27 @@ def chosen_decoder(decode: DecodeKind | None, device: str) -> Literal["cpu", "cu
     if decode == "cuda" and not on_gpu:
         raise SettingsError(f"--decode cuda needs a model on a GPU, --device cuda; got {device}")
     return "cuda" if on_gpu and decode in ("auto", "cuda") else "cpu"
+
+
+def with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
+    """Have a verb refuse a URI where it takes a path, before it does any work.
+
+    ``Path("s3://bucket/run")`` is the folder ``s3:`` on this disk, which nobody means. What may
+    be a URI is typed ``str``.
+    """
+
+    @wraps(verb)
+    def checked(**given: Any) -> None:
+        from labelwise.errors import SettingsError
+
+        for name, value in given.items():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path) and len(path.parts) > 1 and path.parts[0][-1] == ":":
+                    uri = "//".join((path.parts[0], "/".join(path.parts[1:])))
+                    raise SettingsError(
+                        f"{name} must be on a local or mounted disk, got {uri}; copy it, or mount "
+                        "the store"
+                    )
+        verb(**given)
+
+    return checked

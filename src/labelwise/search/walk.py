@@ -32,6 +32,8 @@ def root_place(root: str) -> str:
     parts = urlsplit(root)
     if parts.scheme == "file":
         return os.path.abspath(unquote(parts.path))
+    if not parts.netloc:
+        raise DataError(f"{root} names no bucket; give {parts.scheme}://BUCKET/FOLDER")
     if "@" in parts.netloc:
         raise DataError(
             f"{parts.scheme}://...@{parts.hostname}: an index keeps the address of its photos, so "
