@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.backbones.resample import Axis, height_first, resample
+from labelwise.backbones.window import Window
 
 __all__ = ["CIFAR_MEAN", "CIFAR_STD", "Transform"]
 
@@ -93,6 +94,11 @@ class Transform:
         if image.size != (columns[1], rows[1]):
             return self._scaled(image, rows, columns)
         return _middle(image, rows, columns)
+
+    def resize_window(self, image: Image.Image, window: Window) -> Image.Image:
+        """Return the (size, size) picture of a window of it, as training augments."""
+        box = window.box(*image.size)
+        return image.resize((self.size, self.size), self.resampling, box)
 
     def _axes(self, width: int, height: int) -> tuple[Axis, Axis]:
         """Return how the rows and the columns of a picture are scaled, and which are kept."""

@@ -129,8 +129,7 @@ class Work:
         entry = Entry(Kind.RESIZED, 0, self.resized_bytes, image.height, image.width)
         if window is None:
             return entry, np.asarray(self.transform.resize(image))
-        side, box = self.transform.size, window.box(*image.size)
-        return entry, np.asarray(image.resize((side, side), self.transform.resampling, box))
+        return entry, np.asarray(self.transform.resize_window(image, window))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -224,10 +224,9 @@ class DecodingStore(InputStore):
             self.aspects[row] = image.width / image.height
             array[at] = np.asarray(self.transform.resize(image))
             return
-        side, window = self.transform.size, request.windows.one(at)
-        image = self.images.read(row, window.at_least(side))
-        box = window.box(*image.size)
-        array[at] = np.asarray(image.resize((side, side), self.transform.resampling, box))
+        window = request.windows.one(at)
+        image = self.images.read(row, window.at_least(self.transform.size))
+        array[at] = np.asarray(self.transform.resize_window(image, window))
 
 
 def _with_windows(
