@@ -31,11 +31,15 @@ __all__ = [
     "FitPlan",
     "FittedPair",
     "Judged",
+    "chosen_plan",
     "chosen_sets",
     "crossfit",
+    "divided_rows",
+    "fit_pair",
     "fixed_rule",
     "judge",
     "judge_as_given",
+    "split_rows",
 ]
 
 
@@ -104,7 +108,7 @@ def judge_as_given(
     table: ScoreTable, rule: Rule | None, *, split: str | None = None, **options: Any
 ) -> Evaluation:
     """Return the evaluation of scores as they are; nothing is fitted."""
-    predictions = _only(table, split)
+    predictions = split_rows(table, split)
     return evaluate(predictions, predictions.link, rule, notes=table.notes, **options)
 
 
@@ -122,8 +126,8 @@ def judge(
     A calibrator left to ``auto`` is chosen once, on all the rows that may be fitted on.
     """
     if other is not None or fit_on is not None or report_on is not None:
-        held, seen, words = _divided(table, other, fit_on, report_on)
-        made = _fit_pair(held, *_chosen(held, plan))
+        held, seen, words = divided_rows(table, other, fit_on, report_on)
+        made = fit_pair(held, *chosen_plan(held, plan))
         evaluation = evaluate(
             seen,
             seen.link,
@@ -137,11 +141,11 @@ def judge(
         sets = None if made.rule is None else chosen_sets(seen, made)
         fitted_on = f"{len(held):,} rows of {words}"
         return Judged(evaluation, seen, made, fitted_on, held, sets, table.kind)
-    whole = _only(table, None)
-    plan, choice = _chosen(whole, plan)
-    made = _fit_pair(whole, plan, choice)
+    whole = split_rows(table, None)
+    plan, choice = chosen_plan(whole, plan)
+    made = fit_pair(whole, plan, choice)
     fits = crossfit(
-        whole, lambda part: _pair(_fit_pair(part, plan)), folds=plan.folds, seed=plan.seed
+        whole, lambda part: _pair(fit_pair(part, plan)), folds=plan.folds, seed=plan.seed
     )
     note = (
         f"One undivided table: calibrator and rule were fitted {plan.folds} times on "
@@ -173,7 +177,7 @@ def chosen_sets(predictions: Predictions, made: FittedPair) -> Tensor:
     return sets
 
 
-def _chosen(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:
+def chosen_plan(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:
     """Return the plan with ``auto`` replaced by what it chooses on these rows."""
     if plan.calibrator != "auto":
         return plan, None
@@ -189,7 +193,7 @@ def _calibrator(predictions: Predictions, plan: FitPlan) -> tuple[Link | None, s
     return fit_calibrator(plan.calibrator, logits, labels, link, observed, folds=plan.folds)
 
 
-def _fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = None) -> FittedPair:
+def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = None) -> FittedPair:
     """Return what the plan fits on these rows."""
     link, words, _ = _calibrator(predictions, plan)
     notes: tuple[str, ...] = ()
@@ -216,17 +220,18 @@ def _pair(made: FittedPair) -> tuple[Link | None, Rule | None]:
     return made.link, made.rule
 
 
-def _divided(
+def divided_rows(
     table: ScoreTable, other: ScoreTable | None, fit_on: str | None, report_on: str | None
 ) -> tuple[Predictions, Predictions, str]:
+    """Return the rows to fit on, those to judge on, and the first ones' name; none in both."""
     if other is None:
         if fit_on is None or report_on is None:
             raise SettingsError("--fit-on and --report-on go together: name both splits")
         if fit_on == report_on:
             raise SettingsError(f"--fit-on and --report-on must differ, got {fit_on!r} twice")
         return table.part(fit_on), table.part(report_on), fit_on
-    held = table.part(fit_on) if fit_on else _only(table, None)
-    seen = other.part(report_on) if report_on else _only(other, None)
+    held = table.part(fit_on) if fit_on else split_rows(table, None)
+    seen = other.part(report_on) if report_on else split_rows(other, None)
     if set(held.names) != set(seen.names):
         name = sorted(set(held.names) ^ set(seen.names))[0]
         raise DataError(
@@ -241,7 +246,7 @@ def _divided(
     return held, _ordered(seen, held.names), table.source
 
 
-def _only(table: ScoreTable, split: str | None) -> Predictions:
+def split_rows(table: ScoreTable, split: str | None) -> Predictions:
     """Return the rows of the split, or all where there is no choice to make."""
     if split == "all":
         return table.predictions

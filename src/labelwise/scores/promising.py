@@ -31,7 +31,7 @@ from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictions import Predictions
-from labelwise.scores.judging import FitPlan, _chosen, _divided, _fit_pair, _only
+from labelwise.scores.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.scores.read import ScoreTable, take
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 
@@ -127,9 +127,11 @@ def promise_scores(
         share = CROSS_FITTED_SHARE if cross_fit else SHARE
     seen: Predictions | None = None
     if other is not None or report_on is not None:
-        held, seen, words = _divided(table, other, fit_on, report_on)
+        held, seen, words = divided_rows(table, other, fit_on, report_on)
     else:
-        held, words = (table.part(fit_on), fit_on) if fit_on else (_only(table, None), table.source)
+        held, words = (
+            (table.part(fit_on), fit_on) if fit_on else (split_rows(table, None), table.source)
+        )
     if not 0 < share < 1:
         raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
     link, link_words, tuning, photos = held.link, "", None, held
@@ -137,8 +139,8 @@ def promise_scores(
         order = np.random.default_rng(seed).permutation(len(held))
         cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
         fitted, photos = (take(held, np.sort(part)) for part in (order[:cut], order[cut:]))
-        plan = _chosen(fitted, FitPlan(calibrator, "none"))
-        made = _fit_pair(fitted, *plan)
+        plan = chosen_plan(fitted, FitPlan(calibrator, "none"))
+        made = fit_pair(fitted, *plan)
         link, link_words = made.link or held.link, made.link_words
         if link is not None:
             tuning = evidence_of(fitted, link, photos=words)
@@ -151,7 +153,7 @@ def promise_scores(
     evidence = evidence_of(photos, link, photos=words, fitted_on=used)
     promised = wish(evidence, confidence, tuning, seed)
     if cross_fit:
-        last = _fit_pair(held, *plan).link or link
+        last = fit_pair(held, *plan).link or link
         rule = same_sets(promised.rule, link, last, held)
         promised, link = replace(promised, rule=rule), last
     checks: tuple[Check, ...] = ()
