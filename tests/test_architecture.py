@@ -1,6 +1,8 @@
 """The habits that a linter cannot keep: one sigmoid, one class per name, no pickle."""
 
+import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -96,3 +98,23 @@ def test_no_two_files_of_tests_have_the_same_name():
     # pytest imports them by that name: the second would not be collected.
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+def test_benchmarks_import_names_that_exist():
+    # They run by hand, so that nothing else would notice a name that has changed.
+    root = Path(__file__).parent.parent / "benchmarks"
+    imports = [
+        (path.name, node.module, alias.name)
+        for path in root.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "labelwise"
+        for alias in node.names
+    ]
+    assert len(imports) > 100
+    missing = [
+        f"{file}: from {home} import {name}"
+        for file, home, name in imports
+        if not hasattr(importlib.import_module(home), name)
+        and importlib.util.find_spec(f"{home}.{name}") is None
+    ]
+    assert missing == []
