@@ -1,6 +1,9 @@
 """Links of every kind, calibrators on every base, rules of every kind, tiny models, pictures."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -45,32 +48,74 @@ def base_links():
     }
 
 
-def fitted_links():
-    """Return every calibrator fitted on every base link, and shifted to other zero shares."""
+class Made(Mapping):
+    """Values by name, each made once, when it is first asked for: to list them costs nothing."""
+
+    def __init__(self, makers):
+        self.makers, self.made = makers, {}
+
+    def __getitem__(self, name):
+        if name not in self.made:
+            self.made[name] = self.makers[name]()
+        return self.made[name]
+
+    def __iter__(self):
+        return iter(self.makers)
+
+    def __len__(self):
+        return len(self.makers)
+
+
+@cache
+def labelled_logits():
+    """Return logits and labels to fit calibrators on."""
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(0, 2, (120, LABELS)))
     chance = torch.from_numpy(rng.uniform(size=(120, LABELS)))
-    labels = (chance < torch.special.expit(0.7 * logits - 0.5)).double()
-    links = {}
+    return logits, (chance < torch.special.expit(0.7 * logits - 0.5)).double()
+
+
+def fitted_link(calibrator, base):
+    """Return a calibrator's link, fitted on a base link."""
     with catch_warnings():
         simplefilter("ignore")
-        for base, link in [*base_links().items(), ("nothing", None)]:
-            for name, calibrator in CALIBRATORS.items():
-                links[f"{name} of {base}"] = calibrator(logits, labels, link)
+        return CALIBRATORS[calibrator](*labelled_logits(), base)
+
+
+def averaged_curves():
+    """Return Platt's curves of two fits, averaged."""
     slopes, offsets = np.linspace(0.4, 2, 10).reshape(2, 5), np.linspace(-1, 1, 10).reshape(2, 5)
-    curves = slopes.tolist(), offsets.tolist(), [0.3, 1.2]
-    links["averaged"] = AveragedCurves(Sigmoid(), *curves, limit=50.0)
+    return AveragedCurves(Sigmoid(), slopes.tolist(), offsets.tolist(), [0.3, 1.2], limit=50.0)
+
+
+@cache
+def fitted_links():
+    """Return every calibrator fitted on every base link, and shifted to other zero shares."""
+    makers = {
+        f"{name} of {base}": partial(fitted_link, name, link)
+        for base, link in [*base_links().items(), ("nothing", None)]
+        for name in CALIBRATORS
+    }
+    makers["averaged"] = averaged_curves
     for ratio in (0.3, 1.0, 4.0):
         for base, link in base_links().items():
-            links[f"{base}, zero share {ratio}"] = ZeroShare(link, ratio)
-        links[f"platt, zero share {ratio}"] = ZeroShare(links["platt of sigmoid"], ratio)
-    return links
+            makers[f"{base}, zero share {ratio}"] = partial(ZeroShare, link, ratio)
+        makers[f"platt, zero share {ratio}"] = lambda ratio=ratio: ZeroShare(
+            fitted_links()["platt of sigmoid"], ratio
+        )
+    return Made(makers)
 
 
+@cache
 def link_of_each_kind():
     """Return one link of each kind in the catalogue."""
-    links = {link.kind: link for link in [*fitted_links().values(), *base_links().values()]}
-    return {kind: links[kind] for kind in LINKS}
+    return Made({kind: partial(_one_of_kind, kind) for kind in LINKS})
+
+
+def _one_of_kind(kind):
+    fitted = fitted_links()
+    links = chain(reversed(base_links().values()), (fitted[name] for name in reversed([*fitted])))
+    return next(link for link in links if link.kind == kind)
 
 
 def rules():

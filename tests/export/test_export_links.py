@@ -12,7 +12,7 @@ from labelwise.export.rules import RULE_OPS, default_thresholds, write_rule
 from labelwise.export.session import open_session
 from labelwise.methods import LINKS, RULES
 
-LINK_SAMPLES = {**base_links(), **fitted_links()}
+BASE_LINKS, FITTED_LINKS = base_links(), fitted_links()
 RANDOM = np.random.default_rng(1).normal(0, 4, (200, LABELS))
 EXTREME = np.array([[-1e4, -90, 0, 90, 1e4], [0, 0, 0, 0, 0], [-700, -700, -700, -700, -700]])
 LOGITS = np.concatenate([RANDOM, EXTREME, 30 * RANDOM[:50]]).astype(np.float32)
@@ -29,13 +29,14 @@ def run(graph, values, *outputs):
 
 
 def test_every_kind_in_the_catalogues_can_be_written():
-    assert set(LINK_OPS) == set(LINKS) == {link.kind for link in LINK_SAMPLES.values()}
+    samples = [*BASE_LINKS.values(), *FITTED_LINKS.values()]
+    assert set(LINK_OPS) == set(LINKS) == {link.kind for link in samples}
     assert set(RULE_OPS) == set(RULES) == {rule.kind for rule in rules().values()}
 
 
-@pytest.mark.parametrize("name", LINK_SAMPLES)
+@pytest.mark.parametrize("name", [*BASE_LINKS, *FITTED_LINKS])
 def test_probabilities_are_those_of_the_link(name):
-    link = LINK_SAMPLES[name]
+    link = BASE_LINKS[name] if name in BASE_LINKS else FITTED_LINKS[name]
     values = torch.from_numpy(LOGITS).double()
     graph = Graph()
     p, none = run(graph, values.numpy(), *write_link(graph, link, "x"))
