@@ -14,6 +14,7 @@ JOBS ?= $(shell [ $$(nproc) -gt 1 ] && echo 2 || echo 1)
 PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
 export OMP_WAIT_POLICY ?= PASSIVE
+export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
 .PHONY: fuzz schema help install browser demo serve test check bench docs dist clean
 
@@ -42,7 +43,7 @@ serve: install ## tag, search and review photos in the browser, with the demo's 
 	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
 
 test: install browser ## run every test
-	"$(BIN)/python" -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
+	"$(BIN)/python" -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 fuzz: install ## feed damaged input to every reader for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
