@@ -1,6 +1,8 @@
 """Backbones: their maps against timm, torchvision and slow references."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -264,3 +266,23 @@ def test_frozen_batch_norm_keeps_statistics_and_lets_the_rest_learn():
     assert backbone.network.layer1.training
     assert backbone.network.bn1.weight.grad is None
     assert backbone.network.layer1[0].conv1.weight.grad is not None
+
+
+QUICK = """
+import sys, torch
+from labelwise.backbones import create_backbone
+disable = torch.compiler.disable
+create_backbone("resnet10t", image_size=32)
+assert not {"torch._dynamo", "torch._dynamo.utils", "sympy"} & set(sys.modules)
+assert torch.compiler.disable is disable
+answer = sys.modules["torchvision.ops.roi_align"].is_compile_supported("cpu")
+from torch._dynamo.utils import is_compile_supported
+assert answer == is_compile_supported("cpu")
+"""
+
+
+def test_a_network_is_made_without_torchs_compiler_which_is_there_when_it_is_needed():
+    done = subprocess.run(
+        [sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr

@@ -84,6 +84,7 @@ def test_a_decoder_that_hangs_is_killed_and_replaced(monkeypatch, tmp_path):
 
 def test_processes_end_with_the_server():
     made = Decoders(TRANSFORM, 2, seconds=1.0, memory=256 << 20)
+    made.await_start()
     pids = [decoder.pid for decoder in list(made._idle.queue)]
     assert len(set(pids)) == 2
     made.close()
@@ -102,4 +103,5 @@ def test_decoders_start_where_arrow_has_read_a_file(tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n")
     assert pa.csv.read_csv(tmp_path / "a.csv").num_rows == 1
     made = Decoders(TRANSFORM, 2, seconds=1.0, memory=256 << 20)
+    made.await_start()
     made.close()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.backbones.base import Backbone
+from labelwise.backbones.imports import without_compiler
 from labelwise.backbones.init import he_init
 from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
 from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
@@ -39,7 +40,8 @@ class VGG16Dense(Backbone):
     """torchvision's VGG16 up to fc7: 4,096 features of one place, dropout in front of the head."""
 
     def __init__(self, weights: str | None = None, image_size: int | None = None) -> None:
-        from torchvision import models  # slow to import, and seldom needed
+        with without_compiler():
+            from torchvision import models  # slow to import, and seldom needed
 
         published = models.VGG16_Weights.IMAGENET1K_V1
         recipe = published.transforms()

@@ -12,6 +12,7 @@ from functools import partial
 from labelwise.backbones.base import Backbone
 from labelwise.backbones.densenet import DenseNet40
 from labelwise.backbones.identity import Identity
+from labelwise.backbones.imports import without_compiler
 from labelwise.backbones.resnet32 import ResNet18Small
 from labelwise.backbones.small_cnn import SmallCNN
 from labelwise.backbones.vgg import VGG16Dense, VGG16Small
@@ -75,12 +76,17 @@ def _create(
     if name == VGG16_DENSE:
         return VGG16Dense(weights, image_size)
     if name.startswith("torchvision/"):
-        from labelwise.backbones.torchvision_models import TorchvisionBackbone, torchvision_names
+        with without_compiler():
+            from labelwise.backbones.torchvision_models import (
+                TorchvisionBackbone,
+                torchvision_names,
+            )
 
         if name in torchvision_names():
             return TorchvisionBackbone(name, weights, image_size)
     else:
-        import timm
+        with without_compiler():
+            import timm
 
         if timm.is_model(name):
             from labelwise.backbones.timm_models import TimmBackbone
@@ -91,8 +97,9 @@ def _create(
 
 def backbone_names() -> list[str]:
     """Return every name: the small networks, torchvision's and timm's."""
-    import timm
+    with without_compiler():
+        import timm
 
-    from labelwise.backbones.torchvision_models import torchvision_names
+        from labelwise.backbones.torchvision_models import torchvision_names
 
     return ["identity", *SMALL_BACKBONES, VGG16_DENSE, *torchvision_names(), *timm.list_models()]

@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
 from labelwise.data.checks import content_codes
 from labelwise.data.sets import LabelSets
@@ -123,6 +122,8 @@ def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
     # Codes count up by first use, so the sorted unique ones index their own first rows.
     ends = np.concatenate([np.unique(code, return_index=True)[1][code] for code in codes])
     starts = np.tile(rows, len(codes))
+    from scipy.sparse.csgraph import connected_components  # slow to import, and seldom needed
+
     graph = sparse.coo_array((np.ones(len(ends)), (starts, ends)), shape=(len(rows), len(rows)))
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 

@@ -45,6 +45,7 @@ HEADER = struct.Struct("!BIQ")  # task or status, a number, bytes that follow
 TASKS: tuple[Task, ...] = ("pixels", "thumbnail")
 GOOD, BAD = 0, 1
 NICE = 5
+START_SECONDS = 60.0  # for a decoder to be there, on a machine that is busy
 
 
 class Decoders:
@@ -59,6 +60,11 @@ class Decoders:
             self._parent = self._fork_parent()
             for _ in range(count):
                 self._idle.put(self._start())
+
+    def await_start(self) -> None:
+        """Return once the processes are there; they start while other things are done."""
+        for decoder in list(self._idle.queue):
+            decoder.await_start()
 
     def close(self) -> None:
         """End the processes."""
@@ -110,8 +116,7 @@ class Decoders:
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._parent, [b"f"], [theirs.fileno()])
-        (pid,) = struct.unpack("!Q", _received(ours, 8))
-        return _Decoder(ours, pid)
+        return _Decoder(ours)
 
     def _fork_parent(self) -> socket.socket:
         """Fork the process that forks decoders; it ends when this one does."""
@@ -179,12 +184,19 @@ class Decoders:
 
 
 class _Decoder:
-    """One process, seen from the server."""
+    """One process, seen from the server; it may still be starting."""
 
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.connection, self.pid = connection, pid
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.pid: int | None = None
+
+    def await_start(self) -> None:
+        if self.pid is None:
+            self.connection.settimeout(START_SECONDS)
+            (self.pid,) = struct.unpack("!Q", _received(self.connection, 8))
 
     def ask(self, task: Task, number: int, blob: bytes, seconds: float) -> tuple[int, bytes]:
+        self.await_start()
         self.connection.settimeout(seconds)
         self.connection.sendall(HEADER.pack(TASKS.index(task), number, len(blob)))
         self.connection.sendall(blob)
@@ -193,8 +205,9 @@ class _Decoder:
 
     def kill(self) -> None:
         # It has not been reaped while its end of the socket is open, so the number is its own.
-        with suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
+        if self.pid is not None:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
         self.connection.close()
 
 

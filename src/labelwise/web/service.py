@@ -66,6 +66,7 @@ class Service:
                 None if index is None else Library(index, self.spec, self.decoders.thumbnail)
             )
             self.held_out = _held_out(folder)
+            self.decoders.await_start()
         except BaseException:
             self.decoders.close()
             raise
