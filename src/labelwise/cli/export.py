@@ -20,7 +20,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "web": ("--exact-resize", "--pictures", "--runtime"),
     "hf": (),
     "torch-export": ("--pictures",),
-    "openvino": ("--pictures",),
+    "openvino": ("--input", "--pictures"),
 }
 FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
@@ -116,19 +116,18 @@ def export(
         say(f"wrote {out}; serve it with any web server: python -m http.server -d {out}")
         say(str(parity))
         return
-    if format == "torch-export":
+    if format in ("torch-export", "openvino"):
+        from labelwise.export.openvino_folder import export_openvino
         from labelwise.export.torch_program import export_program
 
         with _progress() as watch:
-            size, parity = export_program(predictor, spec, out, images, rows, watch=watch)
-        say(f"wrote {out} ({size / 1e6:.1f} MB)")
-        say(str(parity))
-        return
-    if format == "openvino":
-        from labelwise.export.openvino_folder import export_openvino
-
-        with _progress() as watch:
-            size, parity = export_openvino(predictor, spec, out, images, rows, watch=watch)
+            size, parity = (
+                export_program(predictor, spec, out, images, rows, watch=watch)
+                if format == "torch-export"
+                else export_openvino(
+                    predictor, spec, out, images, rows, input=input or "image", watch=watch
+                )
+            )
         say(f"wrote {out} ({size / 1e6:.1f} MB)")
         say(str(parity))
         return

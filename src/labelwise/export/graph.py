@@ -130,7 +130,9 @@ class Graph:
         small = self.op("Greater", log_p, -log(2.0))
         near = self.where(small, log_p, -1.0)
         far = self.where(small, -1.0, log_p)
-        close = self.op("Log", self.op("Neg", self.expm1(near)))
+        zero = self.op("Equal", near, 0.0)
+        rest = self.where(zero, 1.0, self.op("Neg", self.expm1(near)))
+        close = self.where(zero, -np.inf, self.op("Log", rest))  # logs of 0 differ by runtime
         return self.where(small, close, self.log1p(self.op("Neg", self.op("Exp", far))))
 
     def logaddexp(self, a: Value, b: Value) -> Value:

@@ -1,12 +1,10 @@
-"""``export --format openvino``: a folder that OpenVINO runs, from scaled pixels to decided labels.
+"""``export --format openvino``: the ONNX file's graph in a folder that OpenVINO runs.
 
-    model.xml, model.bin   pixels uint8 (N, 3, size, size), N any -> the outputs of the ONNX file
+    model.xml, model.bin   the graph of the ONNX file
     labelwise.json         the metadata of the ONNX file, and the hashes of the other two
 
-The folder is made from the ONNX graph, read back, and compared with the model on real pictures
-before it is kept. It begins with scaled pixels, because OpenVINO computes in float32 where the
-file's resize needs more: pixels that it scales are up to a hundred levels off. For the same reason
-thresholds, float64 in the ONNX file, are constants here.
+The folder is made from the ONNX graph, read back, and compared with the model on real pictures as
+the file is. OpenVINO computes in float32 throughout, so that some pixels are a level off.
 
 OpenVINO reports to its makers that it was imported, over the network and unasked, by a package of
 its own; :func:`openvino_runtime` imports it without that package.
@@ -15,38 +13,33 @@ its own; :func:`openvino_runtime` imports it without that package.
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from labelwise.backbones import Transform
 from labelwise.data import ImageSource
-from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.export.assemble import PIXELS, UNSEALED, Facts, assemble
-from labelwise.export.network import export_network
+from labelwise.export.assemble import PIXELS, UNSEALED, Facts, Input, assemble
+from labelwise.export.network import INPUT, export_network
 from labelwise.export.onnx_file import facts_of
-from labelwise.export.parity import Parity, assert_program_parity
+from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.rules import default_thresholds
-from labelwise.export.runtime import GraphAnswers, checked_logits
+from labelwise.export.runtime import GraphModel, NodeValue, Part
 from labelwise.files import replacing_folder
-from labelwise.links import Link
 from labelwise.plain import one_line
 from labelwise.predictor import ModelSpec, Predictor
 from labelwise.progress import Watch
-from labelwise.types import LabelSpace
 
 __all__ = ["OpenVinoModel", "export_openvino", "openvino_runtime"]
 
 REPORTER = "openvino_telemetry"
 GRAPH, WEIGHTS, FACTS = "model.xml", "model.bin", "labelwise.json"
-OUTPUTS = ("logits", "probability", "label", "none")
+OUTPUTS = {PIXELS, "logits", "probability", "label", "none", "ranking"}
 
 
 def openvino_runtime() -> Any:
@@ -73,6 +66,7 @@ def export_openvino(
     images: ImageSource,
     rows: Sequence[int],
     *,
+    input: Input = "image",
     watch: Watch | None = None,
 ) -> tuple[int, Parity]:
     """Write a new folder once it agrees with the model; return its size and how it compares."""
@@ -82,7 +76,7 @@ def export_openvino(
         raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
     if not len(rows):
         raise SettingsError("an export is compared with its model on pictures; none were given")
-    facts = facts_of(predictor, spec, input=PIXELS)
+    facts = facts_of(predictor, spec, input=input)
     graph = assemble(export_network(predictor.model, predictor.transform.size), facts)
     try:
         converted = openvino.Core().read_model(graph.SerializeToString())
@@ -90,17 +84,41 @@ def export_openvino(
         raise LabelwiseError(
             f"OpenVINO cannot read this model ({one_line(str(error))[:300]}); use --format onnx"
         ) from None
+    if "thresholds" in (one.name for one in graph.graph.input):
+        _open_thresholds(openvino, converted, len(facts.space))
     for name, value in _model_info(facts).items():
         converted.set_rt_info(value, ["model_info", name])
     with replacing_folder(folder) as temporary:
         openvino.save_model(converted, temporary / GRAPH, compress_to_fp16=False)
         (temporary / FACTS).write_text(_sealed(facts, temporary), encoding="utf-8")
         written = OpenVinoModel.load(temporary)
-        parity = assert_program_parity(
-            written.program, predictor, images, rows, watch, "OpenVINO computes it otherwise"
-        )
+        parity = assert_parity(written, predictor, images, rows, watch=watch)
         size = sum(file.stat().st_size for file in temporary.iterdir())
     return size, parity
+
+
+def _open_thresholds(openvino: Any, model: Any, labels: int) -> None:
+    """Make the constant thresholds of a model an input of any length: the first K of [it, own].
+
+    OpenVINO has no optional inputs: one of fixed shape that is not given is zeros, which would
+    decide for every label; one of open shape is empty, which leaves the model's own.
+    """
+    ops = openvino.opset13
+    own = _tensor(model, "thresholds")
+    users = own.get_target_inputs()
+    own.set_names(set())
+    given = ops.parameter([-1], np.float64, name="thresholds")
+    given.output(0).set_names({"thresholds"})
+    chosen = ops.slice(ops.concat([given, own], 0), [0], [labels], [1], [0])
+    for user in users:
+        user.replace_source_output(chosen.output(0))
+    model.add_parameters([given])
+    model.validate_nodes_and_infer_types()
+
+
+def _tensor(model: Any, name: str) -> Any:
+    """Return the output of the node that gives the tensor of a name."""
+    return next(one for node in model.get_ops() for one in node.outputs() if name in one.names)
 
 
 def _model_info(facts: Facts) -> dict[str, str]:
@@ -123,12 +141,13 @@ def _digest(content: bytes) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenVinoModel:
-    """An exported folder; a :class:`~labelwise.scoring.Scorer`."""
+class OpenVinoModel(GraphModel):
+    """An exported folder, run by OpenVINO in float32."""
 
-    compiled: Any
+    graph: Any
     facts: Facts
     name: str = "the exported model"
+    threads: int | None = None
 
     @staticmethod
     def load(folder: str | Path, *, threads: int | None = None) -> "OpenVinoModel":
@@ -136,62 +155,80 @@ class OpenVinoModel:
         openvino = openvino_runtime()
         folder = Path(folder)
         facts = _read_facts(folder)
-        core = openvino.Core()
-        options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
-        if threads is not None:
-            options["INFERENCE_NUM_THREADS"] = threads
         try:
-            compiled = core.compile_model(core.read_model(folder / GRAPH), "CPU", options)
+            graph = openvino.Core().read_model(folder / GRAPH)
+            model = OpenVinoModel(graph, facts, str(folder), threads)
+            model.answers(np.zeros((1, 3, model.size, model.size), np.uint8))
         except Exception as error:  # OpenVINO's own classes have no common base but this
             raise CheckpointError(
                 f"{folder} cannot be run by OpenVINO: {one_line(str(error))[:300]}"
             ) from None
-        model = OpenVinoModel(compiled, facts, str(folder))
-        model.answers(np.zeros((1, 3, facts.transform.size, facts.transform.size), np.uint8))
         return model
 
-    @property
-    def transform(self) -> Transform:
-        """How a picture becomes the input of the network."""
-        return self.facts.transform
+    def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the outputs of a part of the graph by name."""
+        found = getattr(self, f"_{part}").create_infer_request().infer(inputs)
+        return {
+            name: value
+            for output, value in found.items()
+            for name in output.names & OUTPUTS  # a tensor may have names of nodes too
+        }
 
-    @property
-    def space(self) -> LabelSpace:
-        """The labels."""
-        return self.facts.space
+    def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
+        """Yield what the nodes of the network give for normalised images, in order."""
+        openvino = openvino_runtime()
+        part = self._after(INPUT, [-1, *images.shape[1:]], np.float32)
+        end = _tensor(part, "logits").get_node()
+        nodes = []
+        for node in part.get_ordered_ops():
+            if node.get_type_name() not in ("Parameter", "Constant", "Result"):
+                nodes.append(node)
+            if node == end:
+                break
+        shown = [one for one in nodes if one.get_output_element_type(0) == openvino.Type.f32]
+        whole = openvino.Model(
+            [openvino.opset13.result(node.output(0)) for node in shown], part.get_parameters()
+        )
+        found = self._compiled(whole, None).create_infer_request().infer({INPUT: images})
+        for node, value in zip(shown, found.values(), strict=True):
+            yield node.get_friendly_name(), node.get_type_name(), value
 
-    @property
-    def link(self) -> Link | None:
-        """The link that the folder holds."""
-        return self.facts.link
+    @cached_property
+    def _resize(self) -> Any:
+        openvino = openvino_runtime()
+        graph = self.graph.clone()
+        pixels = openvino.opset13.result(_tensor(graph, PIXELS))
+        image = [one for one in graph.get_parameters() if "image" in one.output(0).names]
+        return self._compiled(openvino.Model([pixels], image), 1)  # decoders run side by side
 
-    @property
-    def rule(self) -> Rule:
-        """The rule that the folder holds."""
-        return self.facts.rule
+    @cached_property
+    def _network(self) -> Any:
+        shape = [-1, 3, self.size, self.size]
+        return self._compiled(self._after(PIXELS, shape, np.uint8), self.threads)
 
-    @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
+    @cached_property
+    def _decision(self) -> Any:
+        part = self._after("logits", [-1, len(self.space)], np.float32)
+        return self._compiled(part, 1)
 
-    def answers(self, pixels: NDArray[np.uint8]) -> GraphAnswers:
-        """Return all outputs for pixels (n, 3, size, size)."""
-        found = self.compiled({PIXELS: np.ascontiguousarray(pixels)})
-        if self.link is None:
-            return GraphAnswers(found["logits"].copy(), ranking=found["ranking"].copy())
-        logits, probability, label, none = (found[name].copy() for name in OUTPUTS)
-        return GraphAnswers(logits, probability, label.astype(np.bool_), none)
+    def _after(self, name: str, shape: list[int], dtype: Any) -> Any:
+        """Return the part of the graph after a tensor, which becomes its input."""
+        openvino = openvino_runtime()
+        graph = self.graph.clone()
+        start = openvino.opset13.parameter(shape, dtype, name=name)
+        users = _tensor(graph, name).get_target_inputs()
+        ends = [one for one in graph.get_results() if name not in one.output(0).names]
+        for user in users:
+            user.replace_source_output(start.output(0))
+        start.output(0).set_names({name})
+        rest = [one for one in graph.get_parameters() if "thresholds" in one.output(0).names]
+        return openvino.Model(ends, [start, *rest])
 
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits (N, K) of uint8 pixels, if the link is what the folder says it is."""
-        return checked_logits(self.answers(inputs.cpu().numpy()), self.link, self.name)
-
-    def program(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Return all outputs for pixels as tensors, by name."""
-        answers = self.answers(pixels.numpy())
-        named = ((name, getattr(answers, name)) for name in OUTPUTS)
-        return {name: torch.from_numpy(value) for name, value in named if value is not None}
+    def _compiled(self, model: Any, threads: int | None) -> Any:
+        options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
+        if threads is not None:
+            options["INFERENCE_NUM_THREADS"] = threads
+        return openvino_runtime().Core().compile_model(model, "CPU", options)
 
 
 def _read_facts(folder: Path) -> Facts:

@@ -12,24 +12,20 @@ it lies between those of the logits a rounding below and above. What comes of al
 where a pixel that is off by one level moves the logits a little, is measured and shown.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError
-from labelwise.export.assemble import cut
-from labelwise.export.network import INPUT
 from labelwise.export.rules import default_thresholds
-from labelwise.export.runtime import Decided, OnnxModel
-from labelwise.export.session import open_session
+from labelwise.export.runtime import Decided, GraphModel, NodeValue
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent, Watch
 
@@ -81,7 +77,7 @@ class Parity:
 
 
 def assert_parity(
-    model: OnnxModel,
+    model: GraphModel,
     predictor: Predictor,
     images: ImageSource,
     rows: Sequence[int],
@@ -111,11 +107,8 @@ def assert_parity(
         gap = float(np.abs(answers.logits - logits.numpy()).max())
         logit = max(logit, gap)
         if not gap <= MAX_LOGIT:
-            where = first_difference(model.proto, predictor, pixels)
-            raise LabelwiseError(
-                f"nothing was written: logits of {images.ids[row]} are {gap:.2g} apart, more than "
-                f"{MAX_LOGIT:g}; the first node that differs is {where}"
-            )
+            values = model.values(predictor.transform.normalise(pixels).numpy())
+            raise _logits_apart(images.ids[row], gap, first_difference(values, predictor, pixels))
         if predictor.link is None:
             continue
         decided = model.decided(answers.logits)
@@ -143,15 +136,16 @@ def assert_parity(
 
 def assert_program_parity(
     program: Program,
+    values: Callable[[Tensor], Iterable[NodeValue]],
     predictor: Predictor,
     images: ImageSource,
     rows: Sequence[int],
-    watch: Watch | None,
-    reason: str,
+    *,
+    watch: Watch | None = None,
 ) -> Parity:
     """Return how far a program of scaled pixels is from the model; raise where it is too far.
 
-    ``reason`` ends the sentence that is said of logits too far apart.
+    ``values`` gives what its nodes compute of pixels, in order, to name the first that differs.
     """
     watch = watch or Silent()
     logit, probability, whole, flipped = 0.0, 0.0, 0.0, 0
@@ -166,10 +160,7 @@ def assert_program_parity(
         gap = float((found["logits"] - expected).abs().max())
         logit = max(logit, gap)
         if not gap <= MAX_LOGIT:
-            raise LabelwiseError(
-                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
-                f"{MAX_LOGIT:g}; {reason}"
-            )
+            raise _logits_apart(name, gap, first_difference(values(pixels), predictor, pixels))
         if predictor.link is None:
             continue
         decided = Decided(*(found[one].numpy() for one in ("probability", "label", "none")))
@@ -181,6 +172,13 @@ def assert_program_parity(
     watch.finish()
     entries = len(rows) * len(predictor.space)
     return Parity(len(rows), None, 0.0, logit, probability, whole, flipped, entries)
+
+
+def _logits_apart(picture: str, gap: float, node: str) -> LabelwiseError:
+    return LabelwiseError(
+        f"nothing was written: logits of {picture} are {gap:.2g} apart, more than {MAX_LOGIT:g}; "
+        f"the first node that differs is {node}"
+    )
 
 
 def compare_answers(
@@ -225,22 +223,22 @@ def _require(holds: bool, sentence: str) -> None:
         raise LabelwiseError(sentence)
 
 
-def first_difference(proto: ModelProto, predictor: Predictor, pixels: Tensor) -> str:
-    """Return the name of the first node of the network that gives what torch never computes.
+def first_difference(values: Iterable[NodeValue], predictor: Predictor, pixels: Tensor) -> str:
+    """Return the name of the first node of a network that gives what torch never computes.
 
-    Every value that torch computes on its way is looked for among those of the graph. What comes
-    after the last one that is found is where they part.
+    Every value that torch computes on its way is looked for among those of the graph's nodes, in
+    their order. What comes after the last one that is found is where they part.
     """
     images = predictor.transform.normalise(pixels)
     with torch.no_grad(), _Recorded() as recorded:
         predictor.model.eval()(images)
-    values = list(_graph_values(proto, images.numpy()))
+    found = list(values)
     last = -1
-    for place, (_, _, value) in enumerate(values):
+    for place, (_, _, value) in enumerate(found):
         same_shape = (one for one in recorded.values if one.shape == value.shape)
         if any(np.allclose(value, one, atol=1e-4, rtol=1e-4) for one in same_shape):
             last = place
-    name, kind, _ = values[min(last + 1, len(values) - 1)]
+    name, kind, _ = found[min(last + 1, len(found) - 1)]
     return f"{name!r} ({kind})"
 
 
@@ -257,23 +255,3 @@ class _Recorded(TorchDispatchMode):
             if isinstance(value, Tensor) and value.dtype == torch.float32:
                 self.values.append(value.detach().numpy().copy())
         return result
-
-
-def _graph_values(
-    proto: ModelProto, images: NDArray[np.float32]
-) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
-    """Yield name, operator and output of the nodes of the network, in order."""
-    nodes = list(proto.graph.node)
-    begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
-    end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
-    inside = nodes[begin + 1 : end]
-    names = [name for node in inside for name in node.output if name]
-    start = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, images.shape)
-    session = open_session(
-        cut(proto, [start], [helper.make_empty_tensor_value_info(n) for n in names])
-    )
-    found = dict(zip(names, session.run(names, {INPUT: images}), strict=True))
-    for node in inside:
-        for name in node.output:
-            if getattr(found.get(name), "dtype", None) == np.float32:
-                yield node.name, node.op_type, found[name]

@@ -243,8 +243,9 @@ def _weights(
     scale = g.op("Div", count, g.cast(axis.scaled, "float64"))
     spread = g.op("Max", scale, 1.0)
     reach = g.op("Mul", spread, RADIUS[kind])
-    places = g.op("Add", np.arange(BLOCK) + 0.5, g.cast(first, "float64"))
-    center = g.op("Unsqueeze", g.op("Mul", places, scale), [1])
+    # Twice the places are whole: OpenVINO 2026.4 adds a fraction to a cast integer as integers.
+    places = g.cast(g.op("Add", 2 * np.arange(BLOCK) + 1, g.op("Mul", first, 2)), "float64")
+    center = g.op("Unsqueeze", g.op("Mul", places, g.op("Div", scale, 2.0)), [1])
     low = g.op("Floor", g.op("Max", g.op("Add", g.op("Sub", center, reach), 0.5), 0.0))
     high = g.op("Min", g.op("Floor", g.op("Add", g.op("Add", center, reach), 0.5)), count)
     start = g.cast(g.op("ReduceMin", low, keepdims=0), "int64")

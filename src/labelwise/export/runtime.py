@@ -1,14 +1,16 @@
-"""OnnxModel: an exported file as a scorer, run by onnxruntime through the one inference engine.
+"""Exported models as scorers: GraphModel, and OnnxModel, which onnxruntime runs.
 
 The graph is cut in two at ``pixels``: the resize runs in the threads that decode, the network in
 batches. Both are parts of the very file, so what is measured is what is shipped. The engine applies
 the link that the file's metadata names; that its graph says the same is checked on every batch.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,13 +22,17 @@ from torch import Tensor
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError
 from labelwise.export.assemble import PIXELS, Facts, cut, read_model
+from labelwise.export.network import INPUT
 from labelwise.export.session import open_session
 from labelwise.links import Link
 from labelwise.types import LabelSpace
 
-__all__ = ["Decided", "GraphAnswers", "OnnxModel", "checked_logits"]
+__all__ = ["Decided", "GraphAnswers", "GraphModel", "NodeValue", "OnnxModel", "Part"]
 
 AGREES = 1e-5
+
+Part = Literal["resize", "network", "decision"]
+NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,30 +55,16 @@ class Decided:
     none: NDArray[np.float32]
 
 
-def checked_logits(answers: GraphAnswers, link: Link | None, name: str) -> Tensor:
-    """Return the logits of a file if its probabilities are those of the link that it names."""
-    logits = torch.from_numpy(answers.logits)
-    if link is not None and answers.probability is not None:
-        expected = link(logits.double()).numpy()
-        apart = float(np.median(np.abs(answers.probability - expected))) if len(logits) else 0.0
-        if not apart <= AGREES:
-            raise CheckpointError(
-                f"{name} must give the probabilities of the link in its metadata, got a "
-                f"difference of {apart:.2g}; export it again"
-            )
-    return logits
-
-
 @dataclass(frozen=True, eq=False)
 class GraphTransform:
     """The resize of a file, in the place of a :class:`~labelwise.backbones.Transform`."""
 
-    model: "OnnxModel"
+    model: "GraphModel"
 
     @property
     def size(self) -> int:
         """The side of the network's input."""
-        return self.model.facts.transform.size
+        return self.model.size
 
     @property
     def at_least(self) -> int:
@@ -88,9 +80,98 @@ class GraphTransform:
         return Image.fromarray(self.model.pixels(np.asarray(image)).transpose(1, 2, 0))
 
 
+class GraphModel(ABC):
+    """An exported model of any runtime; a :class:`~labelwise.scoring.Scorer`.
+
+    A runtime brings :meth:`run` for the parts of the graph: ``resize`` (image to pixels),
+    ``network`` (pixels to all outputs) and ``decision`` (logits to the outputs after them).
+    """
+
+    facts: Facts
+    name: str
+
+    @abstractmethod
+    def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the outputs of a part of the graph by name; several threads may call it."""
+
+    @abstractmethod
+    def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
+        """Yield what the nodes of the network give for normalised images, in order."""
+
+    @property
+    def size(self) -> int:
+        """The side of the network's input."""
+        return self.facts.transform.size
+
+    @property
+    def transform(self) -> GraphTransform:
+        """How a picture becomes the input of the network: by the graph's own resize."""
+        return GraphTransform(self)
+
+    @property
+    def space(self) -> LabelSpace:
+        """The labels."""
+        return self.facts.space
+
+    @property
+    def link(self) -> Link | None:
+        """The link that the graph holds."""
+        return self.facts.link
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that the graph holds."""
+        return self.facts.rule
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
+    def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the uint8 pixels (3, size, size) of a picture (H, W, 3), by the graph's resize."""
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise ImageError(
+                f"a picture must be uint8 (height, width, 3), got {image.dtype} {image.shape}; "
+                "lay alpha on white and scale 16 bits to 8 before"
+            )
+        if self.facts.input == PIXELS:
+            resized = self.facts.transform.pixels(Image.fromarray(image))
+            return np.asarray(resized.numpy())
+        found = self.run("resize", {"image": np.ascontiguousarray(image)})
+        return np.asarray(found[PIXELS][0])
+
+    def answers(
+        self, pixels: NDArray[np.uint8], thresholds: NDArray[np.float64] | None = None
+    ) -> GraphAnswers:
+        """Return all outputs for pixels (n, 3, size, size)."""
+        inputs: dict[str, NDArray[Any]] = {PIXELS: np.ascontiguousarray(pixels)}
+        if thresholds is not None:
+            inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
+        return GraphAnswers(**self.run("network", inputs))
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return the logits (N, K) of uint8 pixels, if the graph's link is what it says it is."""
+        answers = self.answers(inputs.cpu().numpy())
+        logits = torch.from_numpy(answers.logits)
+        if self.link is not None and answers.probability is not None and len(logits):
+            expected = self.link(logits.double()).numpy()
+            apart = float(np.median(np.abs(answers.probability - expected)))
+            if not apart <= AGREES:
+                raise CheckpointError(
+                    f"{self.name} must give the probabilities of the link in its metadata, got a "
+                    f"difference of {apart:.2g}; export it again"
+                )
+        return logits
+
+    def decided(self, logits: NDArray[np.float32]) -> Decided:
+        """Return what the link and the rule of the graph say of logits (n, K)."""
+        return Decided(**self.run("decision", {"logits": logits}))
+
+
 @dataclass(frozen=True, eq=False)
-class OnnxModel:
-    """An exported file; a :class:`~labelwise.scoring.Scorer`."""
+class OnnxModel(GraphModel):
+    """An exported ``.onnx`` file."""
 
     proto: ModelProto
     facts: Facts
@@ -108,68 +189,27 @@ class OnnxModel:
         model.answers(np.zeros((1, 3, model.size, model.size), np.uint8))
         return model
 
-    @property
-    def size(self) -> int:
-        """The side of the network's input."""
-        return self.facts.transform.size
+    def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the outputs of a part of the graph by name."""
+        session = getattr(self, f"_{part}")
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, inputs), strict=True))
 
-    @property
-    def transform(self) -> GraphTransform:
-        """How a picture becomes the input of the network: by the file's own resize."""
-        return GraphTransform(self)
-
-    @property
-    def space(self) -> LabelSpace:
-        """The labels."""
-        return self.facts.space
-
-    @property
-    def link(self) -> Link | None:
-        """The link that the file holds."""
-        return self.facts.link
-
-    @property
-    def rule(self) -> Rule:
-        """The rule that the file holds."""
-        return self.facts.rule
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
-
-    def pixels(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the uint8 pixels (3, size, size) of a picture (H, W, 3), by the file's resize."""
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-            raise ImageError(
-                f"a picture must be uint8 (height, width, 3), got {image.dtype} {image.shape}; "
-                "lay alpha on white and scale 16 bits to 8 before"
-            )
-        if self.facts.input == PIXELS:
-            resized = self.facts.transform.pixels(Image.fromarray(image))
-            return np.asarray(resized.numpy())
-        (pixels,) = self._resize.run([PIXELS], {"image": np.ascontiguousarray(image)})
-        return np.asarray(pixels[0])
-
-    def answers(
-        self, pixels: NDArray[np.uint8], thresholds: NDArray[np.float64] | None = None
-    ) -> GraphAnswers:
-        """Return all outputs for pixels (n, 3, size, size)."""
-        inputs: dict[str, NDArray[np.generic]] = {PIXELS: np.ascontiguousarray(pixels)}
-        if thresholds is not None:
-            inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
-        names = [output.name for output in self._network.get_outputs()]
-        found = dict(zip(names, self._network.run(names, inputs), strict=True))
-        return GraphAnswers(**found)
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Return the logits (N, K) of uint8 pixels, if the file's link is what it says it is."""
-        return checked_logits(self.answers(inputs.cpu().numpy()), self.link, self.name)
-
-    def decided(self, logits: NDArray[np.float32]) -> Decided:
-        """Return what the link and the rule of the file say of logits (n, K)."""
-        names = ["probability", "label", "none"]
-        return Decided(*self._decision.run(names, {"logits": logits}))
+    def values(self, images: NDArray[np.float32]) -> Iterator[NodeValue]:
+        """Yield what the nodes of the network give for normalised images, in order."""
+        nodes = list(self.proto.graph.node)
+        begin = next(at for at, node in enumerate(nodes) if INPUT in node.output)
+        end = next(at for at, node in enumerate(nodes) if "logits" in node.output)
+        inside = nodes[begin + 1 : end]
+        names = [name for node in inside for name in node.output if name]
+        start = helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, images.shape)
+        outputs = [helper.make_empty_tensor_value_info(name) for name in names]
+        session = open_session(cut(self.proto, [start], outputs))
+        found = dict(zip(names, session.run(names, {INPUT: images}), strict=True))
+        for node in inside:
+            for name in node.output:
+                if getattr(found.get(name), "dtype", None) == np.float32:
+                    yield node.name, node.op_type, found[name]
 
     @cached_property
     def _resize(self) -> Any:

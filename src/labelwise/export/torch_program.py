@@ -13,7 +13,9 @@ writes them, for programs that are given files by people they trust, and runs no
 import io
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.parity import Parity, assert_program_parity
 from labelwise.export.quiet import quiet
+from labelwise.export.runtime import NodeValue
 from labelwise.files import replacing
 from labelwise.plain import one_line
 from labelwise.predictor import MODEL_FILE, ModelSpec, Predictor
@@ -80,12 +83,33 @@ def export_program(
         buffer.seek(0)
         loaded = torch.export.load(buffer).module()  # written a moment ago, by this process
     parity = assert_program_parity(
-        loaded, predictor, images, rows, watch, "the captured network differs"
+        loaded, partial(_node_values, loaded), predictor, images, rows, watch=watch
     )
     content = buffer.getvalue()
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return len(content), parity
+
+
+class _Nodes(torch.fx.Interpreter):
+    """Runs a program and keeps what its nodes give."""
+
+    def __init__(self, program: torch.fx.GraphModule) -> None:
+        super().__init__(program)
+        self.values: list[NodeValue] = []
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor) and value.dtype == torch.float32 and n.op != "get_attr":
+            self.values.append((n.name, str(n.target), value.detach().numpy().copy()))
+        return value
+
+
+def _node_values(program: torch.fx.GraphModule, pixels: Tensor) -> list[NodeValue]:
+    nodes = _Nodes(program)
+    with torch.no_grad():
+        nodes.run(pixels)
+    return nodes.values
 
 
 def _example(predictor: Predictor) -> Tensor:
