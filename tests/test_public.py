@@ -40,6 +40,7 @@ SECONDS_TO_IMPORT = [
     "sklearn",
     "pandas",
     "scipy.stats",
+    "rawpy",
     "scipy.io",
     "scipy.linalg",
 ]

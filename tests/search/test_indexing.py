@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from raw_photos import dng
 from search_setup import picture, save_model
 
+from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.data.raw import RAW_SUFFIXES
 from labelwise.errors import LabelwiseError
 from labelwise.predictor import Predictor
 from labelwise.retrieval import Query
-from labelwise.search import Index
+from labelwise.search import Index, looking
 from labelwise.search.answering import answer
 
 
@@ -73,19 +76,37 @@ def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size)
     assert len({reason for _, reason in index.store.unreadable()}) == 1
 
 
-def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(update, photos):
+def test_pictures_that_cannot_be_read_are_named_and_raw_beside_a_picture_is_not(
+    update, photos, monkeypatch
+):
+    monkeypatch.setattr(looking, "IMAGE_SUFFIXES", IMAGE_SUFFIXES - RAW_SUFFIXES)  # no rawpy
     for name in ("0.NEF", "2023/1.cr2", "alone.dng", "2023/alone.arw"):
         (photos / name).write_bytes(b"raw")
     changes = update()
     assert changes.new == 12
     assert changes.unread == {".dng": 1, ".arw": 1}
     assert changes.notes == [
-        "2 RAW photos without a JPEG beside passed over; RAW is not read, only the JPEG of a pair"
+        "2 RAW photos without a JPEG beside passed over; pip install 'labelwise[photos]' reads them"
     ]
     changes.unread.update({".heic": 1})
     assert "1 HEIC photo passed over; pip install 'labelwise[photos]'" in changes.notes[0]
     (photos / "2023" / "alone.png").write_bytes((photos / "0.png").read_bytes())
     assert update(only={str(photos): {"2023"}}).notes == []
+
+
+def test_raw_photos_are_indexed_and_a_pair_is_one_photo(update, photos):
+    pytest.importorskip("rawpy")
+    content = dng(np.full((64, 96, 3), 0.4), orientation=6)
+    for name in ("0.DNG", "2023/alone.dng"):
+        (photos / name).write_bytes(content)
+    (photos / "broken.nef").write_bytes(b"raw")
+    assert counts(update()) == {"new": 13, "failed": 1}
+    store = Index(update.folder).store
+    row = store.row_of(str(photos / "2023/alone.dng"))
+    facts = store.contents_of([row])[row]
+    assert (facts.width, facts.height, facts.taken) == (64, 96, "2024-05-01T12:00:00")
+    (photos / "0.png").unlink()  # the RAW file is now the photo, and its content is known
+    assert counts(update()) == {"unchanged": 13, "copied": 1, "missing": 1}
 
 
 def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photos, model):

@@ -4,20 +4,23 @@ Alpha is laid on white; 16-bit grey keeps its high byte; of an animation the fir
 the EXIF rotation is applied. ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size
 as long as both sides stay at least that long. Which files are taken for images, by name and by
 content, is decided here and nowhere else; the formats are listed, because others, such as
-PostScript, would be handed to other programs.
+PostScript, would be handed to other programs. RAW photos are read by ``raw``.
 """
 
 import io
 import os
 import warnings
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from labelwise.data.jpeg import plain_pixels
+from labelwise.data.raw import HAS_RAW, RAW_SUFFIXES, decode_raw, is_raw
 from labelwise.errors import ImageError
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "by_pillow",
     "decode",
     "decode_pixels",
+    "one_per_photo",
     "upright_rgb",
 ]
 
@@ -45,11 +49,17 @@ FORMATS = {
     "JPEG2000": (".jp2", ".j2k", ".jpx"),
     "PNG": (".png",),
     "PPM": (".pbm", ".pgm", ".ppm"),
+    "RAW": tuple(sorted(RAW_SUFFIXES)),  # with rawpy installed
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
 }
 HAS_HEIF = find_spec("pillow_heif") is not None
-UNREAD_SUFFIXES = frozenset(() if HAS_HEIF else FORMATS["HEIF"])
+UNREAD_SUFFIXES = frozenset(
+    suffix
+    for name, installed in (("HEIF", HAS_HEIF), ("RAW", HAS_RAW))
+    for suffix in FORMATS[name]
+    if not installed
+)
 IMAGE_SUFFIXES = frozenset(s for suffixes in FORMATS.values() for s in suffixes) - UNREAD_SUFFIXES
 
 # A huge image is refused by name below; Pillow's own warning about it would only come twice.
@@ -69,10 +79,12 @@ def decode_pixels(content: bytes, name: str, at_least: int | None = None) -> NDA
 
 
 def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
-    """Return what :func:`decode` does, by Pillow alone: all formats, and the same pixels."""
+    """Return what :func:`decode` does, JPEGs by Pillow too: all formats, and the same pixels."""
     if not content:
         raise ImageError(f"{name}: the image is empty (0 bytes)")
     try:
+        if is_raw(content):
+            return decode_raw(content, at_least, MAX_PIXELS)
         with Image.open(io.BytesIO(content), formats=_formats()) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
@@ -98,6 +110,14 @@ def _formats() -> tuple[str, ...]:
 
         register_heif_opener()
     return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def one_per_photo(names: Iterable[str]) -> Iterator[str]:
+    """Yield sorted names without RAW files beside a picture of that name: both are one photo."""
+    for _, group in groupby(names, key=lambda name: os.path.splitext(name)[0]):
+        together = [(name, os.path.splitext(name)[1].lower()) for name in group]
+        paired = any(suffix in IMAGE_SUFFIXES - RAW_SUFFIXES for _, suffix in together)
+        yield from (name for name, suffix in together if not (paired and suffix in RAW_SUFFIXES))
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from labelwise.data.columns import Vocabulary
-from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES, one_per_photo
 from labelwise.data.images import FileImages, ImageSource
 from labelwise.data.names import Names, printable
 from labelwise.data.sets import LabelSets
@@ -94,13 +94,13 @@ def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the image files under a folder as above, and a note on pictures that are skipped."""
     found: list[str] = []
     skipped: Counter[str] = Counter()
-    for inside in regular_files(folder):
+    for inside in one_per_photo(sorted(regular_files(folder))):
         suffix = os.path.splitext(inside)[1].lower()
         if suffix in IMAGE_SUFFIXES:
             found.append(inside)
         elif suffix in UNREAD_SUFFIXES:
             skipped[suffix] += 1
-    return sorted(found), _skipped_note(skipped)
+    return found, _skipped_note(skipped)
 
 
 def regular_files(folder: Path) -> Iterator[str]:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.data.columns import PATH_HEADERS
-from labelwise.data.decode import IMAGE_SUFFIXES
+from labelwise.data.decode import IMAGE_SUFFIXES, one_per_photo
 from labelwise.data.images import MAX_BYTES, EncodedImages, Location, read_image_file
 from labelwise.data.names import Names, printable
 from labelwise.data.tabular import TABULAR
@@ -81,7 +81,7 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
 
 
 def _folder_rows(storage: Storage) -> Iterator[InputRow]:
-    for name in storage.files():
+    for name in one_per_photo(storage.files()):
         suffix = os.path.splitext(name)[1].lower()
         if suffix in IMAGE_SUFFIXES:
             yield _whole(storage, name)

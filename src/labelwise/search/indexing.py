@@ -23,6 +23,7 @@ from PIL import ExifTags, Image
 
 from labelwise.data.images import EncodedImages, ImageSource
 from labelwise.data.names import Names
+from labelwise.data.raw import is_raw, raw_header
 from labelwise.errors import DataError, ImageError
 from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
@@ -415,11 +416,14 @@ def _content(digest: bytes, blob: bytes) -> Content:
     """Return what the header of a picture says of its size and time."""
     content = Content(digest, len(blob))
     with suppress(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError):
-        with Image.open(BytesIO(blob)) as image:
-            width, height = image.size
-            exif = image.getexif()
-        if exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8):  # lies on its side
-            width, height = height, width
+        if is_raw(blob):
+            (width, height), exif = raw_header(blob)
+        else:
+            with Image.open(BytesIO(blob)) as image:
+                width, height = image.size
+                exif = image.getexif()
+            if exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8):  # lies on its side
+                width, height = height, width
         content = replace(content, width=width, height=height)
         taken = exif.get_ifd(ExifTags.IFD.Exif).get(ExifTags.Base.DateTimeOriginal)
         content = replace(content, taken=_time(taken))

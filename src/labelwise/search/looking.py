@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from labelwise.data.raw import RAW_SUFFIXES
 from labelwise.search.store import PhotoFile, Store
-from labelwise.search.walk import RAW_SUFFIXES, photos_below
+from labelwise.search.walk import photos_below
 from labelwise.storage import (
     Storage,
     StorageError,
@@ -27,7 +28,8 @@ from labelwise.storage import (
 
 __all__ = ["Changes", "FileToRead", "look_at", "look_into"]
 
-NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES | RAW_SUFFIXES
+NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
+PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Changes:
         if raw:
             notes.append(
                 f"{raw:,} RAW photo{'s' * (raw > 1)} without a JPEG beside passed over; "
-                "RAW is not read, only the JPEG of a pair"
+                "pip install 'labelwise[photos]' reads them"
             )
         return notes
 
@@ -167,15 +169,18 @@ def look_into(
 
 
 def _readable(found: Sequence[StoredFile], changes: Changes) -> list[StoredFile]:
-    """Return the files that can be read; count the others, but for RAW with a picture beside it."""
+    """Return the files that can be read, and count the others; a RAW and JPEG pair is one photo."""
     named = [(*os.path.splitext(one.name), one) for one in found]
-    kept = [(stem, one) for stem, suffix, one in named if suffix.lower() in IMAGE_SUFFIXES]
-    stems = {stem.casefold() for stem, _ in kept}
-    for stem, suffix, _ in named:
-        unread = suffix.lower() not in IMAGE_SUFFIXES
-        if unread and not (suffix.lower() in RAW_SUFFIXES and stem.casefold() in stems):
+    pictures = {stem.casefold() for stem, end, _ in named if end.lower() in PICTURE_SUFFIXES}
+    kept = []
+    for stem, suffix, one in named:
+        if suffix.lower() in RAW_SUFFIXES and stem.casefold() in pictures:
+            continue
+        if suffix.lower() in IMAGE_SUFFIXES:
+            kept.append(one)
+        else:
             changes.unread[suffix.lower()] += 1
-    return [one for _, one in kept]
+    return kept
 
 
 @dataclass

@@ -13,15 +13,10 @@ from urllib.parse import unquote, urlsplit
 from labelwise.errors import DataError
 from labelwise.storage import ObjectStorage, StoredFile, is_uri, storage_at
 
-__all__ = ["RAW_SUFFIXES", "is_passed_over", "photos_below", "root_place"]
+__all__ = ["is_passed_over", "photos_below", "root_place"]
 
 SKIPPED_FOLDERS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
-)
-
-
-RAW_SUFFIXES = frozenset(
-    {".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".pef", ".raf", ".rw2", ".srw"}
 )
 
 
