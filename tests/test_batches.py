@@ -97,7 +97,7 @@ def test_pixels_made_on_the_device_are_pillows(transform):
 def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
     transform = Transform(24, interpolation="bicubic", crop=0.875)
     monkeypatch.setattr(device, "MAX_SENT", 3000)
-    monkeypatch.setattr(device, "MAX_VALUES", 1)
+    monkeypatch.setattr(device, "RESIZED_VALUES", 1)
     _, pixels = joined(fed(SOURCE, transform))
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
 
@@ -165,8 +165,8 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
 
     monkeypatch.setattr(device, "decode_on_gpu", decode)
     expected_rows, expected = by_hand(transform, whole=True)
-    for at_once in (device.LEAST_VALUES, 20_000, 1):
-        monkeypatch.setattr(device, "LEAST_VALUES", at_once)
+    for at_once in (device.DECODED_VALUES, 20_000, 1):
+        monkeypatch.setattr(device, "DECODED_VALUES", at_once)
         rows, pixels = joined(fed(SOURCE, transform, decodes=True))
         assert rows == expected_rows
         np.testing.assert_array_equal(pixels, expected)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, 
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,14 +52,15 @@ from labelwise.decoding import (
 __all__ = ["DeviceFeeder", "decode_on_gpu"]
 
 PORTION = 256  # pictures that are decoded and resized together, or
-LEAST_VALUES = 1 << 28  # values of theirs, or
-SHARE_OF_MEMORY = 64  # one part in so many of a GPU's memory, for there are several at a time
+DECODED_VALUES = 1 << 28  # values of theirs, or as much as is given to nvJPEG at once, or
+DECODED_SHARE = 64  # one part in so many of a GPU's memory, for there are several at a time
+RESIZED_VALUES = 1 << 26  # that are resized at once, or
+RESIZED_SHARE = 512  # one part in so many of a GPU's memory
 PORTIONS_AHEAD = 2  # joined, and decoded, before they are asked for
 BATCHES_AHEAD = 2
 CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
-CHUNK_OF_FILES = 32  # that are read, but not decoded
+CHUNK_OF_FILES = 64  # that are read, but not decoded: fewer turns of Python's lock
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
-MAX_VALUES = 1 << 26  # that are resized at once
 
 
 class _Run(NamedTuple):
@@ -199,14 +200,18 @@ class DeviceFeeder:
             return None
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
+    def _at_least(self, values: int, share: int) -> int:
+        """Return so many values, or more where the device has the memory for them."""
+        if self.device.type != "cuda":
+            return values
+        memory = torch.cuda.get_device_properties(self.device).total_memory
+        return max(values, memory // share)
+
     def _portions(
         self, chunks: Iterator[_Loaded], stream: torch.cuda.Stream | None
     ) -> Generator[_Loaded]:
         """Yield chunks joined to portions."""
-        most = LEAST_VALUES
-        if self.device.type == "cuda":
-            memory = torch.cuda.get_device_properties(self.device).total_memory
-            most = max(most, memory // SHARE_OF_MEMORY)
+        most = self._at_least(DECODED_VALUES, DECODED_SHARE)
         whole = _Loaded()
         more = True
         while more:
@@ -360,19 +365,20 @@ class DeviceFeeder:
 
     def _taken(self, part: _Part, chunk: DecodedChunk) -> _Loaded:
         """Copy a chunk out of the shared memory: pixels to the device, files on the host."""
-        on_gpu = self.device.type == "cuda"
+        on_gpu, used = self.device.type == "cuda", chunk.used
         if self.decodes:  # pinned memory is kept and used again, whose pages are there already
-            values = torch.empty(len(chunk.used), dtype=torch.uint8, pin_memory=on_gpu)
-            values.copy_(chunk.used)
+            values = torch.empty(len(used), dtype=torch.uint8, pin_memory=on_gpu).copy_(used)
         else:
-            values = chunk.used.to(self.device, non_blocking=on_gpu, copy=True)
+            values = used.to(self.device, non_blocking=on_gpu, copy=True)
             if on_gpu:
                 stream = torch.cuda.current_stream(self.device)
                 chunk.copied = stream.record_event()  # type: ignore[no-untyped-call]
         loaded, side = _Loaded(), self.transform.size
-        entries = [(place, one) for place, one in enumerate(chunk.entries, part.first)]
-        for (kind, height, width), run in groupby(entries, key=_kind_and_sides):
-            places, some = zip(*run, strict=True)
+        reached = part.first
+        for (kind, height, width), run in groupby(chunk.entries, key=_kind_and_sides):
+            some: list[Any] = list(run)
+            places = range(reached, reached + len(some))
+            reached = places.stop
             if kind == FAILED:
                 for place, reason in zip(places, some, strict=True):
                     name = self.images.shown_name(part.rows[place - part.first])
@@ -452,7 +458,10 @@ class DeviceFeeder:
         parts: list[Tensor] = []
         for some in groups.values():
             places += [place for run in some for place in run.places]
-            for planes in _joined([run.values for run in some]):
+            most = max(
+                1, self._at_least(RESIZED_VALUES, RESIZED_SHARE) // some[0].values[0].numel()
+            )
+            for planes in _joined([run.values for run in some], most):
                 parts.append(planes if some[0].resized else self.planes.resize_planes(planes))
         return _Run(places, torch.cat(parts).permute(0, 2, 3, 1), True)
 
@@ -498,8 +507,7 @@ def _await(event: "torch.cuda.Event | None") -> None:
 FAILED = -1
 
 
-def _kind_and_sides(pair: tuple[int, Entry | str]) -> tuple[int, int, int]:
-    entry = pair[1]
+def _kind_and_sides(entry: Entry | str) -> tuple[int, int, int]:
     if isinstance(entry, str):
         return FAILED, 0, 0
     if entry.kind == Kind.PIXELS:
@@ -507,12 +515,11 @@ def _kind_and_sides(pair: tuple[int, Entry | str]) -> tuple[int, int, int]:
     return entry.kind, 0, 0
 
 
-def _joined(pixels: list[Tensor]) -> Iterator[Tensor]:
-    """Yield planes (n, 3, H, W) of pixels (n, H, W, 3) of one size, not too many at once.
+def _joined(pixels: list[Tensor], most: int) -> Iterator[Tensor]:
+    """Yield planes (n, 3, H, W) of pixels (n, H, W, 3) of one size, at most so many at once.
 
     They keep the order in memory: of pixels as they are shared, of planes as nvJPEG makes them.
     """
-    most = max(1, MAX_VALUES // pixels[0][0].numel())
     some: list[Tensor] = []
     count = 0
     for one in pixels:

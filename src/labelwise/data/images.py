@@ -210,10 +210,13 @@ class FileImages(EncodedImages):
     def locations(self, rows: Sequence[int]) -> list[Location | None]:
         names = _taken(self.ids, np.asarray(rows, np.int64))
         root, real = os.path.join(self.root, ""), self.real_names
-        return [
-            None if is_uri(name) else Location(os.path.join(root, real.get(name, name)))
-            for name in names
-        ]
+        found: list[Location | None] = []
+        for name in names:
+            path = real.get(name, name)
+            found.append(
+                None if is_uri(name) else Location(path if os.path.isabs(path) else root + path)
+            )
+        return found
 
     def content(self, row: int) -> bytes:
         if is_uri(name := self.ids[row]):

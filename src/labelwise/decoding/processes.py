@@ -57,7 +57,7 @@ __all__ = [
 MOST = 32  # processes
 SLOTS_EACH = 3
 SENT_AHEAD = 2  # chunks that a process has, the one at work included
-AT_ONCE = 64  # chunks whose places are looked up at once
+AT_ONCE = 512  # rows whose places are looked up at once
 WORTH_STARTING = 4096  # images; the first processes take some seconds to start
 START_SECONDS = 120.0
 DRAIN_SECONDS = 2.0
@@ -298,8 +298,9 @@ def items_ahead(
 ) -> Generator[list[Item | str]]:
     """Yield the items of some rows after the other; what is in no file is fetched by threads."""
     if not parts or images.location(parts[0][0]) is not None:
-        for first in range(0, len(parts), AT_ONCE):
-            some = parts[first : first + AT_ONCE]
+        count = max(1, AT_ONCE // len(parts[0])) if parts else 1
+        for first in range(0, len(parts), count):
+            some = parts[first : first + count]
             places = iter(images.locations([row for rows in some for row in rows]))
             for rows in some:
                 yield [_item(images, row, next(places)) for row in rows]
