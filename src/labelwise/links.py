@@ -10,6 +10,7 @@ so that it can be saved with a model and in the metadata of a predictions file.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,7 @@ from labelwise.errors import SettingsError
 from labelwise.ops import log_softmax_and_rest
 from labelwise.taxonomy import LabelTree
 
-__all__ = ["Link", "Sigmoid", "Softmax", "consistent_log_probs", "require_link"]
+__all__ = ["Consistent", "Link", "Sigmoid", "Softmax", "consistent_log_probs", "require_link"]
 
 
 MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
@@ -43,6 +44,20 @@ class Link(nn.Module, ABC):
     def of_label(self, column: int) -> "Link":
         """Return the link of one label's logits (..., 1); for links that couple no labels."""
         return self
+
+    def label_log_probs(
+        self, column: int, read: Callable[[int], Tensor], labels: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return ``(log p, log(1 - p))`` (n,) of one of so many labels.
+
+        ``read`` gives a label's logits (n,); those that the answer does not depend on are not read.
+        """
+        if self.couples_labels:
+            every = torch.stack([read(k) for k in range(labels)], dim=1)
+            log_p, log_q = self.log_probs(every)
+            return log_p[:, column], log_q[:, column]
+        log_p, log_q = self.of_label(column).log_probs(read(column)[:, None])
+        return log_p[:, 0], log_q[:, 0]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let a link written for tensors take numpy arrays too, and then answer in numpy."""
@@ -154,12 +169,60 @@ def consistent_log_probs(log_p: Tensor, log_q: Tensor, tree: LabelTree) -> tuple
     to the last bit.
     """
     given = log_p - log_q
-    found = tree.consistent(given)
+    labels = len(tree.parent)
+    if given.shape[-1] != labels:
+        raise ValueError(f"the taxonomy is of {labels} labels, got {given.shape[-1]} columns")
+    found = tree.consistent(given.reshape(-1, labels)).reshape(given.shape)
     moved = found != given
     return (
         torch.where(moved, logsigmoid(found), log_p),
         torch.where(moved, logsigmoid(-found), log_q),
     )
+
+
+class Consistent(Link):
+    """The probabilities of ``link`` made consistent: no label is likelier than its parent.
+
+    ``parents`` is the column of each label's parent, -1 where it has none. An image without any
+    label is one without any label at the top: the others follow from these,
+
+        P(none) = product over the labels k without a parent of (1 - p_k),
+
+    unless ``link`` couples labels and so knows that probability itself.
+    """
+
+    kind = "consistent"
+
+    def __init__(self, link: Link, parents: Sequence[int]) -> None:
+        super().__init__()
+        self.link = link
+        self.tree = LabelTree(tuple(parents))
+
+    @property
+    def couples_labels(self) -> bool:
+        return True
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        return consistent_log_probs(*self.link.log_probs(logits), self.tree)
+
+    def log_none(self, logits: Tensor) -> Tensor:
+        if self.link.couples_labels:
+            return self.link.log_none(logits)
+        return self.log_probs(logits)[1][..., self.tree.tops].sum(dim=-1)
+
+    def label_log_probs(
+        self, column: int, read: Callable[[int], Tensor], labels: int
+    ) -> tuple[Tensor, Tensor]:
+        if self.link.couples_labels:
+            return super().label_log_probs(column, read, labels)
+        family, tree = self.tree.family(column)
+        pairs = [self.link.label_log_probs(k, read, labels) for k in family]
+        log_p, log_q = (torch.stack(part, dim=1) for part in zip(*pairs, strict=True))
+        log_p, log_q = consistent_log_probs(log_p, log_q, tree)
+        return log_p[:, family.index(column)], log_q[:, family.index(column)]
+
+    def spec(self) -> dict[str, Any]:
+        return {"link": self.link, "parents": list(self.tree.parent)}
 
 
 def require_link(link: Link | None, method: str) -> Link:

@@ -32,6 +32,7 @@ from labelwise.links import Link
 from labelwise.methods import HEADS, link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.plain import one_line
 from labelwise.scoring import Scored, raise_failure, score, scored
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs, nearest
 
 __all__ = ["MODEL_FILE", "WEIGHTS_FILE", "HeadSpec", "Model", "ModelSpec", "Predictor", "find_head"]
@@ -163,6 +164,7 @@ class ModelSpec(BaseModel):
     link: dict[str, Any] | None
     rule: dict[str, Any]
     promises: tuple[dict[str, Any], ...] = ()
+    taxonomy: dict[str, str] | None = None  # each child's parent
     weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     weight_names: WeightNames = "labelwise"
 
@@ -170,6 +172,11 @@ class ModelSpec(BaseModel):
     def _fits(self) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
         columns = len(self.space)
+        try:
+            if self.made_taxonomy is not None:
+                self.made_taxonomy.within(self.space)
+        except LabelwiseError as error:
+            raise ValueError(f"the taxonomy cannot be used: {_one_line(error)}") from None
         row = torch.zeros(1, columns, dtype=torch.float64)
         for name, use in (("link", self._use_link), ("rule", self._use_rule)):
             try:
@@ -204,10 +211,16 @@ class ModelSpec(BaseModel):
         """The rule."""
         return rule_from_spec(self.rule)
 
+    @cached_property
+    def made_taxonomy(self) -> Taxonomy | None:
+        """Which label is a kind of which, if the model was trained with a taxonomy."""
+        return None if self.taxonomy is None else Taxonomy(self.taxonomy)
+
     def save(self, path: Path) -> None:
         """Write the JSON file; an interrupted write leaves the old file whole."""
-        # Versions that do not know this entry refuse it, so that it stands only where it matters.
-        usual = {"weight_names"} if self.weight_names == "labelwise" else None
+        # Versions that do not know these entries refuse them: they stand only where they matter.
+        given = {"weight_names": self.weight_names != "labelwise", "taxonomy": self.taxonomy}
+        usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)
         text = json.dumps(facts, indent=2, ensure_ascii=False)
         with replacing(Path(path)) as temporary:
@@ -245,7 +258,7 @@ class ModelSpec(BaseModel):
         head = self.head.make(backbone.channels, len(self.space))
         model = Model(backbone, head, mirrored=self.mirrored, crops=self.crops).eval()
         parts = (self.head, self.space, self.made_link, self.made_rule, self.method)
-        return Predictor(model, *parts, self.promises)
+        return Predictor(model, *parts, self.promises, self.made_taxonomy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,6 +266,7 @@ class Predictor:
     """A trained model with the link that makes its logits probabilities and the rule of its sets.
 
     ``link is None`` means that the logits only rank labels; asking for probabilities then raises.
+    Link and rule obey the ``taxonomy`` the model was trained with, if any.
     It is a :class:`~labelwise.scoring.Scorer`: link and rule stay on the CPU, where they are used.
     """
 
@@ -263,6 +277,7 @@ class Predictor:
     rule: Rule
     method: str = ""
     promises: tuple[Mapping[str, Any], ...] = ()
+    taxonomy: Taxonomy | None = None
 
     @property
     def transform(self) -> Transform:
@@ -351,6 +366,7 @@ class Predictor:
             link=None if self.link is None else link_to_spec(self.link),
             rule=rule_to_spec(self.rule),
             promises=tuple(dict(promise) for promise in self.promises),
+            taxonomy=None if self.taxonomy is None else dict(self.taxonomy.parents),
             weights_sha256=weights_sha256,
             weight_names=weight_names,
         )

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ from labelwise.errors import DataError
 from labelwise.types import LabelSpace, nearest
 
 __all__ = ["LabelTree", "Taxonomy"]
+
+Array = TypeVar("Array", np.ndarray, Tensor)
 
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
 
@@ -174,6 +177,17 @@ class LabelTree:
 
     parent: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        columns = range(-1, len(self.parent))
+        if not all(isinstance(at, int) and at in columns for at in self.parent):
+            raise ValueError(f"parents must be columns, or -1 for none, got {self.parent}")
+        Taxonomy({str(k): str(at) for k, at in enumerate(self.parent) if at >= 0})  # no circles
+
+    @cached_property
+    def tops(self) -> list[int]:
+        """The columns of the labels that have no parent."""
+        return [column for column, parent in enumerate(self.parent) if parent < 0]
+
     @cached_property
     def level(self) -> tuple[int, ...]:
         """How deep each label lies: 1 at the top."""
@@ -199,9 +213,18 @@ class LabelTree:
             below[parent] = (*below.get(parent, ()), child, *below.get(child, ()))
         return tuple(sorted(below.items(), key=lambda family: -self.level[family[0]]))
 
-    def closed(self, sets: Tensor) -> Tensor:
+    def family(self, column: int) -> tuple[list[int], "LabelTree"]:
+        """Return the columns of all labels under the same top as one, and the tree of these."""
+        top = column
+        while self.parent[top] >= 0:
+            top = self.parent[top]
+        columns = sorted({top, *dict(self.families).get(top, ())})
+        place = {k: at for at, k in enumerate(columns)}
+        return columns, LabelTree(tuple(place.get(self.parent[k], -1) for k in columns))
+
+    def closed(self, sets: Array) -> Array:
         """Return sets (..., K) with the parents of all that is in them."""
-        found = sets.clone()
+        found = sets.clone() if isinstance(sets, Tensor) else sets.copy()
         for child, parent in self.upward:
             found[..., parent] |= found[..., child]
         return found
@@ -232,7 +255,7 @@ class LabelTree:
 
     def violations(self, values: Tensor) -> Tensor:
         """Return the rows (N,) in which a label lies above its parent."""
-        found = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        found = torch.zeros_like(values[:, 0], dtype=torch.bool)
         for child, parent in self.upward:
             found |= values[:, child] > values[:, parent]
         return found
@@ -241,6 +264,9 @@ class LabelTree:
     def consistent(self, log_odds: Tensor) -> Tensor:
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
         wrong = self.violations(log_odds)
+        if torch.compiler.is_compiling():  # a captured program cannot choose rows
+            merged = self._merged(log_odds.double().clamp(-FAR, FAR)).to(log_odds.dtype)
+            return torch.where(wrong[:, None], merged, log_odds)
         if not bool(wrong.any()):
             return log_odds
         result = log_odds.clone()

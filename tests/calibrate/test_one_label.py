@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from labelwise import calibrate
-from labelwise.links import Sigmoid, Softmax
+from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.methods import LINKS
 from labelwise.objectives import (
     PhiLink,
@@ -42,6 +42,9 @@ LIST = [
     *(calibrate.isotonic(LOGITS, LABELS, Sigmoid(), scope=s) for s in ("shared", "label")),
     calibrate.platt(LOGITS, LABELS, Softmax()),
     calibrate.expect_zero_share(Sigmoid(), LABELS, 0.5),
+    Consistent(Sigmoid(), [-1, 0, 1, 1]),
+    Consistent(WeightedSigmoid([0.5, 1.0, 2.0, 5.0]), [1, -1, -1, 2]),
+    Consistent(Softmax(), [1, -1, -1, 2]),
     calibrate.AveragedCurves(
         Sigmoid(), [[1, 2, 3, 4], [2, 1, 1, 2]], [[0, 1, 0, 1], [1, 0, 2, 1]], [0.3, 1.0], 50.0
     ),
@@ -60,6 +63,10 @@ def test_one_label_alone_has_the_probability_it_has_among_all(link):
     changed[:, 0] += 3
     others = link.log_probs(changed)[0][:, 1:]
     assert torch.equal(others, whole[0][:, 1:]) != link.couples_labels
+    for column in range(4):
+        pair = link.label_log_probs(column, lambda k: LOGITS[:, k], 4)
+        for found, expected in zip(pair, whole, strict=True):
+            torch.testing.assert_close(found, expected[:, column], rtol=1e-12, atol=1e-12)
     if link.couples_labels:
         return
     for column in range(4):

@@ -12,8 +12,8 @@ import torch
 from labelwise.backbones import create_backbone
 from labelwise.calibrate import CALIBRATORS, AveragedCurves, ZeroShare
 from labelwise.data import ArrayImages
-from labelwise.decide import AtMost, ExpectedF, Threshold, TopK
-from labelwise.links import Sigmoid, Softmax
+from labelwise.decide import AtMost, ExpectedF, Threshold, TopK, WithParents
+from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.methods import LINKS
 from labelwise.objectives import (
     PhiLink,
@@ -27,6 +27,7 @@ from labelwise.predictor import HeadSpec, Model, Predictor
 from labelwise.types import LabelSpace
 
 LABELS = 5
+PARENTS = (2, 0, -1, 2, 1)  # a chain of four labels, and a child more of the first
 BACKBONES = ("small-cnn", "test_resnet", "test_vit")  # timm's own tiny CNN and ViT
 
 
@@ -103,6 +104,14 @@ def fitted_links():
         makers[f"platt, zero share {ratio}"] = lambda ratio=ratio: ZeroShare(
             fitted_links()["platt of sigmoid"], ratio
         )
+    for base in ("sigmoid", "phi", "softmax", "softmax or none", "quasibinary"):
+        makers[f"consistent {base}"] = partial(Consistent, base_links()[base], PARENTS)
+    for base in ("platt of sigmoid", "isotonic of spa"):
+        makers[f"consistent {base}"] = lambda base=base: Consistent(fitted_links()[base], PARENTS)
+    makers["consistent, zero share"] = lambda: ZeroShare(
+        fitted_links()["consistent platt of sigmoid"], 0.4
+    )
+    makers["consistent, no parents"] = partial(Consistent, Sigmoid(), (-1,) * LABELS)
     return Made(makers)
 
 
@@ -129,6 +138,8 @@ def rules():
         "expected F2": ExpectedF(2.0),
         "at most 2": AtMost(Threshold(0.2), 2),
         "at most 1 of expected F": AtMost(ExpectedF(0.5), 1),
+        "with parents": WithParents(Threshold((0.9, 0.3, 0.5, 0.2, 0.4)), PARENTS),
+        "with parents of the top 2": WithParents(TopK(2), PARENTS),
     }
 
 

@@ -13,7 +13,7 @@ from labelwise.cli.options import (
     ScoresOption,
     chosen_decoder,
 )
-from labelwise.cli.predict import exported_model, is_exported, refuse_program
+from labelwise.cli.predict import exported_model, is_exported, refuse_program, taxonomy_of
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
@@ -72,7 +72,10 @@ def evaluate(
     ] = None,
     taxonomy: Annotated[
         Path | None,
-        typer.Option(help="Which label is a kind of which (child,parent or a|b|c): by level."),
+        typer.Option(
+            help="Which label is a kind of which (child,parent or a|b|c): by level. Models trained "
+            "with one have their own."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
 ) -> None:
@@ -332,6 +335,7 @@ def _exported(
         table = table.splits().get(split) or _no_split(table.name, split)
     predictions = measured_predictions(model, table, split or "all", watch=make_watch())
     chosen = model.rule if rule is None else fixed_rule(rule)
+    figures = {**figures, "taxonomy": taxonomy_of(model.facts.taxonomy, figures.get("taxonomy"))}
     return measure(predictions, model.link, chosen, **figures)
 
 
@@ -349,4 +353,5 @@ def _measured(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "E
     if rule is None:
         figures = {**figures, "notes": (*figures.get("notes", ()), *run.standing())}
     own = run.predictions.link
+    figures = {**figures, "taxonomy": taxonomy_of(run.taxonomy, figures.get("taxonomy"))}
     return measure(run.predictions, own, chosen, calibrated=run.calibrated, **figures)

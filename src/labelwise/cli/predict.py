@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     from labelwise.engines import Engine
     from labelwise.export.openvino_folder import OpenVinoModel
     from labelwise.export.runtime import OnnxModel
-    from labelwise.scoring import Scorer
+    from labelwise.predictor import Predictor
+    from labelwise.taxonomy import Taxonomy
 
-__all__ = ["exported_model", "is_exported", "make_engine", "predict", "refuse_program"]
+__all__ = [
+    "exported_model",
+    "is_exported",
+    "make_engine",
+    "predict",
+    "refuse_program",
+    "taxonomy_of",
+]
 
 ROWS_SHOWN = 40
 LABELS_SHOWN = 5
@@ -48,7 +56,8 @@ def predict(
     taxonomy: Annotated[
         Path | None,
         typer.Option(
-            help="Which label is a kind of which (child,parent or a|b|c); answers obey it."
+            help="Which label is a kind of which (child,parent or a|b|c); answers obey it. Models "
+            "trained with one have their own."
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
@@ -158,6 +167,7 @@ def _predict_file(
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.data import PictureImages
+    from labelwise.predictor import Predictor
     from labelwise.progress import make_watch
     from labelwise.scoring import obeying, score
     from labelwise.taxonomy import Taxonomy
@@ -170,7 +180,11 @@ def _predict_file(
     if explain is not None:
         _explain(predictor, source, explain)
     names = predictor.space.names
-    tree = None if taxonomy is None else Taxonomy.read(taxonomy).within(predictor.space)
+    tree = None
+    if taxonomy is not None:
+        own = predictor.taxonomy if isinstance(predictor, Predictor) else predictor.facts.taxonomy
+        given = taxonomy_of(own, Taxonomy.read(taxonomy))
+        tree = None if given is None else given.within(predictor.space)
     rows: list[tuple[str, str]] = []
     failed = count = 0
     watch = make_watch()
@@ -198,7 +212,9 @@ def _predict_file(
         raise typer.Exit(1)
 
 
-def _explain(scorer: "Scorer", source: "ImageSource", path: Path) -> None:
+def _explain(
+    scorer: "Predictor | OnnxModel | OpenVinoModel", source: "ImageSource", path: Path
+) -> None:
     """Write the page of attention maps; a model without them is refused before anything."""
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
@@ -209,6 +225,19 @@ def _explain(scorer: "Scorer", source: "ImageSource", path: Path) -> None:
         raise SettingsError("an exported file has no attention maps; give the run's folder")
     count = write_explanation(path, look(scorer, source))
     say(f"where each label was seen on {count:,} photos: {path}")
+
+
+def taxonomy_of(own: "Taxonomy | None", given: "Taxonomy | None") -> "Taxonomy | None":
+    """Return a model's own taxonomy, or else the given one; two different ones are an error."""
+    from labelwise.errors import SettingsError
+
+    if own is not None and given is not None and own != given:
+        raise SettingsError(
+            "the model was trained with another taxonomy, which its answers obey; leave "
+            "--taxonomy out, or train with this one (it is fitted again without training if no "
+            "label changes)"
+        )
+    return own or given
 
 
 def refuse_program(place: Path) -> None:
@@ -222,7 +251,7 @@ def refuse_program(place: Path) -> None:
         )
 
 
-def _scorer(place: Path, device: str) -> "Scorer":
+def _scorer(place: Path, device: str) -> "Predictor | OnnxModel | OpenVinoModel":
     """Return the model of a run, or an exported one."""
     from labelwise.errors import SettingsError
     from labelwise.predictor import Predictor

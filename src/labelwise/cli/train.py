@@ -23,6 +23,13 @@ def train(
     skip_missing: Annotated[
         bool | None, typer.Option("--skip-missing", help="Leave missing pictures out.")
     ] = None,
+    taxonomy: Annotated[
+        str | None,
+        typer.Option(
+            help="Which label is a kind of which (child,parent or a|b|c): labels, probabilities "
+            "and sets obey it, and the model keeps it."
+        ),
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
     features: Annotated[
         str | None,

@@ -28,7 +28,16 @@ from labelwise.decide.risk import (
     control_precision,
     control_recall,
 )
-from labelwise.decide.rules import NEVER, AtMost, ExpectedF, Rule, Threshold, TopK, expected_f
+from labelwise.decide.rules import (
+    NEVER,
+    AtMost,
+    ExpectedF,
+    Rule,
+    Threshold,
+    TopK,
+    WithParents,
+    expected_f,
+)
 from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
 
 __all__ = [
@@ -48,6 +57,7 @@ __all__ = [
     "Threshold",
     "TopK",
     "Wish",
+    "WithParents",
     "average_k",
     "best_f",
     "by_group",

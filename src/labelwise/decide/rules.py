@@ -4,6 +4,7 @@
     Threshold(t)      p >= t, with one t, or one per label
     ExpectedF(beta)   per image, the set with the most expected F-beta
     AtMost(rule, k)   of a rule's set, the k most probable labels
+    WithParents(rule) a rule's set with all that its labels are kinds of
 
 A rule is frozen and describes itself in plain data (``spec``), so that it is saved with a model.
 It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above every probability.
@@ -20,6 +21,7 @@ more labels is dropped.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.decide.arrays import as_numpy
+from labelwise.taxonomy import LabelTree
 
 __all__ = [
     "NEVER",
@@ -37,6 +40,7 @@ __all__ = [
     "Rule",
     "Threshold",
     "TopK",
+    "WithParents",
     "expected_f",
     "just_above",
     "just_below",
@@ -59,6 +63,10 @@ class Rule(ABC):
     @abstractmethod
     def __call__(self, probs: Array) -> Array:
         """Return the (N, K) boolean mask of chosen labels, of the same array type as ``probs``."""
+
+    def thresholds(self, labels: int) -> tuple[float, ...] | None:
+        """Return the threshold of each label, None for a rule without any."""
+        return None
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
@@ -115,6 +123,9 @@ class Threshold(Rule):
         if isinstance(probs, Tensor):
             return probs >= torch.from_numpy(value).to(probs.device)
         return probs >= value
+
+    def thresholds(self, labels: int) -> tuple[float, ...]:
+        return self.value if isinstance(self.value, tuple) else (self.value,) * labels
 
     def spec(self) -> dict[str, Any]:
         return {"value": list(self.value) if isinstance(self.value, tuple) else self.value}
@@ -173,8 +184,45 @@ class AtMost(Rule):
         sets: Array = self.rule(probs) & TopK(self.k)(probs)
         return sets
 
+    def thresholds(self, labels: int) -> tuple[float, ...] | None:
+        return self.rule.thresholds(labels)
+
     def spec(self) -> dict[str, Any]:
         return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "k": self.k}
+
+
+@dataclass(frozen=True)
+class WithParents(Rule):
+    """The labels that ``rule`` chooses, and whatever these are kinds of.
+
+    ``parents`` is the column of each label's parent, -1 where it has none.
+    """
+
+    rule: Rule
+    parents: tuple[int, ...]
+    kind: ClassVar[str] = "with-parents"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parents", tuple(self.parents))
+        self.tree  # noqa: B018  one that is none raises here
+
+    @cached_property
+    def tree(self) -> LabelTree:
+        """The parents as a tree."""
+        return LabelTree(self.parents)
+
+    def __call__(self, probs: Array) -> Array:
+        if probs.shape[-1] != len(self.parents):
+            raise ValueError(
+                f"the taxonomy is of {len(self.parents)} labels, got {probs.shape[-1]} columns"
+            )
+        return self.tree.closed(self.rule(probs))
+
+    def thresholds(self, labels: int) -> tuple[float, ...] | None:
+        return self.rule.thresholds(labels)
+
+    def spec(self) -> dict[str, Any]:
+        return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "parents": list(self.parents)}
 
 
 def just_below(score: float) -> float:

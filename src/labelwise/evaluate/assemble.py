@@ -88,10 +88,10 @@ def evaluate(
     if tree is not None:
         predictions, more = _completed(predictions, tree)
         best = calibrated if calibrated is not None else link
-        if best is not None:
+        odds, sentence = _consistent(predictions.logits, best, tree)
+        if odds is not None:
             calibrator = f"{_words(calibrated, calibrator) or 'own probabilities'}, made consistent"
-            calibrated, sentence = _consistent(predictions.logits, best, tree)
-            more = (*more, sentence)
+            calibrated, more = odds, (*more, sentence)
         notes = (*notes, *more)
     known, names, logits = known_labels(predictions), predictions.names, predictions.logits
     k = min(k, len(names))
@@ -180,11 +180,17 @@ def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, 
     return completed, sentence if changed or learned else ()
 
 
-def _consistent(logits: Tensor, source: Link | Tensor, tree: LabelTree) -> tuple[Tensor, str]:
-    """Return the log-odds that obey the tree, and how many images needed that."""
+def _consistent(
+    logits: Tensor, source: Link | Tensor | None, tree: LabelTree
+) -> tuple[Tensor | None, str]:
+    """Return log-odds that obey the tree and how many images needed that; None if none did."""
+    if source is None:
+        return None, ""
     answers = probabilities("after", logits, source)
     given = (answers.log_p - answers.log_q).double()
     wrong = int(tree.violations(given).sum())
+    if not wrong:
+        return None, ""
     return tree.consistent(given), (
         f"Of {wrong:,} of {len(logits):,} images a label was likelier than what it is a kind of; "
         "probabilities are the nearest ones (least KL divergence) that obey the taxonomy."

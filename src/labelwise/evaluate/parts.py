@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.decide import ExpectedF, Rule, Threshold, TopK
+from labelwise.decide import ExpectedF, Rule, Threshold, TopK, WithParents
 from labelwise.evaluate.calibration import Known, Probabilities, defined
 from labelwise.evaluate.evaluation import (
     LabelRow,
@@ -78,14 +78,15 @@ def describe_rule(rule: Rule) -> str:
         return f"every label with probability at least {rule.value:.4g}"
     if isinstance(rule, ExpectedF):
         return f"the set of each image with the most expected F{rule.beta:g}"
+    if isinstance(rule, WithParents):
+        return f"{describe_rule(rule.rule)}, with what these are kinds of"
     return rule.kind
 
 
 def label_thresholds(rule: Rule | None, labels: int) -> list[float | None]:
     """Return the threshold of every label, ``None`` where the rule has none."""
-    if not isinstance(rule, Threshold):
-        return [None] * labels
-    return list(rule.value) if isinstance(rule.value, tuple) else [rule.value] * labels
+    values = None if rule is None else rule.thresholds(labels)
+    return [None] * labels if values is None else list(values)
 
 
 def sets_part(sets: Tensor, known: Known, by_label: Confusion, words: str) -> Sets:

@@ -31,6 +31,7 @@ from labelwise.export.pictures import write_normalise, write_resize
 from labelwise.export.rules import default_thresholds, write_rule
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = [
@@ -66,6 +67,7 @@ class Facts:
     exact_resize: bool = True
     precision: str = "float32"
     promises: tuple[Mapping[str, Any], ...] = ()
+    taxonomy: Taxonomy | None = None
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata, with the keys that other tools read too."""
@@ -84,6 +86,7 @@ class Facts:
             "exact_resize": json.dumps(self.exact_resize),
             "precision": self.precision,
             "promises": json.dumps([dict(promise) for promise in self.promises]),
+            **({} if self.taxonomy is None else {"taxonomy": self._parents()}),
             "answers": "ranking" if self.link is None else "probabilities",
             "names": str(dict(enumerate(names))),
             "task": "classify",
@@ -91,12 +94,17 @@ class Facts:
             "sha256": UNSEALED,
         }
 
+    def _parents(self) -> str:
+        parents = {} if self.taxonomy is None else dict(self.taxonomy.parents)
+        return json.dumps(parents, ensure_ascii=False)
+
     @staticmethod
     def read(metadata: dict[str, str]) -> "Facts":
         """Return what the metadata of a file says."""
         link = json.loads(metadata["link"])
         exact: bool = json.loads(metadata["exact_resize"])
         kind: Any = metadata["input"]
+        parents = metadata.get("taxonomy")
         return Facts(
             LabelSpace(tuple(json.loads(metadata["labels"]))),
             None if link is None else link_from_spec(link),
@@ -108,6 +116,7 @@ class Facts:
             exact,
             metadata["precision"],
             tuple(json.loads(metadata["promises"])),
+            None if parents is None else Taxonomy(json.loads(parents)),
         )
 
 

@@ -31,7 +31,7 @@ from labelwise.export.parity import compare_answers
 from labelwise.export.quiet import quiet
 from labelwise.export.runtime import OnnxModel
 from labelwise.export.session import open_session
-from labelwise.links import Link
+from labelwise.links import Consistent, Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
@@ -208,6 +208,8 @@ def _fitted_anew(link: Link, predictions: Predictions) -> Link:
     """Return the best calibrated link of new logits; a shift to another zero share is kept."""
     if isinstance(link, ZeroShare):
         return ZeroShare(_fitted_anew(link.link, predictions), link.ratio)
+    if isinstance(link, Consistent):
+        return Consistent(_fitted_anew(link.link, predictions), link.tree.parent)
     base = link.link if isinstance(link, OnLogOdds) else link
     with catch_warnings():
         simplefilter("ignore")

@@ -17,6 +17,7 @@ from labelwise.errors import SettingsError
 from labelwise.export.graph import Graph, Value
 from labelwise.links import Link
 from labelwise.objectives.quasibinary import LARGEST_LOG_Q
+from labelwise.taxonomy import FAR
 
 __all__ = ["LINK_OPS", "LinkOps", "write_link"]
 
@@ -265,6 +266,39 @@ def _zero_share_none(g: Graph, link: Any, logits: Value) -> Value:
     return g.clip(shifted, None, 0.0)
 
 
+def _consistent(g: Graph, link: Any, logits: Value) -> Pair:
+    """Write :func:`labelwise.links.consistent_log_probs`: from the deepest parents up."""
+    log_p, log_q = _log_probs(g, link.link, logits)
+    given = g.op("Sub", log_p, log_q)
+    columns = np.arange(len(link.tree.parent))
+    child = [child for child, _ in link.tree.upward]
+    parent = [parent for _, parent in link.tree.upward]
+    if not child:
+        return log_p, log_q
+    above = g.op("Greater", *(g.op("Gather", given, of, axis=-1) for of in (child, parent)))
+    wrong = g.cast(g.op("ReduceMax", g.cast(above, "int64"), [-1], keepdims=1), "bool")
+    value = g.clip(given, -FAR, FAR)
+    for top, below in link.tree.families:
+        under = g.op("Gather", value, list(below), axis=-1)
+        falling, _ = g.op("TopK", under, [len(below)], axis=-1, outputs=2)
+        block = g.op("Concat", g.op("Gather", value, [top], axis=-1), falling, axis=-1)
+        means = g.op("Div", g.op("CumSum", block, 1), np.arange(1.0, len(below) + 2))
+        level = g.op("ReduceMax", means, [-1], keepdims=1)
+        inside = g.constant(np.isin(columns, below))
+        value = g.where(inside, g.op("Min", value, level), value)
+        value = g.where(g.constant(columns == top), level, value)
+    moved = g.op("And", wrong, g.op("Not", g.op("Equal", value, given)))
+    rise, fall = _of_log_odds(g, value)
+    return g.where(moved, rise, log_p), g.where(moved, fall, log_q)
+
+
+def _consistent_none(g: Graph, link: Any, logits: Value) -> Value:
+    if link.link.couples_labels:
+        return _log_none(g, link.link, logits)
+    tops = g.op("Gather", _consistent(g, link, logits)[1], link.tree.tops, axis=-1)
+    return str(g.op("ReduceSum", tops, [-1], keepdims=1))
+
+
 def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) -> LinkOps:
     """Return the writer of a link whose log-odds have a formula; ``both`` if it says so itself."""
     return LinkOps(lambda g, link, v: _of_log_odds(g, odds(g, link, v)), odds if both else None)
@@ -289,4 +323,5 @@ LINK_OPS: dict[str, LinkOps] = {
     "histogram": LinkOps(_histogram),
     "isotonic": LinkOps(_isotonic),
     "zero share": LinkOps(_zero_share, log_none=_zero_share_none),
+    "consistent": LinkOps(_consistent, log_none=_consistent_none),
 }

@@ -93,6 +93,7 @@ def facts_of(
         input,
         exact_resize,
         promises=predictor.promises,
+        taxonomy=predictor.taxonomy,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from labelwise.decide import AtMost, Rule, Threshold
+from labelwise.decide import Rule
 from labelwise.errors import SettingsError
 from labelwise.export.graph import Graph, Value
 
@@ -24,12 +24,8 @@ DROPPED = -2 * np.log(1e-12)  # twice the exponent of the chance that is neglect
 
 def default_thresholds(rule: Rule, num_labels: int) -> np.ndarray | None:
     """Return the (K,) thresholds of a rule that has any."""
-    if isinstance(rule, AtMost):
-        return default_thresholds(rule.rule, num_labels)
-    if not isinstance(rule, Threshold):
-        return None
-    value = np.asarray(rule.value, dtype=np.float64)
-    return np.ascontiguousarray(np.broadcast_to(value, (num_labels,)))
+    values = rule.thresholds(num_labels)
+    return None if values is None else np.array(values, dtype=np.float64)
 
 
 def write_rule(g: Graph, rule: Rule, probs: Value, thresholds: Value | None) -> Value:
@@ -70,6 +66,16 @@ def _top_k(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value
 def _at_most(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
     chosen = write_rule(g, rule.rule, probs, thresholds)
     return str(g.op("And", chosen, _top_k(g, rule, probs, None)))
+
+
+def _with_parents(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
+    sets = write_rule(g, rule.rule, probs, thresholds)
+    columns = np.arange(len(rule.parents))
+    for parent, below in rule.tree.families:
+        any_below = g.cast(g.op("Gather", sets, list(below), axis=-1), "int64")
+        any_below = g.cast(g.op("ReduceMax", any_below, [-1], keepdims=1), "bool")
+        sets = g.op("Or", sets, g.op("And", any_below, columns == parent))
+    return sets
 
 
 def _with(g: Graph, law: Value, p: Value) -> Value:
@@ -177,4 +183,5 @@ RULE_OPS: dict[str, Callable[[Graph, Any, Value, Value | None], Value]] = {
     "threshold": _threshold,
     "top-k": _top_k,
     "expected-f": _expected_f,
+    "with-parents": _with_parents,
 }

@@ -12,9 +12,9 @@ from labelwise.calibrate import (
     Temperature,
     ZeroShare,
 )
-from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK
+from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK, WithParents
 from labelwise.errors import SettingsError
-from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.links import Consistent, Link, Sigmoid, Softmax
 from labelwise.objectives import (
     PhiLink,
     QuasibinaryLink,
@@ -30,11 +30,13 @@ LINKS: dict[str, type[Link]] = {
     link.kind: link
     for link in (
         *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
-        *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare),
+        *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare, Consistent),
     )
 }
 
-RULES: dict[str, type[Rule]] = {rule.kind: rule for rule in (AtMost, ExpectedF, Threshold, TopK)}
+RULES: dict[str, type[Rule]] = {
+    rule.kind: rule for rule in (AtMost, ExpectedF, Threshold, TopK, WithParents)
+}
 
 
 def link_to_spec(link: Link) -> dict[str, Any]:

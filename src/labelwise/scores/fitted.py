@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.calibrate import FewLabels
-from labelwise.decide import Rule, Threshold
+from labelwise.decide import Rule
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation
 from labelwise.files import replacing
@@ -160,10 +160,8 @@ def decision(judged: Judged) -> dict[str, Any]:
 
 
 def _by_label(rule: Rule | None, names: tuple[str, ...]) -> dict[str, float] | None:
-    if not isinstance(rule, Threshold):
-        return None
-    values = rule.value if isinstance(rule.value, tuple) else (rule.value,) * len(names)
-    return dict(zip(names, values, strict=True))
+    values = None if rule is None else rule.thresholds(len(names))
+    return None if values is None else dict(zip(names, values, strict=True))
 
 
 class FittedRecord(BaseModel):

@@ -19,6 +19,7 @@ from labelwise.progress import Silent, Watch
 from labelwise.runs import RunFolder
 from labelwise.scores.read import aligned_labels, label_tensors
 from labelwise.scoring import Failure, infer
+from labelwise.taxonomy import Taxonomy
 
 __all__ = ["RunScores", "read_run", "score_data"]
 
@@ -27,13 +28,14 @@ __all__ = ["RunScores", "read_run", "score_data"]
 class RunScores:
     """Predictions of one split under the model's own link, its calibrated link, and its rule.
 
-    ``promises`` are those the model was saved with.
+    ``promises`` and the ``taxonomy`` are those the model was saved with.
     """
 
     predictions: Predictions
     calibrated: Link | None
     rule: Rule
     promises: tuple[Promise, ...] = ()
+    taxonomy: Taxonomy | None = None
 
     def standing(self) -> tuple[str, ...]:
         """Return in words how each promise of the model stands on these photos.
@@ -57,7 +59,8 @@ def read_run(folder: Path, split: str) -> RunScores:
     spec, predictions = run.spec, run.predictions(split)
     same = _same(spec.made_link, predictions.link)
     promises = tuple(Promise.from_spec(one) for one in spec.promises)
-    return RunScores(predictions, None if same else spec.made_link, spec.made_rule, promises)
+    link = None if same else spec.made_link
+    return RunScores(predictions, link, spec.made_rule, promises, spec.made_taxonomy)
 
 
 def score_data(
@@ -117,7 +120,9 @@ def score_data(
     own = _own_link(folder, predictor.link)
     calibrated = None if _same(own, predictor.link) else predictor.link
     promises = tuple(Promise.from_spec(one) for one in predictor.promises)
-    found = RunScores(predictions.with_link(own), calibrated, predictor.rule, promises)
+    found = RunScores(
+        predictions.with_link(own), calibrated, predictor.rule, promises, predictor.taxonomy
+    )
     return found, (*table.notes, *notes)
 
 

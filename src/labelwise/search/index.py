@@ -97,7 +97,7 @@ class Index:
             spec.save(self.folder / "model.json")
         self.spec = spec
         self._odds.clear()
-        for name in ("link", "held_out", "validation", "_sets"):
+        for name in ("link", "held_out", "validation", "taxonomy", "_sets"):
             self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
@@ -130,9 +130,9 @@ class Index:
 
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
-        """Which labels are kinds of which, if the index was told."""
+        """Which labels are kinds of which: as the index was told, or else its model."""
         path = self.folder / "taxonomy.csv"
-        return Taxonomy.read(path) if path.is_file() else None
+        return Taxonomy.read(path) if path.is_file() else self.spec.made_taxonomy
 
     def evidence(self) -> Evidence:
         """Return the photos that a promise can be made on: ones that fitted nothing."""
@@ -206,12 +206,11 @@ class Index:
 
     def _log_probs(self, label: int, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n,) of some rows under the model's own link."""
-        if not self.link.couples_labels:
-            values = torch.from_numpy(np.array(self.store.column(label)[rows]))
-            log_p, log_q = self.link.of_label(label).log_probs(values[:, None].double())
-            return log_p[:, 0], log_q[:, 0]
-        log_p, log_q = self.link.log_probs(self._logits(rows))
-        return log_p[:, label], log_q[:, label]
+
+        def read(column: int) -> torch.Tensor:
+            return torch.from_numpy(np.array(self.store.column(column)[rows])).double()
+
+        return self.link.label_log_probs(label, read, len(self.space))
 
     def _logits(self, rows: slice | Rows) -> torch.Tensor:
         columns = [self.store.column(k)[rows] for k in range(len(self.space))]

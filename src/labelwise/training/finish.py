@@ -1,8 +1,10 @@
 """After training: predictions of every split, a calibrated link, a rule, figures, the predictor.
 
-Link and rule are fitted on validation alone and measured on test alone. What cannot be fitted is
-said and left out: the trained model is saved in any case, and the same command with another rule,
-calibrator or ``zero_share`` fits them again on the saved predictions, without training.
+Link and rule are fitted on validation alone and measured on test alone. With a taxonomy the link
+takes the calibrated probabilities to the nearest ones that obey it, and the rule adds parents to
+sets. What cannot be fitted is said and left out: the trained model is saved in any case, and the
+same command with another rule, calibrator or ``zero_share`` fits them again on the saved
+predictions, without training.
 """
 
 from collections.abc import Mapping
@@ -12,10 +14,10 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.calibrate import expect_zero_share
-from labelwise.decide import Promise, Rule, Threshold
+from labelwise.decide import Promise, Rule, Threshold, WithParents
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
-from labelwise.links import Link
+from labelwise.links import Consistent, Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import Model, Predictor
 from labelwise.training.fitting import check_promises, fit_calibrator, fit_rule, make_promise
@@ -86,7 +88,7 @@ def _fit_and_measure(
     if training.frozen is not None and model.backbone.name == "identity":
         model = training.frozen.deployed(model)
     parts = (model, training.head, space, link, fitted.rule, settings.method, promises)
-    Predictor(*parts).save(folder)
+    Predictor(*parts, training.taxonomy).save(folder)
     evaluation = evaluate(
         judged,
         own,
@@ -96,6 +98,7 @@ def _fit_and_measure(
         rule_words=fitted.rule_words,
         train_counts=training.splits["train"].present.counts().tolist(),
         seed=settings.seed,
+        taxonomy=training.taxonomy,
         notes=notes,
     )
     evaluation.save(training.run.evaluation_path)
@@ -109,39 +112,72 @@ def _fit(
     notes: list[str],
 ) -> Fitted:
     """Return the calibrated link and the rule; what cannot be fitted is noted."""
+    link, words = _fit_link(training, predictions, own, notes)
+    rule, rule_words, promises = _fit_rule(training, predictions, link or own, notes)
+    if training.tree is not None:
+        rule = WithParents(rule, training.tree.parent)
+    return Fitted(link, words, rule, rule_words, promises)
+
+
+def _fit_link(
+    training: Training,
+    predictions: Mapping[str, Predictions],
+    own: Link | None,
+    notes: list[str],
+) -> tuple[Link | None, str]:
+    """Return the link that is used instead of the model's own, None if that is kept, in words."""
     settings = training.settings
-    if "val" not in predictions:
-        notes.append("There is no validation split, so nothing was calibrated or tuned.")
-        return Fitted(None, "", *UNTUNED)
-    val, group = predictions["val"], training.splits["val"].group
     fitted, words = None, ""
-    try:
-        groups = None if group is None else np.array(list(group))
-        fitted, words = fit_calibrator(settings.calibrate, val, own, groups)
-        if fitted is None and settings.calibrate != "none":
-            notes.append("No calibrator was better than the model's own probabilities.")
-    except DataError as error:
-        _say_not_fitted(training, notes, str(error))
+    val = predictions.get("val")
+    if val is None:
+        notes.append("There is no validation split, so nothing was calibrated or tuned.")
+    else:
+        try:
+            group = training.splits["val"].group
+            groups = None if group is None else np.array(list(group))
+            fitted, words = fit_calibrator(settings.calibrate, val, own, groups)
+            if fitted is None and settings.calibrate != "none":
+                notes.append("No calibrator was better than the model's own probabilities.")
+        except DataError as error:
+            _say_not_fitted(training, notes, str(error))
     link = fitted or own
     if link is None:
-        notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
-        return Fitted(fitted, words, *UNTUNED)
-    if settings.zero_share is not None:
+        return None, words
+    if training.tree is not None:
+        link = fitted = Consistent(link, training.tree.parent)
+        words = f"{words or 'own probabilities'}, made consistent"
+    if val is not None and settings.zero_share is not None:
         try:
-            link = fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)
+            fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)
             shift = f"shifted to {settings.zero_share:.0%} images without labels"
             words = f"{words}; {shift}" if words else shift
         except ValueError as error:
             _say_not_fitted(training, notes, f"zero_share cannot be used: {error}")
+    return fitted, words
+
+
+def _fit_rule(
+    training: Training,
+    predictions: Mapping[str, Predictions],
+    link: Link | None,
+    notes: list[str],
+) -> tuple[Rule, str, tuple[Promise, ...]]:
+    """Return the rule fitted to the probabilities of validation, in words, and its promises."""
+    settings = training.settings
+    if "val" not in predictions:
+        return *UNTUNED, ()
+    if link is None:
+        notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
+        return *UNTUNED, ()
     if settings.promise is not None:
         made = _promise(training, predictions, link, notes)
         if made is not None:
-            return Fitted(fitted, words, *made)
+            return made
     try:
-        return Fitted(fitted, words, *fit_rule(settings.rule, val, link))
+        return *fit_rule(settings.rule, predictions["val"], link), ()
     except (SettingsError, ValueError) as error:
         _say_not_fitted(training, notes, str(error))
-        return Fitted(fitted, words, *UNTUNED)
+        return *UNTUNED, ()
 
 
 def _promise(

@@ -1,7 +1,8 @@
 """Whether a command may go on with the run in a folder: one begun with the same settings.
 
 The same content under another path is the same. What is fitted after training (calibrator, rule,
-share of images without labels) may change: it is then fitted again, without training.
+share of images without labels) may change: it is then fitted again, without training. So may a
+taxonomy that changes no label.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from labelwise.training.settings import differences, read_settings
 
 __all__ = ["opened"]
 
-AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence"}
+AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy"}
 # Settings that only say where things are or which rows are taken: their content is compared.
 CONTENTS = {
     "data": ("data", "on_error", "skip_missing", "val_share"),
@@ -62,4 +63,10 @@ def _prepare(training: Training, *, fresh: bool) -> bool:
     elif run.checkpoint.exists():
         raise CheckpointError(f"{run.path} has a checkpoint but no settings.yaml; use --fresh")
     training.settings.save(run.settings_path)
-    return bool(AFTERWARDS & changed.keys())
+    return bool(AFTERWARDS & changed.keys()) or (run.is_finished and _other_taxonomy(training))
+
+
+def _other_taxonomy(training: Training) -> bool:
+    """Return whether a file of the same name holds another taxonomy than the run's model."""
+    parents = None if training.taxonomy is None else dict(training.taxonomy.parents)
+    return training.run.spec.taxonomy != parents

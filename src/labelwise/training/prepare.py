@@ -43,6 +43,7 @@ from labelwise.data import (
     LabelTable,
     find_unreadable,
     load,
+    obey_taxonomy,
     with_validation,
     without_unreadable,
 )
@@ -57,6 +58,7 @@ from labelwise.predictor import HeadSpec, Model, Predictor, find_head
 from labelwise.progress import Watch
 from labelwise.runs import RunFolder
 from labelwise.scoring import decoded
+from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
 from labelwise.training.execution import autocast_type
@@ -85,6 +87,7 @@ __all__ = [
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
 PHOTO = 3  # times the side of the input: pictures that lose most of what they show
 LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
+ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
 LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
 
 
@@ -122,11 +125,17 @@ class Training:
     head: HeadSpec
     objective: Objective
     frozen: FrozenBackbone | None = None
+    taxonomy: Taxonomy | None = None
 
     @property
     def run(self) -> RunFolder:
         """The files of the run."""
         return RunFolder(self.folder)
+
+    @property
+    def tree(self) -> LabelTree | None:
+        """The taxonomy among the labels."""
+        return None if self.taxonomy is None else self.taxonomy.within(self.table.space)
 
     @property
     def is_first(self) -> bool:
@@ -203,6 +212,13 @@ def prepare(
     if table is None:
         begun = not fresh and checkpoint.is_there(RunFolder(folder).checkpoint)
         table = _load(settings, watch, begun=begun)
+    taxonomy = None
+    if settings.taxonomy is not None:
+        taxonomy = Taxonomy.read(Path(settings.taxonomy))
+        obeyed = obey_taxonomy(table, taxonomy)
+        table = obeyed.table
+        if obeyed.raised or obeyed.learned:
+            watch.say(obeyed.sentence())
     frozen, rows = None, table
     if settings.features is not None:
         frozen, rows = _features(settings, table, fabric, watch)
@@ -236,7 +252,7 @@ def prepare(
             f"the method {settings.method!r} needs labels of 0 and 1; take one that uses soft "
             "labels, such as bce, spa or softmax"
         )
-    parts = (table, splits, model, head, objective, frozen)
+    parts = (table, splits, model, head, objective, frozen, taxonomy)
     training = Training(settings, folder, fabric, watch, *parts)
     if settings.start is None:
         if settings.recipe.prior_bias:
@@ -348,8 +364,18 @@ def check_names(settings: Settings) -> None:
         find_head(head)
     find_calibrator(settings.calibrate)
     find_rule(settings.rule)
-    if settings.promise is not None:
-        find_promise(settings.promise)
+    wish = None if settings.promise is None else find_promise(settings.promise)
+    if settings.taxonomy is not None:
+        if wish is not None and (wish.what == "tags" or (wish.what, wish.scope) == ADDED_TO):
+            raise SettingsError(
+                f"the promise {settings.promise} cannot be kept with a taxonomy, which adds the "
+                "parents of chosen labels to a set; promise precision, recall or f"
+            )
+        if settings.rule.startswith("false-alarms-") and settings.rule.endswith("-per-label"):
+            raise SettingsError(
+                f"the rule {settings.rule} cannot be kept with a taxonomy, which adds the parents "
+                f"of chosen labels to a set; use {settings.rule.removesuffix('-per-label')}"
+            )
     make_augment(settings.augment)
     check_loggers(settings.hardware.loggers)
     higher_is_better(settings.recipe.metric)

@@ -51,6 +51,7 @@ SHORT_NAMES = {  # of the settings that are given most often
     "data": "data",
     "on_error": "on_error",
     "skip_missing": "skip_missing",
+    "taxonomy": "taxonomy",
     "method": "method",
     "backbone": "backbone",
     "features": "features",
@@ -228,7 +229,8 @@ class Settings(BaseModel):
 
     ``on_error`` says what to do about pictures that cannot be read: ``stop`` before training, or
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
-    training images become validation where the data has none (0: none).
+    training images become validation where the data has none (0: none). ``taxonomy`` is a file of
+    which label is a kind of which: labels, probabilities and sets then obey it.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
@@ -251,6 +253,7 @@ class Settings(BaseModel):
     on_error: Literal["stop", "skip"] = "stop"
     skip_missing: bool = False
     val_share: float = Field(default=0.1, ge=0, lt=1)
+    taxonomy: str | None = None
     method: str = AUTO
     options: dict[str, Any] = {}
     backbone: str = "small-cnn"

@@ -12,7 +12,7 @@ import torch
 
 from labelwise import __version__
 from labelwise.data import ArrayImages, PictureImages
-from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK
+from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK, WithParents
 from labelwise.predictions import Predictions
 from labelwise.runs import RunFolder
 from labelwise.scoring import require_probabilities, score
@@ -184,13 +184,8 @@ class Service:
     @cached_property
     def thresholds(self) -> list[float | None]:
         """The threshold of each label; None where the rule has none."""
-        rule = self.spec.made_rule
-        if not isinstance(rule, Threshold):
-            return [None] * len(self.names)
-        value = rule.value
-        return [
-            float(value[k] if isinstance(value, tuple) else value) for k in range(len(self.names))
-        ]
+        values = self.spec.made_rule.thresholds(len(self.names))
+        return [None] * len(self.names) if values is None else list(values)
 
     # What is known of the model
 
@@ -354,6 +349,8 @@ def rule_in_words(rule: Rule) -> str:
         return f"the set with the largest expected F{rule.beta:g} is given"
     if isinstance(rule, AtMost):
         return f"at most {rule.k} labels are given; otherwise {rule_in_words(rule.rule)}"
+    if isinstance(rule, WithParents):
+        return f"{rule_in_words(rule.rule)}, and with it what it is a kind of"
     return json.dumps(rule.spec())
 
 
