@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+from urllib.request import urlopen
 
 import numpy as np
 import torch
@@ -144,12 +145,14 @@ def single(setting: Setting) -> None:
         print(f"start: {time.perf_counter() - began:.1f} s until requests are taken")
         closed_load(port, setting.request, 1, 1.0)
         decodes, forwards, asked = [], [], []
+        before = server_times(port)
         end = time.monotonic() + 2 * setting.seconds
         while time.monotonic() < end:
             for _ in range(3):
                 decodes.append(milliseconds(decode))
                 forwards.append(milliseconds(forward))
             asked += closed_load(port, setting.request, 1, 0.2).times[200]
+        after = server_times(port)
     floor = statistics.median(decodes) + statistics.median(forwards)
     median = statistics.median(asked)
     print(
@@ -157,6 +160,24 @@ def single(setting: Setting) -> None:
         f"{statistics.median(decodes):.1f} + forward {statistics.median(forwards):.1f} ms, so "
         f"{median - floor:+.1f} ms above the floor (goal: at most +5)"
     )
+    count = after["open_seconds_count"] - before["open_seconds_count"]
+    opening, passing = (
+        1000 * (after[f"{name}_seconds_sum"] - before[f"{name}_seconds_sum"]) / count
+        for name in ("open", "forward")
+    )
+    rest = statistics.mean(asked) - opening - passing
+    print(
+        f"  the server's own clock, means: opening {opening:.1f}, forward pass {passing:.1f}, "
+        f"HTTP and the load {rest:.1f} ms"
+    )
+
+
+def server_times(port: int) -> dict[str, float]:
+    """Return the sums and counts of the server's histograms."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    found = (line.rpartition(" ") for line in lines if line.startswith("labelwise_"))
+    return {name.removeprefix("labelwise_"): float(value) for name, _, value in found}
 
 
 def floor_steps(setting: Setting):

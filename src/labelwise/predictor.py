@@ -300,9 +300,13 @@ class Predictor:
         images, or feature rows (N, D).
         """
         with torch.inference_mode():
-            self.model.eval()
+            self._look_only()
             outputs: Outputs = self.model(self._inputs(inputs))
             return outputs.logits.float()
+
+    def _look_only(self) -> None:
+        if self.model.training:  # walking through a network's modules takes milliseconds
+            self.model.eval()
 
     def _inputs(self, inputs: Tensor) -> Tensor:
         if inputs.dtype == torch.uint8 and self.model.backbone.name == "identity":
@@ -315,7 +319,7 @@ class Predictor:
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) and the features of the backbone, the mean over places."""
         with torch.inference_mode():
-            self.model.eval()
+            self._look_only()
             values = self._inputs(inputs)
             outputs, features = self.model.outputs_and_features(values)
             pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features

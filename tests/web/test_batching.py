@@ -39,6 +39,9 @@ class Recorder:
     def batch_done(self, size, seconds):
         self.lengths.append(size)
 
+    def picture_opened(self, seconds):
+        assert seconds >= self.opening
+
     def queue_is(self, length):
         self.length = length
 
@@ -53,12 +56,11 @@ def run(work, recorder, **options):
     async def main():
         chosen = {"max_batch": 4, "max_wait": 0.2, "max_queue": 16, "openers": 4, **options}
         batcher = Batcher(recorder.open, recorder.forward, watcher=recorder, **chosen)
-        await batcher.start()
         try:
             return await work(batcher)
         finally:
             recorder.gate.set()
-            await batcher.stop()
+            batcher.stop()
 
     return asyncio.run(main())
 

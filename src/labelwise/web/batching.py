@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Protocol
@@ -65,6 +66,9 @@ class Watcher(Protocol):
     def batch_done(self, size: int, seconds: float) -> None:
         """A forward pass of ``size`` pictures took so long."""
 
+    def picture_opened(self, seconds: float) -> None:
+        """A picture waited for a decoder and was opened in so long."""
+
     def queue_is(self, length: int) -> None:
         """So many pictures are on their way."""
 
@@ -99,24 +103,18 @@ class Batcher:
         self.open_picture, self.forward, self.watcher = open_picture, forward, watcher
         self.max_batch, self.max_wait, self.max_queue = max_batch, max_wait, max_queue
         self.under_way = 0  # places taken: pictures admitted and not answered
-        self._opening = 0
+        self.opening = 0  # pictures that are being opened, or wait for that
         self._ready: deque[_Waiting] = deque()
-        self._changed = asyncio.Event()
+        self._is_passing = self._is_stopped = False
+        self._waited: asyncio.TimerHandle | None = None
         self._openers = ThreadPoolExecutor(openers, "open", _step_back, ("lw-open", 0))
         self._model = ThreadPoolExecutor(1, "model", _step_back, ("lw-model", NICE))
         self._seconds_per_picture = 0.05
-        self._runner: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begin to take batches."""
-        self._runner = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop; pictures on their way are given up."""
-        if self._runner is not None:
-            self._runner.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._runner
+        self._is_stopped = True
+        self._stop_waiting()
         self._openers.shutdown(wait=False, cancel_futures=True)
         self._model.shutdown(wait=True, cancel_futures=True)
 
@@ -150,67 +148,76 @@ class Batcher:
 
     async def _one(self, upload: Upload) -> Tagged:
         loop = asyncio.get_running_loop()
-        self._opening += 1
+        self.opening += 1
+        began = time.perf_counter()
         try:
             pixels = await loop.run_in_executor(self._openers, self.open_picture, upload)
         except ImageError as error:
             return Tagged(upload.name, error=str(error))
+        else:
+            waiting = _Waiting(upload.name, pixels, loop.create_future())
+            self._ready.append(waiting)
         finally:
-            self._opening -= 1
-            self._changed.set()
-        waiting = _Waiting(upload.name, pixels, loop.create_future())
-        self._ready.append(waiting)
-        self._changed.set()
+            self.opening -= 1
+            self._pass_on()
+        self.watcher.picture_opened(time.perf_counter() - began)
         return await waiting.answer  # cancelled with its request, and then left out
 
     def _count(self, more: int) -> None:
         self.under_way += more
         self.watcher.queue_is(self.under_way)
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            batch = await self._next_batch()
-            if not batch:
-                continue
-            began = time.perf_counter()
-            try:
-                answers = await loop.run_in_executor(self._model, self._answers, batch)
-            except Exception as error:
-                for one in batch:
-                    if not one.answer.done():
-                        one.answer.set_exception(error)
-                continue
-            seconds = time.perf_counter() - began
-            self._seconds_per_picture += 0.2 * (seconds / len(batch) - self._seconds_per_picture)
-            self.watcher.batch_done(len(batch), seconds)
-            for one, answer in zip(batch, answers, strict=True):
-                if not one.answer.done():
-                    one.answer.set_result(answer)
+    # Forward passes, one at a time
 
-    def _answers(self, batch: Sequence[_Waiting]) -> Sequence[Tagged]:
-        pixels = np.stack([one.pixels for one in batch])
-        return self.forward(pixels, [one.name for one in batch])
+    def _pass_on(self) -> None:
+        """Begin a forward pass if pictures wait for one and no others are worth waiting for."""
+        if self._is_passing or self._is_stopped or not self._ready:
+            return
+        if not self.opening or len(self._ready) >= self.max_batch:
+            self._begin_pass()
+        elif self._waited is None:
+            self._waited = asyncio.get_running_loop().call_later(self.max_wait, self._begin_pass)
 
-    async def _next_batch(self) -> list[_Waiting]:
-        """Wait for a picture, then for more while more are coming, and return who still waits."""
-        while not self._ready:
-            self._changed.clear()
-            await self._changed.wait()
-        end = time.perf_counter() + self.max_wait
-        while len(self._ready) < self.max_batch and self._opening:
-            left = end - time.perf_counter()
-            if left <= 0:
-                break
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+    def _begin_pass(self) -> None:
+        self._stop_waiting()
         batch: list[_Waiting] = []
         while self._ready and len(batch) < self.max_batch:
             one = self._ready.popleft()
             if not one.answer.done():
                 batch.append(one)
-        return batch
+        if not batch:
+            return
+        self._is_passing = True
+        passing = asyncio.get_running_loop().run_in_executor(self._model, self._answers, batch)
+        passing.add_done_callback(partial(self._end_pass, batch, time.perf_counter()))
+
+    def _end_pass(
+        self, batch: Sequence[_Waiting], began: float, passed: "asyncio.Future[Sequence[Tagged]]"
+    ) -> None:
+        self._is_passing = False
+        waiting = [(at, one.answer) for at, one in enumerate(batch) if not one.answer.done()]
+        if passed.cancelled():  # the server stops
+            for _, answer in waiting:
+                answer.cancel()
+        elif (error := passed.exception()) is not None:
+            for _, answer in waiting:
+                answer.set_exception(error)
+        else:
+            seconds = time.perf_counter() - began
+            self._seconds_per_picture += 0.2 * (seconds / len(batch) - self._seconds_per_picture)
+            self.watcher.batch_done(len(batch), seconds)
+            for at, answer in waiting:
+                answer.set_result(passed.result()[at])
+        self._pass_on()
+
+    def _stop_waiting(self) -> None:
+        if self._waited is not None:
+            self._waited.cancel()
+            self._waited = None
+
+    def _answers(self, batch: Sequence[_Waiting]) -> Sequence[Tagged]:
+        pixels = np.stack([one.pixels for one in batch])
+        return self.forward(pixels, [one.name for one in batch])
 
 
 class Place:

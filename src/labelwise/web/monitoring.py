@@ -175,6 +175,12 @@ class Monitor:
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=own,
         )
+        self.opened = Histogram(
+            "labelwise_open_seconds",
+            "How long pictures took to be opened.",
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+            registry=own,
+        )
         self.forward = Histogram(
             "labelwise_forward_seconds",
             "How long forward passes took.",
@@ -211,6 +217,10 @@ class Monitor:
         """Count a forward pass."""
         self.batches.observe(size)
         self.forward.observe(seconds)
+
+    def picture_opened(self, seconds: float) -> None:
+        """Count a picture that was opened."""
+        self.opened.observe(seconds)
 
     def queue_is(self, length: int) -> None:
         """Note how many pictures are on their way."""

@@ -49,6 +49,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 log = logging.getLogger("labelwise.web")
 
@@ -104,14 +105,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 present = {name for name, _ in message["headers"]}
-                message["headers"] = [
-                    *message["headers"],
-                    *(
-                        (name.encode(), value.encode())
-                        for name, value in HEADERS.items()
-                        if name.encode() not in present
-                    ),
-                ]
+                added = [header for header in RAW_HEADERS if header[0] not in present]
+                message["headers"] = [*message["headers"], *added]
             await send(message)
 
         answer: Response | None = None
@@ -197,7 +192,8 @@ class Guard:
                 return await receive()  # the end of the connection, waited for as long as it takes
             left = min(self.settings.idle_seconds, end - time.monotonic())
             try:
-                message = await asyncio.wait_for(receive(), max(left, 0.001))
+                async with asyncio.timeout(max(left, 0.001)):
+                    message = await receive()
             except TimeoutError:
                 raise RefusedError(
                     408, "the request came too slowly", {"connection": "close"}

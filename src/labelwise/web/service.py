@@ -22,7 +22,6 @@ from labelwise.web.library import Library
 from labelwise.web.models import (
     AlarmView,
     BinView,
-    LabelAnswer,
     LabelView,
     ModelView,
     PictureAnswer,
@@ -89,12 +88,11 @@ class Service:
             openers=max(1, self.settings.decode_processes),
             watcher=self.monitor,
         )
-        await self._batcher.start()
 
     async def stop(self) -> None:
         """Let go of everything."""
         if self._batcher is not None:
-            await self._batcher.stop()
+            self._batcher.stop()
             self._batcher = None
         if self.library is not None:
             self.library.close()
@@ -138,13 +136,15 @@ class Service:
         return tagged
 
     def _forward_beside_others(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
-        """Compute with all cores where nothing else is under way, else leave half to decoders.
+        """Compute with all cores, or leave half to decoders where they have as many pictures.
 
         Threads of a forward pass wait for each other; one that has lost its core to a decoder
         keeps all the others waiting. The number holds for the thread that sets it.
         """
-        alone = self._batcher is None or self._batcher.under_way <= len(pixels)
-        torch.set_num_threads(self._threads if alone else max(1, self._threads // 2))
+        many = self._batcher is not None and self._batcher.opening >= len(pixels)
+        threads = max(1, self._threads // 2) if many else self._threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         return self.forward(pixels, names)
 
     def reserve(self) -> Place | None:
@@ -170,16 +170,17 @@ class Service:
         order = np.argsort(-tagged.probs, kind="stable")
         probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
         labels = [
-            LabelAnswer(
-                label=self.names[k],
-                probability=probability,
-                threshold=self.thresholds[k],
-                decided=decided,
-            )
+            {
+                "label": self.names[k],
+                "probability": probability,
+                "threshold": self.thresholds[k],
+                "decided": decided,
+            }
             for k, probability, decided in zip(order.tolist(), probs, chosen, strict=True)
         ]
-        decided = [one.label for one in labels if one.decided]
-        return PictureAnswer(name=tagged.name, labels=labels, decided=decided, none=not decided)
+        given = [one["label"] for one in labels if one["decided"]]
+        facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
+        return PictureAnswer.model_validate(facts)
 
     @cached_property
     def thresholds(self) -> list[float | None]:
