@@ -124,6 +124,12 @@ class RunFolder:
         """The splits whose predictions are there."""
         return tuple(sorted(file.stem for file in (self.path / "predictions").glob("*.parquet")))
 
+    @property
+    def fitted_splits(self) -> frozenset[str]:
+        """The splits whose rows fitted weights, link or rule; no promise can be made on them."""
+        cross_fitted = self.settings_path.is_file() and self.settings.get("cross_fit")
+        return frozenset(("train", "val", *(("promise",) if cross_fitted else ())))
+
     def predictions(self, split: str) -> Predictions:
         """Return the predictions of a split."""
         if split not in self.splits:

@@ -10,10 +10,10 @@ from scipy.stats import binomtest
 
 from labelwise.calibrate import isotonic, platt
 from labelwise.decide import NEVER, AtMost, Threshold
+from labelwise.decide.cross_fit import same_sets
 from labelwise.errors import SettingsError
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.scores import ScoreTable, promise_scores
-from labelwise.scores.promising import same_sets
 
 DRAWS, CONFIDENCE = 30, 0.9
 
@@ -44,7 +44,7 @@ def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
         platt(rows.logits[:n], rows.labels[:n], Sigmoid(), scope="label") for n in (90, 600)
     )
     for rule in (Threshold(0.4), Threshold((0.2, 0.9, NEVER, 0.0, 1e-4))):
-        moved = same_sets(rule, before, after, rows)
+        moved = same_sets(rule, before, after, rows.logits, rows.names)
         other = sample(4000, seed=2)
         for part in (rows, other):
             np.testing.assert_array_equal(
@@ -55,7 +55,7 @@ def test_the_sets_are_those_that_were_tested_and_the_link_saw_all_rows():
     scores = before.decision_probs(rows.logits).numpy()
     for row in range(20):
         rule = Threshold(tuple(scores[row].tolist()))
-        moved = same_sets(rule, before, after, rows)
+        moved = same_sets(rule, before, after, rows.logits, rows.names)
         np.testing.assert_array_equal(
             moved(after.decision_probs(rows.logits).numpy()), rule(scores)
         )
@@ -76,7 +76,7 @@ def test_rounding_lets_no_photo_in():
             return Sigmoid().log_probs(1e6 * logits)
 
     rows = replace(sample(2, names=("dog",)), logits=torch.tensor([[0.0], [1.0]]))
-    moved = same_sets(Threshold(0.501), Steep(), Sigmoid(), rows)
+    moved = same_sets(Threshold(0.501), Steep(), Sigmoid(), rows.logits, rows.names)
     assert moved(Sigmoid().decision_probs(rows.logits).numpy())[:, 0].tolist() == [False, True]
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_cross_fitted_is_refused():
         promise_scores(table, "tags=0.8", calibrator="platt", cross_fit=True)
     steps = isotonic(rows.logits, rows.labels, Sigmoid())
     with pytest.raises(SettingsError, match="must rise, and at the threshold of 'dog'"):
-        same_sets(Threshold(0.5), Sigmoid(), steps, rows)
+        same_sets(Threshold(0.5), Sigmoid(), steps, rows.logits, rows.names)
     for rule, link in ((AtMost(Threshold(0.5), 1), Sigmoid()), (Threshold(0.5), Softmax())):
         with pytest.raises(SettingsError, match="links of single labels"):
-            same_sets(rule, link, Sigmoid(), rows)
+            same_sets(rule, link, Sigmoid(), rows.logits, rows.names)

@@ -322,3 +322,21 @@ def test_a_killed_update_leaves_an_index_that_goes_on():
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert "killed 2 of" in result.stdout
+
+
+def test_photos_of_a_cross_fitted_promise_promise_no_list(update, tmp_path):
+    """The link was fitted on them once the promise was made; another model may bring new ones."""
+    run = save_model(tmp_path / "run")
+    predictions = run / "predictions"
+    (predictions / "test.parquet").rename(predictions / "promise.parquet")
+    update(model=run)
+    query = Query.parse("dog")
+    assert answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
+    (run / "settings.yaml").write_text("cross_fit: true\n")
+    update(model=run)  # the same weights
+    assert len(Index(update.folder).held_out) == 400
+    with pytest.raises(LabelwiseError, match="a promise needs photos that fitted nothing"):
+        answer(Index(update.folder), query, wrong_at_most=0.6)
+    shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
+    update(model=run)
+    assert answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320

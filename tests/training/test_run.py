@@ -4,11 +4,13 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from tiny_run import Hearing, tiny_settings, tiny_table
 
+from labelwise.calibrate import platt
 from labelwise.decide import Promise
 from labelwise.errors import (
     CheckpointError,
@@ -25,6 +27,7 @@ from labelwise.runs import RunFolder
 from labelwise.scoring import scored
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
+from labelwise.training.fitting import make_promise
 from labelwise.training.run import train
 
 
@@ -318,6 +321,52 @@ def test_a_rule_is_applied_to_the_numbers_it_was_fitted_to(tmp_path):
     probs = model.link(val.logits.double()).float().flatten().sort(descending=True).values
     least = probs[2 * len(val) - 1]
     assert sizes.mean() == (probs >= least).sum() / len(val)
+
+
+def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_again(tmp_path):
+    """Oracle: the calibrator and the promise of the same rows, each fitted by itself."""
+    wish = {"promise": "recall=0.6", "confidence": 0.9, "cross_fit": True, "calibrate": "platt"}
+    settings = tiny_settings(recipe__epochs=1, **wish)
+    train(settings, tmp_path, table=tiny_table(1200))
+    run = RunFolder(tmp_path)
+    model, own = run.model(), run.predictions("train").link
+    val, apart, test = (run.predictions(name) for name in ("val", "promise", "test"))
+    assert abs(len(apart) - 0.8 * (len(apart) + len(val))) <= 1
+    both = torch.cat([val.logits, apart.logits]), torch.cat([val.labels, apart.labels])
+    torch.testing.assert_close(model.link(test.logits), platt(*both, own)(test.logits))
+    first = platt(val.logits, val.labels, own)
+    promised = make_promise("recall=0.6", first, apart, val, 0.9, settings.seed)
+    assert [promise.n for promise in promised.promises] == [len(apart)]
+    for part in (test, val, apart):
+        sets = promised.rule(first.decision_probs(part.logits).numpy())
+        np.testing.assert_array_equal(scored(model, part.logits).sets.numpy(), sets)
+    assert run.fitted_splits == {"train", "val", "promise"}  # the link has seen them by now
+    assert "fitted again on all" in run.evaluation.calibrator
+    # A calibrator of steps cannot keep the sets: that is said, and the first one stays.
+    run = train(
+        tiny_settings(recipe__epochs=1, **wish | {"calibrate": "isotonic"}),
+        tmp_path,
+        table=tiny_table(1200),
+    )
+    assert any("not cross-fitted" in note for note in run.evaluation.notes)
+    assert json.loads((tmp_path / "model.json").read_text())["promises"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "cross_fit belongs to promise"),
+        ({"promise": "recall=0.9", "calibrate": "none"}, "of a calibrator; name one"),
+        ({"promise": "tags=0.9", "calibrate": "platt"}, "tags take the most probable"),
+        (
+            {"promise": "recall=0.9", "calibrate": "platt", "zero_share": 0.5},
+            "leave out cross_fit or zero_share",
+        ),
+    ],
+)
+def test_what_cannot_be_cross_fitted_is_refused_before_training(options, words):
+    with pytest.raises(SettingsError, match=words):
+        tiny_settings(cross_fit=True, **options)
 
 
 def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_model(tmp_path):

@@ -1,14 +1,7 @@
 """Promises made on people's own scores, with what is fitted kept apart from what is promised on.
 
-Cross-fitting: a calibrator fitted on some rows orders the thresholds, the other rows test them, and
-the probabilities that are used from then on come from a calibrator fitted on all rows. The promise
-is one about sets, "label k where its logit is at least v_k"; with strictly rising links
-
-    p_k >= t_k  under the first link   <=>   logit >= v_k   <=>   p'_k >= t'_k  under the second
-
-so thresholds t'_k = second(first^-1(t_k)) choose the very sets that were tested, and nothing of the
-rows that tested them has entered these sets. Few rows are enough to order thresholds, so more are
-left to test them than where half is kept from the one calibrator there is.
+With cross-fitting, the calibrator is fitted again on all rows once the promise is made: see
+``decide.cross_fit``.
 """
 
 from collections.abc import Sequence
@@ -22,11 +15,10 @@ from labelwise.decide import (
     Check,
     Evidence,
     Promised,
-    Rule,
-    Threshold,
     check_promise,
     find_promise,
 )
+from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit, same_sets
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
@@ -35,11 +27,9 @@ from labelwise.scores.judging import FitPlan, chosen_plan, divided_rows, fit_pai
 from labelwise.scores.read import ScoreTable, take
 from labelwise.scores.tables import FITTED_FORMAT, Kind
 
-__all__ = ["PromisedScores", "evidence_of", "promise_scores", "same_sets"]
+__all__ = ["PromisedScores", "evidence_of", "promise_scores"]
 
-SHARE, CROSS_FITTED_SHARE = 0.5, 0.8  # of the rows, that test the promise
-NEAR = 1e-6  # between logits this far from a threshold on each side a link must rise
-FAR = 1e3
+SHARE = 0.5  # of the rows, that test the promise
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +106,8 @@ def promise_scores(
     the promise.
     """
     wish = find_promise(text)
-    if cross_fit and calibrator == "none":
-        raise SettingsError("cross-fitting is of a calibrator; name one, such as platt")
-    if cross_fit and wish.what == "tags":
-        raise SettingsError(
-            "tags take the most probable labels of a photo, which another calibrator would change; "
-            "promise them without cross-fitting"
-        )
+    if cross_fit:
+        check_cross_fit(wish, calibrator)
     if share is None:
         share = CROSS_FITTED_SHARE if cross_fit else SHARE
     seen: Predictions | None = None
@@ -154,7 +139,7 @@ def promise_scores(
     promised = wish(evidence, confidence, tuning, seed)
     if cross_fit:
         last = fit_pair(held, *plan).link or link
-        rule = same_sets(promised.rule, link, last, held)
+        rule = same_sets(promised.rule, link, last, held.logits, held.names)
         promised, link = replace(promised, rule=rule), last
     checks: tuple[Check, ...] = ()
     if seen is not None:
@@ -176,37 +161,3 @@ def promise_scores(
         checks,
         table.kind,
     )
-
-
-@torch.no_grad()
-def same_sets(rule: Rule, before: Link, after: Link, rows: Predictions) -> Threshold:
-    """Return the thresholds under one link that choose the sets a rule chooses under another.
-
-    They also choose the same sets of ``rows``, where rounding would part the two.
-    """
-    if not isinstance(rule, Threshold) or before.couples_labels or after.couples_labels:
-        raise SettingsError(
-            "only thresholds on links of single labels choose the same sets under another link; "
-            "promise without cross-fitting"
-        )
-    given = np.broadcast_to(np.asarray(rule.value, dtype=np.float64), len(rows.names))
-    inside = (given > 0) & (given < 1)
-    start = torch.from_numpy(np.where(inside, given, 0.5))
-    places = before.logits_at(start)
-    for link in (before, after):
-        low, high = (link.log_odds(places + move) for move in (-NEAR, NEAR))
-        flat = np.flatnonzero(inside & ~(low < high).numpy())
-        if len(flat):
-            name = rows.names[flat[0]]
-            raise SettingsError(
-                f"the calibrator must rise, and at the threshold of {name!r} it does not; "
-                "use platt, temperature or beta, or promise without cross-fitting"
-            )
-    chosen = torch.from_numpy(np.asarray(rule(before.decision_probs(rows.logits).numpy())))
-    values = rows.logits.double()
-    least = torch.where(chosen, values, torch.inf).amin(0).clamp(-FAR, FAR)
-    most = torch.where(chosen, -torch.inf, values).amax(0).clamp(-FAR, FAR)
-    above, below = (after.decision_probs(part).numpy() for part in (least, most))
-    moved = np.minimum(after.decision_probs(places).numpy(), above)
-    moved = np.where(moved > below, moved, above)  # rounding parts no photo from its side
-    return Threshold(tuple(np.where(inside, moved, given).tolist()))

@@ -145,16 +145,26 @@ def _opened(
         if (folder / ASIDE).is_dir():
             for root in Index(folder / ASIDE).store.roots().values():
                 index.store.root(root)
+    elif index.facts.held_out != split:
+        index.facts = index.facts.model_copy(update={"held_out": split})
+        index.facts.save(folder / "index.json")
     validation = RunFolder(place).predictions("val") if _sets_cuts(place, split) else None
     index.use(spec, held_out, validation)
     return index, place
 
 
 def _held_out(run: Path) -> tuple[Predictions | None, str | None]:
-    """Return the predictions to check answers on; those that fitted nothing come first."""
+    """Return the predictions to check answers on; those that fitted nothing come first.
+
+    Others are called "val" wherever they come from: no promise can be made on them.
+    """
     folder = RunFolder(run)
-    split = next((name for name in ("promise", "test", "val") if name in folder.splits), None)
-    return (None, None) if split is None else (folder.predictions(split), split)
+    there = [name for name in ("promise", "test", "val") if name in folder.splits]
+    untouched = [name for name in there if name not in folder.fitted_splits]
+    if not there:
+        return None, None
+    split = (untouched or there)[0]
+    return folder.predictions(split), split if untouched else "val"
 
 
 def _sets_cuts(run: Path, held_out: str | None) -> bool:

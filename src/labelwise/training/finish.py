@@ -14,13 +14,19 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.calibrate import expect_zero_share
-from labelwise.decide import Promise, Rule, Threshold, WithParents
-from labelwise.errors import DataError, SettingsError
+from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents
+from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.links import Consistent, Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import Model, Predictor
-from labelwise.training.fitting import check_promises, fit_calibrator, fit_rule, make_promise
+from labelwise.training.fitting import (
+    check_promises,
+    cross_fitted,
+    fit_calibrator,
+    fit_rule,
+    make_promise,
+)
 from labelwise.training.prepare import Training
 
 __all__ = ["finish", "finish_again"]
@@ -112,10 +118,24 @@ def _fit(
     notes: list[str],
 ) -> Fitted:
     """Return the calibrated link and the rule; what cannot be fitted is noted."""
-    link, words = _fit_link(training, predictions, own, notes)
-    rule, rule_words, promises = _fit_rule(training, predictions, link or own, notes)
+    settings = training.settings
+    link, words, calibrator = _fit_link(training, predictions, own, notes)
+    promised = _promise(training, predictions, link or own, notes)
+    if promised is None:
+        rule, rule_words = _fit_rule(training, predictions, link or own, notes)
+    else:
+        if settings.cross_fit and link is not None:
+            rows = predictions["val"], predictions["promise"]
+            try:
+                promised, link = cross_fitted(promised, calibrator, link, own, rows)
+                words += f", fitted again on all {sum(map(len, rows)):,} rows of validation"
+            except LabelwiseError as error:
+                _say_not_fitted(training, notes, f"not cross-fitted, {error}")
+        _note_promises(promised, link or own, predictions.get("test"), notes)
+        rule, rule_words = promised.rule, f"promised {settings.promise}"
     if training.tree is not None:
         rule = WithParents(rule, training.tree.parent)
+    promises = () if promised is None else promised.promises
     return Fitted(link, words, rule, rule_words, promises)
 
 
@@ -124,10 +144,13 @@ def _fit_link(
     predictions: Mapping[str, Predictions],
     own: Link | None,
     notes: list[str],
-) -> tuple[Link | None, str]:
-    """Return the link that is used instead of the model's own, None if that is kept, in words."""
+) -> tuple[Link | None, str, str]:
+    """Return the link that is used instead of the model's own, None if that is kept.
+
+    Beside it, what it is in words, and the name of the calibrator.
+    """
     settings = training.settings
-    fitted, words = None, ""
+    fitted, words, calibrator = None, "", "none"
     val = predictions.get("val")
     if val is None:
         notes.append("There is no validation split, so nothing was calibrated or tuned.")
@@ -135,14 +158,14 @@ def _fit_link(
         try:
             group = training.splits["val"].group
             groups = None if group is None else np.array(list(group))
-            fitted, words = fit_calibrator(settings.calibrate, val, own, groups)
+            fitted, words, calibrator = fit_calibrator(settings.calibrate, val, own, groups)
             if fitted is None and settings.calibrate != "none":
                 notes.append("No calibrator was better than the model's own probabilities.")
         except DataError as error:
             _say_not_fitted(training, notes, str(error))
     link = fitted or own
     if link is None:
-        return None, words
+        return None, words, calibrator
     if training.tree is not None:
         link = fitted = Consistent(link, training.tree.parent)
         words = f"{words or 'own probabilities'}, made consistent"
@@ -153,7 +176,7 @@ def _fit_link(
             words = f"{words}; {shift}" if words else shift
         except ValueError as error:
             _say_not_fitted(training, notes, f"zero_share cannot be used: {error}")
-    return fitted, words
+    return fitted, words, calibrator
 
 
 def _fit_rule(
@@ -161,32 +184,29 @@ def _fit_rule(
     predictions: Mapping[str, Predictions],
     link: Link | None,
     notes: list[str],
-) -> tuple[Rule, str, tuple[Promise, ...]]:
-    """Return the rule fitted to the probabilities of validation, in words, and its promises."""
-    settings = training.settings
+) -> tuple[Rule, str]:
+    """Return the rule fitted to the probabilities of validation, and what it is in words."""
     if "val" not in predictions:
-        return *UNTUNED, ()
+        return UNTUNED
     if link is None:
         notes.append("The model only ranks labels, so it has no probabilities and no tuned rule.")
-        return *UNTUNED, ()
-    if settings.promise is not None:
-        made = _promise(training, predictions, link, notes)
-        if made is not None:
-            return made
+        return UNTUNED
     try:
-        return *fit_rule(settings.rule, predictions["val"], link), ()
+        return fit_rule(training.settings.rule, predictions["val"], link)
     except (SettingsError, ValueError) as error:
         _say_not_fitted(training, notes, str(error))
-        return *UNTUNED, ()
+        return UNTUNED
 
 
 def _promise(
-    training: Training, predictions: Mapping[str, Predictions], link: Link, notes: list[str]
-) -> tuple[Rule, str, tuple[Promise, ...]] | None:
-    """Return the promised rule, noting each promise and how it stands on test."""
+    training: Training, predictions: Mapping[str, Predictions], link: Link | None, notes: list[str]
+) -> Promised | None:
+    """Return the rule that keeps the promise, None where none is asked for or can be made."""
     settings = training.settings
+    if settings.promise is None or link is None:
+        return None
     promised = make_promise(
-        str(settings.promise),
+        settings.promise,
         link,
         predictions["promise"],
         predictions["val"],
@@ -197,12 +217,18 @@ def _promise(
     if not promised.promises:
         training.watch.say(f"{promised.refused[0]}; the rule {settings.rule} is used instead")
         return None
-    checks = check_promises(promised, link, predictions["test"]) if "test" in predictions else []
+    return promised
+
+
+def _note_promises(
+    promised: Promised, link: Link | None, test: Predictions | None, notes: list[str]
+) -> None:
+    """Note each promise and how it stands on test."""
     sentences = [str(promise) for promise in promised.promises]
-    for number, check in enumerate(checks):
-        sentences[number] += f"; on test {check}"
+    if test is not None and link is not None:
+        for number, check in enumerate(check_promises(promised, link, test)):
+            sentences[number] += f"; on test {check}"
     notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
-    return promised.rule, f"promised {settings.promise}", promised.promises
 
 
 def _say_not_fitted(training: Training, notes: list[str], sentence: str) -> None:

@@ -1,15 +1,19 @@
 """Calibrators and rules, by their names in calibrate and decide, fitted on held-out rows."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from labelwise import calibrate, decide
 from labelwise.decide import Check, Evidence, Promised, Rule
+from labelwise.decide.cross_fit import same_sets
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 
-__all__ = ["check_promises", "fit_calibrator", "fit_rule", "make_promise"]
+__all__ = ["check_promises", "cross_fitted", "fit_calibrator", "fit_rule", "make_promise"]
 
 
 def fit_calibrator(
@@ -17,13 +21,16 @@ def fit_calibrator(
     predictions: Predictions,
     link: Link | None,
     groups: NDArray[np.str_] | None = None,
-) -> tuple[Link | None, str]:
-    """Return the fitted link and its name in words; (None, "") where the link stays as it is."""
+) -> tuple[Link | None, str, str]:
+    """Return the fitted link, what it is in words, and the name of what fitted it.
+
+    The link is None, without words, where it stays as it is.
+    """
     logits, labels, observed = predictions.logits, predictions.labels, predictions.observed
-    fitted, words, _ = calibrate.fit_calibrator(
+    fitted, words, choice = calibrate.fit_calibrator(
         name, logits, labels, link, observed, groups=groups, source=predictions.split
     )
-    return fitted, words
+    return fitted, words, name if choice is None else choice.name
 
 
 def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str]:
@@ -54,6 +61,29 @@ def make_promise(
         for rows, used in ((promise, val.ids), (val, ()))
     )
     return decide.find_promise(text)(kept, confidence, tuning, seed)
+
+
+def cross_fitted(
+    promised: Promised, calibrator: str, link: Link, own: Link | None, rows: Sequence[Predictions]
+) -> tuple[Promised, Link]:
+    """Return the calibrator of all rows, and the promise with thresholds of the same sets."""
+    logits = torch.cat([part.logits for part in rows])
+    labels = torch.cat([part.labels for part in rows])
+    known = [part.observed for part in rows]
+    observed = None
+    if any(part is not None for part in known):
+        observed = torch.cat(
+            [
+                torch.ones_like(part.labels, dtype=torch.bool) if mask is None else mask
+                for part, mask in zip(rows, known, strict=True)
+            ]
+        )
+    fitted, *_ = calibrate.fit_calibrator(
+        calibrator, logits, labels, own, observed, source="all rows of validation"
+    )
+    last = link if fitted is None else fitted
+    rule = same_sets(promised.rule, link, last, logits, rows[0].names)
+    return replace(promised, rule=rule), last
 
 
 @torch.no_grad()

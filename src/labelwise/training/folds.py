@@ -49,7 +49,7 @@ def train_folds(
     dealt = deal_folds(len(rows), folds, seed=settings.seed, group=group)
     table = _as_features(settings, run.table, watch)
     # A promise and a share of photos without labels are the run's own, and change no row's order.
-    plain = settings.model_copy(update={"promise": None, "zero_share": None})
+    plain = settings.model_copy(update={"promise": None, "cross_fit": False, "zero_share": None})
     parts = []
     for fold in range(folds):
         watch.say(f"fold {fold + 1} of {folds}")

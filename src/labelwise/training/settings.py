@@ -21,6 +21,8 @@ from pydantic import (
     model_validator,
 )
 
+from labelwise.decide import find_promise
+from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.files import replacing
 from labelwise.types import nearest
@@ -241,8 +243,10 @@ class Settings(BaseModel):
     twice the cost; ``crops=5`` with the mean over five windows of it, enlarged by 8/7.
     ``calibrate`` and ``rule`` name what is fitted on the validation split. ``promise``, such as
     ``precision=0.9``, replaces the rule by one that is tested with ``confidence`` on
-    ``promise_share`` of the validation rows, which nothing else sees. ``zero_share`` is the share
-    of images without labels that is expected in use, if it is another than in validation.
+    ``promise_share`` of the validation rows (half), which nothing else sees. With ``cross_fit``
+    that share is 0.8, and once the promise is made the calibrator is fitted again on all
+    validation rows, with thresholds that choose the same sets. ``zero_share`` is the share of
+    images without labels that is expected in use, if it is another than in validation.
     """
 
     # Whoever writes rule=0.5 or precision=32 means the text.
@@ -276,6 +280,7 @@ class Settings(BaseModel):
     rule: str = "best-f"
     promise: str | None = None
     promise_share: float = Field(default=0.5, gt=0, lt=1)
+    cross_fit: bool = False
     confidence: float = Field(default=0.95, gt=0, lt=1)
     seed: int = Field(default=0, ge=0, lt=2**63)
     recipe: Recipe = Recipe()
@@ -296,6 +301,29 @@ class Settings(BaseModel):
         if isinstance(recipe, dict):
             recipe = with_defaults(recipe, FEATURES_RECIPE)
         return {"batch_size": FEATURES_BATCH, **values, "backbone": name, "recipe": recipe}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_cross_fit(cls, values: Any) -> Any:
+        """Keep more rows for a promise where the calibrator is fitted again on them afterwards."""
+        if not isinstance(values, dict) or not values.get("cross_fit"):
+            return values
+        return {"promise_share": CROSS_FITTED_SHARE, **values}
+
+    @model_validator(mode="after")
+    def _fits_promise(self) -> "Settings":
+        if not self.cross_fit:
+            return self
+        if self.promise is None:
+            raise SettingsError("cross_fit belongs to promise; give one, such as precision=0.9")
+        check_cross_fit(find_promise(self.promise), self.calibrate)
+        for key, value in (("zero_share", self.zero_share), ("taxonomy", self.taxonomy)):
+            if value is not None:
+                raise SettingsError(
+                    f"{key} moves the labels of an image together, so the sets of a promise would "
+                    f"not stay; leave out cross_fit or {key}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _fits_features(self) -> "Settings":
