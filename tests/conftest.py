@@ -12,7 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import pytest
 import torch
+from warm_commands import WarmCommands
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -24,3 +26,11 @@ def pytest_collection_modifyitems(items):
     a server never has, and a process forked from it may die of them.
     """
     items.sort(key=lambda item: "web" not in item.path.parts)
+
+
+@pytest.fixture(scope="session")
+def warm_commands():
+    """Run ``labelwise`` commands in processes that need not import torch first."""
+    commands = WarmCommands()
+    yield commands
+    commands.close()

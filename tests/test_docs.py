@@ -33,23 +33,22 @@ def blocks(page):
             yield language, body
 
 
-def run_console(body, folder):
+def run_console(body, folder, warm_commands):
     for line in body.splitlines():
         if line.startswith("$ labelwise "):
-            command = [sys.executable, "-m", "labelwise", *shlex.split(line, comments=True)[2:]]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+            done = warm_commands.run(shlex.split(line, comments=True)[2:], folder)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda page: page.name)
-def test_examples_run(page, tmp_path, monkeypatch):
+def test_examples_run(page, tmp_path, monkeypatch, warm_commands):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__docs__"}
     for language, body in blocks(page):
         if language == "python":
             exec(compile(body, str(page.name), "exec"), namespace)
         else:
-            run_console(body, tmp_path)
+            run_console(body, tmp_path, warm_commands)
 
 
 def test_the_notebook_runs(tmp_path):
