@@ -5,6 +5,8 @@ Oracle: the same photos in folders of this machine.
 
 import io
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import numpy as np
@@ -15,6 +17,7 @@ from bucket_setup import served_bucket
 from PIL import Image
 from search_setup import picture, save_model
 from tiny_run import Hearing
+from web_setup import running
 
 from labelwise.cli import main
 from labelwise.errors import DataError
@@ -120,6 +123,46 @@ def test_photos_of_a_bucket_are_found_shown_and_corrected(
     assert "side-cars are written beside photos on a disk" in capsys.readouterr().err
     bucket.put(f"{library.prefix}/2023/1.png", b"other bytes")
     assert Index(library.folder).picture(Index(library.folder).require(address)) is None
+
+
+def test_photos_of_a_bucket_are_served_and_a_slow_one_holds_up_no_search(
+    bucket, library, model, tmp_path, monkeypatch
+):
+    library()
+    library(tmp_path / "photos", folder="disk.index")
+    asked, answers = threading.Event(), threading.Event()
+    store = bucket.app.app
+
+    def slow(environ, start_response):
+        asked.set()
+        answers.wait(60)
+        return store(environ, start_response)
+
+    def unanswered(*_):
+        raise StorageError("secret://place: not reached")
+
+    with running(model, tmp_path / "disk.index") as disk, running(model, library.folder) as client:
+        expected = disk.get("/api/v1/search?q=dog")["hits"]
+        assert [hit["id"] for hit in client.get("/api/v1/search?q=dog")["hits"]] == [
+            hit["id"] for hit in expected
+        ]
+        first, second, third = (f"/api/v1/photos/{hit['id']}" for hit in expected[:3])
+        assert (
+            client.send("GET", f"{first}/thumbnail")[2] == disk.send("GET", f"{first}/thumbnail")[2]
+        )
+        assert client.put(f"{first}/labels", {"labels": {"dog": "absent"}})[0] == 200
+        assert client.get(first)["labels"][-1]["corrected"] == "absent"
+        monkeypatch.setattr(bucket.app, "app", slow)
+        with ThreadPoolExecutor(1) as other:
+            waiting = other.submit(client.send, "GET", f"{second}/thumbnail")
+            assert asked.wait(60)
+            assert len(client.get("/api/v1/search?q=cat")["hits"]) == 9
+            assert not waiting.done()
+            answers.set()
+            assert waiting.result()[0] == 200
+        monkeypatch.setattr(ObjectStorage, "read", unanswered)  # which takes it half a minute
+        reason = client.problem(client.send("GET", f"{third}/thumbnail"), 503)
+        assert reason == "the storage of the photos does not answer; try again later"
 
 
 def test_a_bucket_that_is_empty_gone_or_does_not_answer_deletes_nothing(

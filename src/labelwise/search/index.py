@@ -39,11 +39,11 @@ from labelwise.predictor import ModelSpec
 from labelwise.search.ranked import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
-from labelwise.storage import ObjectStorage, storage_at
+from labelwise.storage import ObjectStorage, StorageError, storage_at
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["Index", "IndexFacts", "LabelOdds"]
+__all__ = ["Index", "IndexFacts", "LabelOdds", "PhotoFiles"]
 
 ROWS_AT_ONCE = 1 << 16
 LABELS_KEPT = 64
@@ -325,25 +325,16 @@ class Index:
         return row
 
     def picture(self, row: int) -> tuple[bytes, str] | None:
-        """Return the bytes of a photo and its name, from a file that still holds that photo.
+        """Return the bytes and the name of a photo; None where no file gives them."""
+        try:
+            return self.files_of(row).read()
+        except StorageError:
+            return None
 
-        None where no file does. A link that leads out of its root is not followed.
-        """
+    def files_of(self, row: int) -> "PhotoFiles":
+        """Return the files of a photo, which can be read without the index."""
         (content,) = self.store.contents_of([row]).values()
-        for root, name in sorted(self.store.places_of([row])[row]):
-            storage = storage_at(root)
-            try:
-                if isinstance(storage, ObjectStorage):
-                    blob = storage.read(name)
-                elif _is_below(path := os.path.realpath(os.path.join(root, name)), root):
-                    blob = read_image_file(Path(path), name)
-                else:
-                    continue
-            except (OSError, LabelwiseError):
-                continue
-            if hashlib.sha256(blob).digest() == content.hash:
-                return blob, os.path.basename(name)
-        return None
+        return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
 
     # Similar photos
 
@@ -377,6 +368,41 @@ class Index:
             self.__dict__["_kept_codes"] = kept
         codes: NDArray[np.uint64] = kept
         return codes
+
+
+@dataclass(frozen=True)
+class PhotoFiles:
+    """The files (root, name) that held a photo when they were indexed, and its hash."""
+
+    digest: bytes
+    places: tuple[tuple[str, str], ...]
+
+    def read(self) -> tuple[bytes, str] | None:
+        """Return the bytes of the photo and its name, from a file that still holds that photo.
+
+        None where no file does; StorageError if one could not be asked. A link that leads out of
+        its root is not followed.
+        """
+        unasked: StorageError | None = None
+        for root, name in self.places:
+            try:
+                storage = storage_at(root)
+                if isinstance(storage, ObjectStorage):
+                    blob = storage.read(name)
+                elif _is_below(path := os.path.realpath(os.path.join(root, name)), root):
+                    blob = read_image_file(Path(path), name)
+                else:
+                    continue
+            except StorageError as error:
+                unasked = error
+                continue
+            except (OSError, LabelwiseError):
+                continue
+            if hashlib.sha256(blob).digest() == self.digest:
+                return blob, os.path.basename(name)
+        if unasked is not None:
+            raise unasked
+        return None
 
 
 def _is_below(path: str, root: str) -> bool:

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.storage import StorageError
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
 from labelwise.web.inference_protocol import make_inference_protocol
@@ -88,6 +89,9 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
         monitor.busy.inc()
         return busy_problem(error)
 
+    async def out_of_reach(_: Request, error: Exception) -> Response:
+        return problem(503, "the storage of the photos does not answer; try again later")
+
     async def not_found(_: Request, error: Exception) -> Response:
         return problem(404, str(error))
 
@@ -117,6 +121,7 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
         RefusedError: refused,
         BusyError: busy,
         PhotoNotFoundError: not_found,
+        StorageError: out_of_reach,
         LabelwiseError: unusable,
         HTTPException: not_http,
         RequestValidationError: invalid,

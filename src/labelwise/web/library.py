@@ -2,7 +2,8 @@
 
 A photo's id is the hash of its content. What is shown of it is read from a file of the index,
 checked to lie below its root and to have that very content, and drawn anew, so that no id leads
-to anything but a photo that was indexed. All work on the index is done by one thread.
+to anything but a photo that was indexed. All work on the index is done by one thread; files are
+read by others.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from labelwise.predictor import ModelSpec
 from labelwise.retrieval import Query, complete
 from labelwise.search import Index, questions
 from labelwise.search.answering import Sort, answer, nearest_photos
+from labelwise.search.index import PhotoFiles
 from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
 from labelwise.web.batching import BusyError
@@ -55,6 +57,7 @@ T = TypeVar("T")
 SIDES = (160, 320, 640, 1280)
 KEPT_BYTES = 64 << 20
 WAITING = 64
+READERS = 8  # of photos' files at the same time
 OPEN_AUDITS = 256  # per label, that an answer may be given to
 
 Thumbnail = Callable[[bytes, str, int], bytes]
@@ -62,6 +65,26 @@ Thumbnail = Callable[[bytes, str, int], bytes]
 
 class PhotoNotFoundError(DataError):
     """There is no such photo, or its file is not what it was."""
+
+
+class _Threads:
+    """Threads that do one thing after another; BusyError if much is waiting for them."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self._waiting >= WAITING:
+            raise BusyError(1)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+    def close(self, *, wait: bool) -> None:
+        self._pool.shutdown(wait=wait, cancel_futures=True)
 
 
 class Library:
@@ -75,25 +98,20 @@ class Library:
                 "made with, or index again with --rebuild"
             )
         self.draw = thumbnail
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
-        self._waiting = 0
+        self._thread = _Threads(1, "index")
+        self._readers = _Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_size = 0
         self._shares: tuple[tuple[int, int], list[LabelShare]] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do something with the index, after what was asked before; BusyError if that is much."""
-        if self._waiting >= WAITING:
-            raise BusyError(1)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        finally:
-            self._waiting -= 1
+        return await self._thread.run(work)
 
     def close(self) -> None:
         """Let go of the index."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._readers.close(wait=False)
+        self._thread.close(wait=True)
         self.index.store.close()
 
     # Photos
@@ -134,14 +152,14 @@ class Library:
             labels=labels,
         )
 
-    def content(self, photo: str) -> tuple[bytes, str]:
-        """Return the bytes of a photo from a file that still has them, and its name."""
-        found = self.index.picture(self.row(photo))
+    def _drawn_small(self, files: PhotoFiles, side: int) -> bytes:
+        """Return a small JPEG of a photo from a file that still has it."""
+        found = files.read()
         if found is None:
             raise PhotoNotFoundError(
                 "the photo's file is gone or has changed; index the folder again"
             )
-        return found
+        return self.draw(*found, side)
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
         """Return a small JPEG of a photo, drawn anew."""
@@ -149,9 +167,8 @@ class Library:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        blob, name = await self.run(lambda: self.content(photo))
-        loop = asyncio.get_running_loop()
-        drawn = await loop.run_in_executor(None, self.draw, blob, name, side)
+        files = await self.run(lambda: self.index.files_of(self.row(photo)))
+        drawn = await self._readers.run(lambda: self._drawn_small(files, side))
         if key not in self._kept:
             self._kept[key] = drawn
             self._kept_size += len(drawn)
