@@ -26,9 +26,15 @@ def main() -> int:
             picture(folder / "photos" / f"{number}.png", number)
         update_index(index, [folder / "photos"], model=run, watch=Silent())
         with running(run, index) as server:
-            command = [program, "run", f"{server.address}/openapi.json"]
-            command += ["--checks", "not_a_server_error", "--no-color", *options]
-            return subprocess.run(command, check=False).returncode
+            photo = server.get("/api/v1/search?q=dog")["hits"][0]["id"]
+            known = folder / "known.toml"
+            known.write_text(
+                f'[parameters]\n"path.photo" = "{photo}"\n"path.model" = "{run.name}"\n'
+            )
+            command = [str(Path(program).absolute()), "--config-file", str(known), "run"]
+            command += [f"{server.address}/openapi.json", "--checks", "not_a_server_error"]
+            command += ["--no-color", *options]
+            return subprocess.run(command, check=False, cwd=folder).returncode  # it leaves a cache
 
 
 if __name__ == "__main__":
