@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-import lightning.fabric  # noqa: F401 (imported once, before forking)
 import torch
 
+from labelwise.training.execution import fabric_class
 from labelwise.training.run import train
 from labelwise.training.settings import Settings, read_settings
 
@@ -66,6 +66,7 @@ def wait_for(child: int, folder: Path, target: int) -> bool:
 
 def main() -> None:
     torch.set_num_threads(1)
+    fabric_class()  # imported once, before forking
     folder, seed, lives = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     settings = read_settings(None, BASE | json.loads(sys.argv[4]))
     whole, killed = folder / "whole", folder / "killed"

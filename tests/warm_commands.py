@@ -24,7 +24,6 @@ PRELOADED = (
     "labelwise.api",
     "labelwise.search",
     "labelwise.training.run",
-    "lightning.fabric",
     "pandas",  # pyarrow imports it where it is installed
     "sklearn.datasets",
 )
@@ -81,6 +80,7 @@ def run_command(order):
 def main():
     for name in PRELOADED:
         import_module(name)
+    import_module("labelwise.training.execution").fabric_class()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -34,6 +34,7 @@ __all__ = [
     "autocast_type",
     "compiles",
     "errors_told_by_the_first",
+    "fabric_class",
     "fastest_convolutions",
     "make_fabric",
     "make_loss",
@@ -51,10 +52,6 @@ def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
 
     Under torchrun the processes are there already, and their number is torchrun's.
     """
-    from lightning.fabric import Fabric
-
-    for name in ("lightning.fabric", "lightning.pytorch"):  # importing them set their own levels
-        logging.getLogger(name).setLevel(logging.WARNING)
     accelerator: str = hardware.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
@@ -63,7 +60,7 @@ def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
-    fabric = Fabric(
+    fabric = fabric_class()(
         accelerator=accelerator,
         devices=devices,
         num_nodes=nodes,
@@ -74,6 +71,24 @@ def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
     if fabric.world_size > 1:
         atexit.register(_leave_group)
     return fabric
+
+
+def fabric_class() -> Any:
+    """Return Lightning's ``Fabric``, imported without torchmetrics where nobody has imported that.
+
+    Fabric asks for its version by importing it, which takes longer than all the rest of Fabric, and
+    uses the answer for a callback that is not used here.
+    """
+    hidden = "torchmetrics" not in sys.modules
+    if hidden:
+        sys.modules["torchmetrics"] = None  # type: ignore[assignment]
+    try:
+        from lightning_fabric import Fabric
+    finally:
+        if hidden:
+            del sys.modules["torchmetrics"]
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # importing it set its own
+    return Fabric
 
 
 def _check_there(accelerator: str, devices: int) -> None:
