@@ -67,6 +67,22 @@ def test_what_was_silent_is_named():
     assert frozen["recipe.prior_bias"] == (False, True)
 
 
+def test_options_that_a_paper_states_are_compared_though_they_are_defaults():
+    assert "options.k_neg" not in found(Request("001-table3", rows=("spa",)))
+    changed = Request("001-table3", rows=("spa",), overrides={"options.k_neg": 2.0})
+    assert found(changed)["options.k_neg"] == (3.0, 2.0)
+    slower = Request("000-table2", rows=("quasibinary",), overrides={"options.momentum": 0.99})
+    assert found(slower)["options.momentum"] == (0.9, 0.99)
+
+
+def test_picture_sizes_are_the_printed_ones():
+    sizes = {"000-table1": 32, "000-table1.tiny-imagenet": 32, "000-table1.imagenet": 224}
+    for cell, size in sizes.items():
+        assert "image_size" not in found(Request(cell))
+        changed = Request(cell, overrides={"image_size": 64})
+        assert found(changed)["image_size"] == (size, 64)
+
+
 def test_rows_that_the_paper_does_not_print_have_no_protocol():
     assert published_protocol(EXPERIMENTS["000-table2"], "softmax-or-none") == {}
     json.dumps([vars(d) for d in Request("000-table2").protocol_deviations()])

@@ -1,7 +1,8 @@
 """Every cell and row of the papers; oracles: what METHODS.md prints, and runs that finish.
 
 The tests are generated from the grid, so that no cell is forgotten: each row's settings, network
-and loss are built, and one row of each (table, data set) trains on the data set's official layout.
+and loss are built, each row takes a step on the data set's official layout, and one row of each
+(table, data set) trains on it and writes its table.
 """
 
 import functools
@@ -25,7 +26,7 @@ from labelwise.experiments.sources import open_table
 from labelwise.methods import HEADS, METHODS, make_objective
 from labelwise.training.augment import make_augment
 from labelwise.training.validation import higher_is_better
-from labelwise.types import DatasetFacts
+from labelwise.types import DatasetFacts, Targets
 
 SMALL = {
     "backbone": "small-cnn",
@@ -94,6 +95,41 @@ def test_one_row_of_each_table_and_data_set_trains_and_writes_its_table(tmp_path
     assert "backbone: published" in written  # what the test changed is said
     assert set(experiment.published.columns) - set(done.ours[row]) <= {"few", "medium", "many"}
     assert json.loads((tmp_path / "runs" / "figures.json").read_text())[row]
+
+
+@pytest.mark.parametrize("data", DATASETS)
+def test_every_row_takes_a_step_on_the_official_layout_of_its_data(tmp_path, data):
+    official.write(data, tmp_path)
+    tables = functools.cache(open_official)
+    for experiment in (one for one in EXPERIMENTS.values() if one.data == data):
+        for row in experiment.rows:
+            settings = Request(experiment.name, tmp_path).settings(row, 0)
+            facts, targets = tables(
+                settings.data, tuple(settings.data_options.items()), experiment.one_positive
+            )
+            torch.manual_seed(0)
+            kind = settings.head or METHODS[settings.method].head
+            small = {"width": 16, "feedforward": 16} if kind == "query2label" else {}
+            head = HEADS[kind](8, facts.num_labels, **{**settings.head_options, **small})
+            objective = make_objective(settings.method, facts, **settings.options)
+            parameters = [*head.parameters(), *objective.parameters()]
+            before = [one.detach().clone() for one in parameters]
+            optimiser = torch.optim.SGD(parameters, lr=settings.recipe.optimizer.lr)
+            loss = objective(head(torch.randn(len(targets.labels), 8, 2, 2)), targets)
+            loss.backward()
+            optimiser.step()
+            assert loss.isfinite(), row
+            assert any(not torch.equal(*pair) for pair in zip(before, parameters, strict=True)), row
+
+
+def open_official(source, options, one_positive):
+    """Return the facts and the first batch of the training rows of a source."""
+    options = dict(options) | ({"at_least": 2} if source.startswith("vqa") else {})
+    table = open_table(source, options, one_positive=one_positive)
+    train = table.subset(np.flatnonzero(table.split == "train")[:16])
+    labels, observed = train.targets()
+    known = None if observed is None else torch.from_numpy(observed)
+    return train.facts(), Targets(torch.from_numpy(labels).float(), known, torch.arange(len(train)))
 
 
 @pytest.mark.parametrize("data", DATASETS)

@@ -54,7 +54,13 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help="On weights, not biases.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adamw or sgd.")] = None,
     schedule: Annotated[str | None, typer.Option(help="one-cycle, cosine, step, constant.")] = None,
-    metric: Annotated[str | None, typer.Option(help="map, map_sample or log_loss.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="What the kept epoch is best in: map, map_sample, log_loss, brier, ece, ace, mce "
+            "or average-K."
+        ),
+    ] = None,
     patience: Annotated[int | None, typer.Option(help="Epochs without a better metric.")] = None,
     calibrate: Annotated[str | None, typer.Option(help="What is fitted on validation.")] = None,
     rule: Annotated[str | None, typer.Option(help="How sets are chosen.")] = None,

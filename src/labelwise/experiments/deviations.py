@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from labelwise.experiments.protocols import DATASETS, Experiment
+from labelwise.methods import METHODS
 from labelwise.training.settings import Settings
 
 __all__ = ["Deviation", "deviations_of", "facts_of", "published_protocol"]
 
+SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels
 OURS = frozenset({"hardware", "seed", "data", "data_options", "start"})  # no part of a protocol
 
 
@@ -69,7 +71,11 @@ def facts_of(
     facts["decayed"] = "weights, not biases and norms"
     facts["scores"] = "softmax"
     facts["weights_tag"] = _weights_tag(settings)
-    facts["options.test_normalizer"] = settings.options.get("test_normalizer", "precise")
+    if settings.image_size is None and settings.backbone in SMALL_INPUTS:
+        facts["image_size"] = 32
+    if settings.method in METHODS:
+        defaults = METHODS[settings.method].options
+        facts = {f"options.{name}": value for name, value in defaults.items()} | facts
     facts["data"] = data or experiment.data
     return facts
 

@@ -41,11 +41,23 @@ TWO_WAY: Values = {  # the authors' repository
 }
 
 
+SPA_OPTIONS: Values = {
+    **{f"options.{name}_pos": value for name, value in (("zeta", 1.0), ("k", 1.0), ("b", 0.0))},
+    **{f"options.{name}_neg": value for name, value in (("zeta", 5.0), ("k", 3.0), ("b", 1.0))},
+}
+
+
 def _methods(*names: str) -> dict[str, Row]:
-    return {name: Row({"method": name}) for name in names}
+    return {
+        name: Row({"method": name}, stated=SPA_OPTIONS if name.startswith("spa") else {})
+        for name in names
+    }
 
 
-QUASIBINARY = Row({"method": "quasibinary", "options": {"test_normalizer": "moving"}})
+QUASIBINARY = Row(
+    {"method": "quasibinary", "options": {"test_normalizer": "moving"}},
+    stated={"options.momentum": 0.9},
+)
 BINARY = Row({"method": "bce", "options": {"per": "image"}})
 ONE_VERSUS_REST = {
     "binary": BINARY,
@@ -89,9 +101,8 @@ def _one_versus_rest() -> Iterator[Experiment]:
             columns.top_error,
             cell=f"{data}.{short}" if short else data,
             validation=False,
-            stated={**PLAIN, "held_out": 0.0},
-            unstated=UNSTATED_BY_QUASIBINARY
-            | ({"image_size"} if data == "imagenet" else frozenset()),
+            stated={**PLAIN, "held_out": 0.0, "image_size": 224 if data == "imagenet" else 32},
+            unstated=UNSTATED_BY_QUASIBINARY,
             deviations=tuple(remarks),
         )
 
@@ -146,7 +157,7 @@ _ZERO_LABEL = Experiment(
     validation=False,
     seed_key="data_options.seed",
     deviations=("The seed also chooses which 40 classes lose their label.", PRINTED_MOMENTUM),
-    stated={**PLAIN, "held_out": 0.0},
+    stated={**PLAIN, "held_out": 0.0, "image_size": 32},
     unstated=UNSTATED_BY_QUASIBINARY,
 )
 
