@@ -196,6 +196,29 @@ def test_cvat_as_it_exports(folder):
     assert table.split.tolist() == ["train", "val"]
 
 
+def task(number, result, **more):
+    """Return a Label Studio file of one task."""
+    facts = {"id": number, "data": {"image": "a.jpg"}, "annotations": [{"result": result}]}
+    return json.dumps([facts | more])
+
+
+def choices(name, field="labels"):
+    return [{"from_name": field, "type": "choices", "value": {"choices": [name]}}]
+
+
+def cvat(tags):
+    """Return a CVAT file of one image and the label dog."""
+    labels = "<meta><task><labels><label><name>dog</name></label></labels></task></meta>"
+    return f'<annotations>{labels}<image id="3" name="a.jpg">{tags}</image></annotations>'
+
+
+def coco(unknown=(), annotations=(), categories=(2,)):
+    """Return a COCO file of one image."""
+    image = {"id": 1, "file_name": "a.jpg", "unknown_category_ids": list(unknown)}
+    named = [{"id": number, "name": f"c{n}"} for n, number in enumerate(categories)]
+    return json.dumps({"images": [image], "categories": named, "annotations": list(annotations)})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -228,11 +251,67 @@ def test_cvat_as_it_exports(folder):
         ("t.xml", "<annotations><image", "not XML"),
         ("t.xml", "<other/>", "must begin with <annotations>"),
         ("t.xml", "<annotations/>", "there are no images"),
+        (
+            "t.json",
+            task(9, choices("dgo"), meta={"labels": ["dog"]}),
+            "t.json, task 9: unknown label 'dgo'; did you mean 'dog'",
+        ),
+        (
+            "t.json",
+            task(9, choices("dog") + choices("dog", "unknown")),
+            "task 9: 'dog' cannot be both present and unknown",
+        ),
+        ("t.json", task(9, choices("")), "task 9: choices must be a list of names"),
+        ("t.xml", cvat('<tag label="dgo"/>'), "image 3: unknown label 'dgo'; did you mean 'dog'"),
+        (
+            "t.xml",
+            cvat('<tag label="dog"><attribute name="state">perhaps</attribute></tag>'),
+            "image 3: the state of the tag 'dog' must be present, absent, .* got 'perhaps'",
+        ),
+        (
+            "samples.json",
+            '{"samples": [{"filepath": "a", "ground_truth": {"_cls": "Detections"}}]}',
+            "sample 1: labels must be Classifications, got .*Detections",
+        ),
+        (
+            "samples.json",
+            '{"samples": [{"filepath": "a", "ground_truth": {"label": "dgo"}}], '
+            '"classes": ["dog"]}',
+            "sample 1: unknown label 'dgo'; did you mean 'dog'",
+        ),
+        (
+            "samples.json",
+            '{"samples": [{"filepath": "a"}], "classes": "dog"}',
+            "samples.json, 'classes': choices must be a list of names",
+        ),
+        ("c.json", coco(annotations=[{"id": 5, "image_id": 1, "category_id": 7}]), "annotation 5"),
+        ("c.json", coco(unknown=[9]), "'unknown_category_ids' of image 1 must be ids"),
+        (
+            "c.json",
+            coco(unknown=[2], annotations=[{"image_id": 1, "category_id": 2}]),
+            "a category of image 1 cannot be both in an annotation and",
+        ),
+        ("c.json", coco(categories=[2, 2]), "every category id must be there once, got 2 repeat"),
+        ("Annotations/a.xml", "<other/>", "a.xml: must begin with <annotation>, got <other>"),
+        (
+            "Annotations/a.xml",
+            "<annotation><object><name>dog</name><difficult>q</difficult></object></annotation>",
+            "a.xml: difficult of 'dog' must be 0 or 1, got 'q'",
+        ),
     ],
 )
 def test_bad_files_name_the_task(folder, name, content, sentence):
+    file = folder.text(name, content)
+    place = file.parent.parent if file.parent.name == "Annotations" else file
     with pytest.raises(DataError, match=sentence):
-        load(folder.text(name, content), check_files=False)
+        load(place, check_files=False)
+
+
+def test_cvat_may_say_of_a_tag_that_it_is_absent(folder):
+    for word, state in (("absent", 0), ("present", 1), ("unknown", -1), ("predicted", -1)):
+        tag = f'<tag label="dog"><attribute name="state">{word}</attribute></tag>'
+        table = load(folder.text("t.xml", cvat(tag)), check_files=False)
+        assert states_of(table) == {"a.jpg": {"dog": state}}
 
 
 def test_the_command_that_writes_for_a_tool(folder):

@@ -6,13 +6,15 @@ A label that is not known is
     CVAT           a tag with the attribute state = unknown, or = predicted by a model
     FiftyOne       in the field ``unknown``, beside ``ground_truth``
 
-A task without annotation, or one that was cancelled, and a sample without ``ground_truth`` are
-unlabelled; one whose annotation is empty was reviewed and has none of them. What a model predicted
-(``predictions``) is never read as a label. COCO, VOC and Hugging Face's metadata have readers of
-their own; :mod:`labelwise.data.annotation_exports` writes them all.
+In CVAT a tag with state = absent says that the label is not there, and state = present says no
+more than the tag itself. A task without annotation, or one that was cancelled, and a sample without
+``ground_truth`` are unlabelled; one whose annotation is empty was reviewed and has none of them.
+What a model predicted (``predictions``) is never read as a label. COCO, VOC and Hugging Face's
+metadata have readers of their own; :mod:`labelwise.data.annotation_exports` writes them all.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlparse
@@ -20,11 +22,26 @@ from urllib.parse import parse_qs, unquote, urlparse
 from labelwise.data.rows import from_rows, read_json, read_xml
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.errors import DataError
+from labelwise.types import nearest
 
 __all__ = ["read_cvat", "read_fiftyone", "read_label_studio"]
 
-Row = tuple[str, list[str], list[str], str | None]  # image, present, unknown, split
-EVERYTHING = "*"
+
+CVAT_STATES = ("present", "absent", "unknown", "predicted")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One photo as a tool tells it; ``unknown`` is None if nothing is known of it.
+
+    ``where`` is its place in the file, in words.
+    """
+
+    where: str
+    image: str
+    present: list[str]
+    unknown: list[str] | None
+    split: str | None
 
 
 def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTable:
@@ -46,20 +63,20 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
         meta = task.get("meta")
         if names is None and isinstance(meta, dict) and isinstance(meta.get("labels"), list):
             names = _words(meta["labels"], where)
-        present, unknown = _choices(task, where)
         split = facts.get("split")
-        rows.append((_local(image), present, unknown, split if isinstance(split, str) else None))
+        part = split if isinstance(split, str) else None
+        rows.append(Row(where, _local(image), *_choices(task, where), part))
     return _table(rows, names, path, root)
 
 
-def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str]]:
+def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | None]:
     """Return the present and the unknown labels of the task's newest annotation."""
     listed = task.get("annotations", task.get("completions", []))
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise DataError(f"{where}: 'annotations' must be a list of objects")
     done = [one for one in listed if not one.get("was_cancelled")]
     if not done:
-        return [], [EVERYTHING]
+        return [], None
     results = done[-1].get("result", [])
     if not isinstance(results, list):
         raise DataError(f"{where}: 'result' must be a list")
@@ -76,7 +93,7 @@ def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str]]:
 
 
 def _words(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+    if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
         raise DataError(f"{where}: choices must be a list of names, got {value!r:.60}")
     return value
 
@@ -108,9 +125,17 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
             label = (tag.get("label") or "").strip()
             if not label:
                 raise DataError(f"{where}: every tag must have a label")
-            state = [a.text for a in tag.findall("attribute") if a.get("name") == "state"]
-            (unknown if state in (["unknown"], ["predicted"]) else present).append(label)
-        rows.append((name, present, unknown, image.get("subset")))
+            states = [a.text for a in tag.findall("attribute") if a.get("name") == "state"]
+            if states not in ([], *([one] for one in CVAT_STATES)):
+                raise DataError(
+                    f"{where}: the state of the tag {label!r} must be {', '.join(CVAT_STATES)} or "
+                    f"none, got {', '.join(map(repr, states)):.60}"
+                )
+            if states in (["unknown"], ["predicted"]):
+                unknown.append(label)
+            elif states != ["absent"]:
+                present.append(label)
+        rows.append(Row(where, name, present, unknown, image.get("subset")))
     if not rows:
         raise DataError(f"{path}: there are no images")
     return _table(rows, names or None, path, root)
@@ -134,13 +159,11 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
     for number, sample in enumerate(samples, 1):
         where = f"{file.name}, sample {number}"
         present = _classified(sample.get(chosen), where)
-        unknown = _classified(sample.get("unknown"), where) or []
+        unknown = None if present is None else _classified(sample.get("unknown"), where) or []
         tags = sample.get("tags")
         found = [SPLIT_WORDS[t] for t in tags if t in SPLIT_WORDS] if isinstance(tags, list) else []
         split = found[0] if len(found) == 1 else None
-        rows.append(
-            (sample["filepath"], present or [], [EVERYTHING] if present is None else unknown, split)
-        )
+        rows.append(Row(where, sample["filepath"], present or [], unknown, split))
     return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
 
 
@@ -163,19 +186,20 @@ def _classified(value: Any, where: str) -> list[str] | None:
     """Return the labels of Classifications or of one Classification; None where there is none."""
     if value is None:
         return None
+    kind = value.get("_cls", "Classifications") if isinstance(value, dict) else ""
     listed = value.get("classifications", [value]) if isinstance(value, dict) else None
-    if not isinstance(listed, list):
+    if kind not in ("Classification", "Classifications") or not isinstance(listed, list):
         raise DataError(f"{where}: labels must be Classifications, got {value!r:.60}")
     names = [one.get("label") if isinstance(one, dict) else None for one in listed]
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) and name for name in names):
         raise DataError(f"{where}: every classification must have a 'label'")
     return [str(name) for name in names]
 
 
 def _fiftyone_classes(file: Path, content: dict[str, Any], field: str) -> list[str] | None:
     """Return the names of all labels: of our own exports, or of the metadata beside the samples."""
-    if isinstance(content.get("classes"), list):
-        return _words(content["classes"], file.name)
+    if content.get("classes") is not None:
+        return _words(content["classes"], f"{file.name}, 'classes'")
     beside = file.with_name("metadata.json")
     metadata = read_json(beside) if beside.is_file() else {}
     classes = metadata.get("classes") if isinstance(metadata, dict) else None
@@ -188,20 +212,27 @@ def _fiftyone_classes(file: Path, content: dict[str, Any], field: str) -> list[s
 def _table(
     rows: Sequence[Row], names: list[str] | None, path: Path, root: str | Path | None
 ) -> LabelTable:
-    """Return the table of rows; ``*`` for unknown is every label that is not present."""
+    """Return the table of rows; of one of which nothing is known every label is unknown."""
+    given = [(row.present, row.unknown or []) for row in rows]
     if names is None:
-        names = sorted({word for _, p, u, _ in rows for word in (*p, *u) if word != EVERYTHING})
-    images = [image for image, *_ in rows]
-    unknown = [
-        [n for n in names if n not in p] if u == [EVERYTHING] else [w for w in u if w not in p]
-        for _, p, u, _ in rows
-    ]
-    splits = [SPLIT_WORDS.get((split or "").strip().lower()) for *_, split in rows]
+        names = sorted({word for lists in given for words in lists for word in words})
+    known = set(names)
+    for row, (present, unknown) in zip(rows, given, strict=True):
+        for word in (*present, *unknown):
+            if word not in known:
+                hint = nearest(word, names)
+                raise DataError(f"{row.where}: unknown label {word!r}{hint}")
+        both = sorted(set(present) & set(unknown))
+        if both:
+            raise DataError(f"{row.where}: {both[0]!r} cannot be both present and unknown")
+    images = [row.image for row in rows]
+    blank = [names if row.unknown is None else row.unknown for row in rows]
+    splits = [SPLIT_WORDS.get((row.split or "").strip().lower()) for row in rows]
     return from_rows(
         (Path(root) if root is not None else path.parent, images),
-        [present for _, present, _, _ in rows],
+        [present for present, _ in given],
         names=names,
-        unknown=unknown,
+        unknown=blank,
         split=None if None in splits else [split or "" for split in splits],
         name=path.stem,
     )

@@ -11,6 +11,7 @@ single-positive training). A label with one plain object is present whatever the
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,16 +66,19 @@ def read_coco(
     space = LabelSpace(tuple(category["name"] for category in categories))
     column = {category["id"]: place for place, category in enumerate(categories)}
     row = {image["id"]: place for place, image in enumerate(images)}
-    for key, count, known in (("image", len(images), row), ("category", len(categories), column)):
-        if len(known) != count:
-            raise DataError(f"{where}: every {key} id must be there once, got a repeated one")
+    for key, records in (("image", images), ("category", categories)):
+        repeated = [one for one, count in Counter(r["id"] for r in records).items() if count > 1]
+        if repeated:
+            raise DataError(
+                f"{where}: every {key} id must be there once, got {repeated[0]} repeatedly"
+            )
     present: list[set[int]] = [set() for _ in images]
     for number, annotation in enumerate(annotations, 1):
         image, category = annotation["image_id"], annotation["category_id"]
         if image not in row or category not in column:
             raise DataError(
-                f"{where}: annotation {number} must name an image and a category of the file, "
-                f"got image {image} and category {category}"
+                f"{where}: annotation {annotation.get('id', number)!r:.40} must name an image and "
+                f"a category of the file, got image {image} and category {category}"
             )
         present[row[image]].add(column[category])
     table = LabelTable(
@@ -101,9 +105,15 @@ def _coco_unknown(
         ids = image.get("unknown_category_ids", [])
         if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
             raise DataError(
-                f"{where}: 'unknown_category_ids' of image {number + 1} must be ids of categories"
+                f"{where}: 'unknown_category_ids' of image {image['id']} must be ids of categories"
             )
-        unknown.append({column[i] for i in ids} - present[number])
+        hidden = {column[i] for i in ids}
+        if hidden & present[number]:
+            raise DataError(
+                f"{where}: a category of image {image['id']} cannot be both in an annotation and "
+                "in 'unknown_category_ids'"
+            )
+        unknown.append(hidden)
     return unknown
 
 
@@ -355,12 +365,16 @@ def _from_xml(path: Path, images: list[str]) -> States:
     states: States = {}
     for image in images:
         file = path / "Annotations" / f"{image}.xml"
-        objects = read_xml(file).findall("object")
+        tree = read_xml(file)
+        if tree.tag != "annotation":
+            raise DataError(f"{file}: must begin with <annotation>, got <{tree.tag:.40}>")
         state = states.setdefault(image, {})
-        for thing in objects:
+        for thing in tree.findall("object"):
             name = (thing.findtext("name") or "").strip()
             if not name:
                 raise DataError(f"{file}: every object must have a name")
-            plain = (thing.findtext("difficult") or "0").strip() != "1"
-            state[name] = state.get(name, False) or plain
+            hard = (thing.findtext("difficult") or "0").strip()
+            if hard not in ("0", "1"):
+                raise DataError(f"{file}: difficult of {name!r} must be 0 or 1, got {hard!r:.40}")
+            state[name] = state.get(name, False) or hard == "0"
     return states
