@@ -4,14 +4,15 @@ FILE is an .npz of frozen features (N, D), labels (N, K), split (N,) and id (N,)
 COCO photos through a small network. Without it the scenes of a known posterior stand in, whose
 features are nearly linear in the log-odds.
 
-suspects   5 % of the present labels are hidden, in three draws; linear heads are refitted over 5
-           folds. Hidden labels among the first 500 suspects, beside cleanlab's on the same
-           probabilities: its ranking of photos (``get_label_quality_scores``), and its scores per
-           class (self-confidence) of the entries that are said to be absent, which ask the same
-           question as ours. Then ``--draws`` draws of what is hidden on the photos outside train
-           (the heads stay, all that follows is fitted again): a reviewer who knows the truth
-           answers the marked checks, and the promise is compared with all the truth. Time of
-           40,000 x 80, beside cleanlab's.
+suspects   5 % of the present labels are hidden, in ``--refits`` draws; linear heads are refitted
+           over 5 folds each time. Hidden labels among the first 500 suspects, beside cleanlab's
+           on the same probabilities: its ranking of photos (``get_label_quality_scores``), and its
+           scores per class (self-confidence) of the entries that are said to be absent, which ask
+           the same question as ours (``--no-cleanlab`` leaves it out). Then ``--draws`` draws of
+           what is hidden on the photos outside train. The heads stay: no row was seen by the one
+           that scores it, and the promise rests on the marked checks alone, whatever the scores;
+           all that follows them is fitted again. A reviewer who knows the truth answers the checks,
+           and the promise is compared with all the truth. Time of 40,000 x 80, beside cleanlab's.
 next       200 random photos of the train split have labels; then each round asks for half as many
            again, of whole photos or of single labels, and a linear head is refitted on what is
            known (of more than 300 features every second, third, ... one, for speed). Labels
@@ -72,23 +73,23 @@ def precision(found, truth, first=500):
     return truth[found.rows[:first], found.columns[:first]].mean()
 
 
-def suspects(features, truth, split, draws):
+def suspects(features, truth, split, options):
     print(f"{len(truth):,} photos, {truth.sum():,} present labels, {HIDDEN:.0%} of them hidden")
     shares = []
-    for draw in range(REFITS):
+    for draw in range(options.refits):
         given = hide(truth, np.random.default_rng(draw))
         logits = crossfit_heads(features, given)
-        shares.append(ranked(logits, given, truth & ~given, draw))
+        shares.append(ranked(logits, given, truth & ~given, draw, options.cleanlab))
     print("mean share of hidden labels among the first 500")
     for name in shares[0]:
         values = [one[name] for one in shares]
         listed = ", ".join(f"{value:.1%}" for value in values)
         print(f"  {name:40} {np.mean(values):.1%}   ({listed})")
-    kept(logits[split != "train"], truth[split != "train"], draws)
-    timing()
+    kept(logits[split != "train"], truth[split != "train"], options.draws)
+    timing(options.cleanlab)
 
 
-def ranked(logits, given, lost, draw):
+def ranked(logits, given, lost, draw, cleanlab):
     """Return the share of hidden labels among the first 500 of several rankings."""
     odds = crossfit_log_odds(logits, given, Sigmoid())
     true = crossfit_true_log_odds(odds, given)
@@ -108,7 +109,7 @@ def ranked(logits, given, lost, draw):
         ),
         "labelwise, of photos": lost[first].any(1).mean(),
     }
-    if find_spec("cleanlab"):
+    if cleanlab:
         from cleanlab.multilabel_classification.rank import (
             get_label_quality_scores,
             get_label_quality_scores_per_class,
@@ -120,7 +121,7 @@ def ranked(logits, given, lost, draw):
         shares["cleanlab, of photos"] = lost[photos].any(1).mean()
     # The entries that are said to be absent, which asks the same question as ours.
     worst = np.argsort(np.where(given, np.inf, confidence), axis=None)[:500]
-    name = "cleanlab" if find_spec("cleanlab") else "1 - p, as cleanlab has it,"
+    name = "cleanlab" if cleanlab else "1 - p, as cleanlab has it,"
     shares[f"{name} per class, of absent entries"] = lost.ravel()[worst].mean()
     return shares
 
@@ -138,6 +139,8 @@ def kept(logits, truth, draws):
         promise = promise_suspects(marked, told, level=LEVEL, confidence=0.95)
         lengths.append(promise.count)
         broken += bool(promise.count) and (~right[: promise.count]).mean() > LEVEL
+        if (draw + 1) % 10 == 0:
+            print(f"  {draw + 1} draws, {broken} promises broken", flush=True)
     p = binomtest(int(broken), draws, 0.05, alternative="greater").pvalue
     print(
         f"at most {LEVEL:.0%} false, on the {len(truth):,} photos outside train: kept in "
@@ -146,13 +149,13 @@ def kept(logits, truth, draws):
     )
 
 
-def timing():
+def timing(cleanlab):
     rng = np.random.default_rng(0)
     odds = rng.normal(-3, 2, (40_000, 80)).astype(np.float32)
     labels = rng.random((40_000, 80)) < expit(odds)
     ours = measure(lambda: find_suspects(odds, labels, kind="missing")).seconds
     line = f"40,000 x 80: {ours:.3f} s"
-    if find_spec("cleanlab"):
+    if cleanlab:
         from cleanlab.multilabel_classification.filter import find_label_issues
 
         listed, probs = [np.flatnonzero(row).tolist() for row in labels], expit(odds)
@@ -163,7 +166,7 @@ def timing():
     print(line)
 
 
-def next_(features, truth, split, draws):
+def next_(features, truth, split, options):
     features = features[:, :: max(features.shape[1] // 300, 1)]
     train, test = features[split == "train"], features[split == "test"]
     labels, held = truth[split == "train"], truth[split == "test"]
@@ -175,7 +178,7 @@ def next_(features, truth, split, draws):
     ways += [("photos", by) for by in ("entropy", "expected-f")] + [("labels", "expected-f")]
     vectors = train - train.mean(0)
     needed = {way: [] for way in ways}
-    for draw in range(max(draws // 100, 1)):
+    for draw in range(max(options.draws // 100, 1)):
         for way in ways:
             count = asked_until(way, train, vectors, labels, test, held, goals, draw)
             needed[way].append(count)
@@ -238,14 +241,14 @@ def figures(train, labels, known, test, held):
     return score, log_loss(expit(logits.double().numpy()), held).value, (weight, bias)
 
 
-def few(features, truth, split, draws):
+def few(features, truth, split, options):
     train = split == "train"
     weight, bias = fit_linear_head(features[train], truth[train])
     logits = torch.from_numpy(features[~train]) @ weight + bias
     labels = torch.from_numpy(truth[~train]).float()
     for photos in (10, 20, 50, 200):
         rows = []
-        for draw in range(max(draws // 10, 1)):
+        for draw in range(max(options.draws // 10, 1)):
             order = np.random.default_rng(1000 + draw).permutation(len(logits))
             seen, rest = order[:photos], order[photos:]
             own = logits[seen], labels[seen], Sigmoid()
@@ -280,13 +283,18 @@ def main():
     parser.add_argument("--features")
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--refits", type=int, default=REFITS)
+    parser.add_argument("--no-cleanlab", action="store_true")
     options = parser.parse_args()
+    if options.refits < 1 or options.draws < 1:
+        parser.error("--refits and --draws must be at least 1")
+    options.cleanlab = bool(find_spec("cleanlab")) and not options.no_cleanlab
     torch.set_num_threads(1)
     data = problem(options.features)
     for name, part in PARTS.items():
         if options.part in (None, name):
             print(f"-- {name}")
-            part(*data, options.draws)
+            part(*data, options)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,10 @@ from labelwise.export.runtime import OnnxModel
 from labelwise.links import Consistent, Sigmoid, Softmax, consistent_log_probs
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.predictor import ModelSpec, Predictor
+from labelwise.retrieval import Query
 from labelwise.runs import RunFolder
 from labelwise.search import Index
+from labelwise.search.answering import answer
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
@@ -204,9 +206,33 @@ def test_an_index_has_the_taxonomy_of_its_model(place):
     sets = index.sets(slice(None))
     assert not violated(sets).any()
     assert np.array_equal(sets, np.stack([index.given(column) for column in range(4)], 1))
+    # An animal is asked for by itself, which its kinds are part of; a thing is an animal.
+    alone = np.exp(index.odds(0).log_p.values)
+    best = np.sort(alone)[::-1][:5]
+    for query in ("animal", "thing"):
+        hits = answer(index, Query.parse(query, index.space, index.taxonomy), top=5).hits
+        assert alone[[one.row for one in hits]] == pytest.approx(best)
     index.store.close()
-    result = run("search", place / "photos.index", "thing", "--json")  # a group, no label
-    assert result.exit_code == 0, result.output
+
+
+def test_what_people_say_of_a_photo_obeys_the_taxonomy(place, tmp_path):
+    out = tmp_path / "photos.index"
+    assert run("index", place, "-m", place / "run", "-o", out).exit_code == 0
+    index = Index(out)
+    index.correct(0, {"dog": "present"})
+    index.correct(1, {"animal": "absent"})
+    index.correct(2, {"dog": "present", "animal": "absent"})  # nonsense, and it stands
+    log_p = index.log_probs([0, 1, 2], refit=False)
+    assert (log_p[0, :3] == 0).all()
+    assert np.isneginf(log_p[1, :3]).all()
+    assert (log_p[2, 1], log_p[2, 0]) == (0, -np.inf)
+    assert log_p[2, 2] == 0
+    sets = index.sets([0, 1, 2], index.spec.made_rule)
+    assert sets[:, :3].tolist() == [[True] * 3, [False] * 3, [False, True, True]]
+    for column in range(3):
+        alone = index.odds(column, refit=False).log_p.values
+        np.testing.assert_array_equal(alone[:2], log_p[:2, column])
+    index.store.close()
 
 
 def tiny(folder, text="a|b|c\n", **flags):

@@ -191,13 +191,7 @@ class LabelTree:
     @cached_property
     def level(self) -> tuple[int, ...]:
         """How deep each label lies: 1 at the top."""
-        levels = [0] * len(self.parent)
-        for column in range(len(levels)):
-            at, depth = column, 0
-            while at >= 0:
-                at, depth = self.parent[at], depth + 1
-            levels[column] = depth
-        return tuple(levels)
+        return tuple(1 + len(self.above(column)) for column in range(len(self.parent)))
 
     @cached_property
     def upward(self) -> tuple[tuple[int, int], ...]:
@@ -213,11 +207,16 @@ class LabelTree:
             below[parent] = (*below.get(parent, ()), child, *below.get(child, ()))
         return tuple(sorted(below.items(), key=lambda family: -self.level[family[0]]))
 
+    def above(self, column: int) -> list[int]:
+        """Return the columns of what a label is a kind of, the nearest first."""
+        found: list[int] = []
+        while (column := self.parent[column]) >= 0:
+            found.append(column)
+        return found
+
     def family(self, column: int) -> tuple[list[int], "LabelTree"]:
         """Return the columns of all labels under the same top as one, and the tree of these."""
-        top = column
-        while self.parent[top] >= 0:
-            top = self.parent[top]
+        top = [column, *self.above(column)][-1]
         columns = sorted({top, *dict(self.families).get(top, ())})
         place = {k: at for at, k in enumerate(columns)}
         return columns, LabelTree(tuple(place.get(self.parent[k], -1) for k in columns))

@@ -292,10 +292,12 @@ def test_metrics_count_what_happened(run):
 
 
 def test_words_for_rules():
-    from labelwise.decide import AtMost, ExpectedF, TopK
+    from labelwise.decide import AtMost, ExpectedF, TopK, WithParents
     from labelwise.web.service import rule_in_words
 
     assert rule_in_words(Threshold(0.25)) == "a label is given from 25 % on"
     assert "own threshold" in rule_in_words(Threshold((0.1, 0.2)))
     assert rule_in_words(AtMost(TopK(3), 2)).startswith("at most 2 labels")
+    obeying = rule_in_words(WithParents(TopK(3), (-1, 0)))
+    assert obeying == "the 3 most probable labels are given, with what these are kinds of"
     assert "expected F1" in rule_in_words(ExpectedF())

@@ -79,7 +79,7 @@ def answer(
     """Return the ``top`` photos of a query, of those that are probable or promised enough."""
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
-    bound = bind(query, index.space, index.taxonomy)
+    bound = bind(query, index.space, index.query_taxonomy)
     refit = wrong_at_most is None  # corrections fit links on the photos that promises are made on
     dead = index.store.dead_rows()
     ranking = ranking_of(index, bound, dead, refit=refit)

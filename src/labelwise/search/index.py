@@ -16,7 +16,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getuser
@@ -40,7 +40,7 @@ from labelwise.search.ranked import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.storage import ObjectStorage, StorageError, storage_at
-from labelwise.taxonomy import Taxonomy
+from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["Index", "IndexFacts", "LabelOdds", "PhotoFiles"]
@@ -97,7 +97,15 @@ class Index:
             spec.save(self.folder / "model.json")
         self.spec = spec
         self._odds.clear()
-        for name in ("link", "held_out", "validation", "taxonomy", "_sets"):
+        for name in (
+            "link",
+            "held_out",
+            "validation",
+            "taxonomy",
+            "query_taxonomy",
+            "_tree",
+            "_sets",
+        ):
             self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
@@ -134,6 +142,24 @@ class Index:
         path = self.folder / "taxonomy.csv"
         return Taxonomy.read(path) if path.is_file() else self.spec.made_taxonomy
 
+    @cached_property
+    def query_taxonomy(self) -> Taxonomy | None:
+        """The taxonomy by which queries ask for kinds too.
+
+        A label of a model that obeys its taxonomy is there wherever one of its kinds is, and asks
+        for itself alone: with its kinds, as if they were independent, it would count twice.
+        """
+        taxonomy, own = self.taxonomy, self.spec.taxonomy
+        if taxonomy is None or own is None:
+            return taxonomy
+        labels = set(self.space.names)
+        kept = {
+            child: parent
+            for child, parent in taxonomy.parents.items()
+            if parent not in labels or own.get(child) != parent
+        }
+        return Taxonomy(kept)
+
     def evidence(self) -> Evidence:
         """Return the photos that a promise can be made on: ones that fitted nothing."""
         held_out, split = self.held_out, self.facts.held_out
@@ -167,7 +193,7 @@ class Index:
 
         Without ``refit`` only the corrected photos have other ones than the model's.
         """
-        corrections = self.store.corrections(self.space.names[label])
+        corrections = self.facts_of(label)
         key, state = (label, refit and bool(corrections)), (len(self), corrections)
         if key not in self._odds or self._odds[key][0] != state:
             self._odds[key] = (state, self._computed(label, corrections, refit))
@@ -184,8 +210,8 @@ class Index:
         log_p, log_q = self.link.log_probs(predictions.logits.double())
         pairs = []
         for label in labels:
-            said = self.store.corrections(self.space.names[label]) if refit else []
-            pairs.append(self._refitted(label, said)(log_p[:, label], log_q[:, label]))
+            facts = self.facts_of(label) if refit else []
+            pairs.append(self._refitted(label, facts)(log_p[:, label], log_q[:, label]))
         return torch.stack([p for p, _ in pairs], 1), torch.stack([q for _, q in pairs], 1)
 
     @torch.no_grad()
@@ -254,7 +280,10 @@ class Index:
         """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
         log_p = self.link.log_probs(self._logits(every))[0].numpy()
-        for label in {self.space.column(one.label) for one in self.store.corrections()}:
+        corrected = {self.space.column(one.label) for one in self.store.corrections()}
+        if self._tree is not None:
+            corrected = {k for label in corrected for k in self._tree.family(label)[0]}
+        for label in corrected:
             log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
         return log_p
 
@@ -292,6 +321,34 @@ class Index:
         return np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
 
     # Corrections
+
+    @cached_property
+    def _tree(self) -> LabelTree | None:
+        """The taxonomy among the labels of a model that obeys one."""
+        own = self.spec.made_taxonomy
+        return None if own is None else own.within(self.space)
+
+    def facts_of(self, label: int) -> list[Correction]:
+        """Return what people say of a label, and what follows for it by the model's taxonomy.
+
+        It is there where one of its kinds is, and not there where what it is a kind of is not. What
+        was said of the label itself stands.
+        """
+        name = self.space.names[label]
+        own = self.store.corrections(name)
+        if self._tree is None:
+            return own
+        told = {one.row for one in own}
+        follows: dict[int, Correction] = {}
+        for relatives, state in (
+            (self._tree.above(label), "absent"),
+            (dict(self._tree.families).get(label, ()), "present"),
+        ):
+            for relative in relatives:
+                for one in self.store.corrections(self.space.names[relative]):
+                    if one.state == state and one.row not in told:
+                        follows[one.row] = replace(one, label=name)
+        return [*own, *follows.values()]
 
     def correct(
         self,

@@ -351,7 +351,7 @@ def rule_in_words(rule: Rule) -> str:
     if isinstance(rule, AtMost):
         return f"at most {rule.k} labels are given; otherwise {rule_in_words(rule.rule)}"
     if isinstance(rule, WithParents):
-        return f"{rule_in_words(rule.rule)}, and with it what it is a kind of"
+        return f"{rule_in_words(rule.rule)}, with what these are kinds of"
     return json.dumps(rule.spec())
 
 
