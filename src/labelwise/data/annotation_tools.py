@@ -31,7 +31,7 @@ CVAT_STATES = ("present", "absent", "unknown", "predicted")
 
 
 @dataclass(frozen=True)
-class Row:
+class AnnotatedPhoto:
     """One photo as a tool tells it; ``unknown`` is None if nothing is known of it.
 
     ``where`` is its place in the file, in words.
@@ -49,7 +49,7 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
     tasks = read_json(path)
     if not isinstance(tasks, list) or not tasks:
         raise DataError(f"{path}: a Label Studio file must be a list of tasks")
-    rows: list[Row] = []
+    rows: list[AnnotatedPhoto] = []
     names: list[str] | None = None
     for number, task in enumerate(tasks, 1):
         where = f"{path.name}, task {number}"
@@ -65,7 +65,7 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
             names = _words(meta["labels"], where)
         split = facts.get("split")
         part = split if isinstance(split, str) else None
-        rows.append(Row(where, _local(image), *_choices(task, where), part))
+        rows.append(AnnotatedPhoto(where, _local(image), *_choices(task, where), part))
     return _table(rows, names, path, root)
 
 
@@ -113,7 +113,7 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
     if tree.tag != "annotations":
         raise DataError(f"{path}: a CVAT file must begin with <annotations>, got <{tree.tag:.40}>")
     names = [(label.findtext("name") or "").strip() for label in tree.findall(".//labels/label")]
-    rows: list[Row] = []
+    rows: list[AnnotatedPhoto] = []
     for number, image in enumerate(tree.findall("image"), 1):
         where = f"{path.name}, image {image.get('id', number)}"
         name = image.get("name")
@@ -135,7 +135,7 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
                 unknown.append(label)
             elif states != ["absent"]:
                 present.append(label)
-        rows.append(Row(where, name, present, unknown, image.get("subset")))
+        rows.append(AnnotatedPhoto(where, name, present, unknown, image.get("subset")))
     if not rows:
         raise DataError(f"{path}: there are no images")
     return _table(rows, names or None, path, root)
@@ -155,7 +155,7 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
         if not isinstance(sample, dict) or not isinstance(sample.get("filepath"), str):
             raise DataError(f"{file.name}, sample {number}: must be an object with a 'filepath'")
     chosen = field or _label_field(file, samples)
-    rows: list[Row] = []
+    rows: list[AnnotatedPhoto] = []
     for number, sample in enumerate(samples, 1):
         where = f"{file.name}, sample {number}"
         present = _classified(sample.get(chosen), where)
@@ -163,7 +163,7 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
         tags = sample.get("tags")
         found = [SPLIT_WORDS[t] for t in tags if t in SPLIT_WORDS] if isinstance(tags, list) else []
         split = found[0] if len(found) == 1 else None
-        rows.append(Row(where, sample["filepath"], present or [], unknown, split))
+        rows.append(AnnotatedPhoto(where, sample["filepath"], present or [], unknown, split))
     return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
 
 
@@ -210,7 +210,7 @@ def _fiftyone_classes(file: Path, content: dict[str, Any], field: str) -> list[s
 
 
 def _table(
-    rows: Sequence[Row], names: list[str] | None, path: Path, root: str | Path | None
+    rows: Sequence[AnnotatedPhoto], names: list[str] | None, path: Path, root: str | Path | None
 ) -> LabelTable:
     """Return the table of rows; of one of which nothing is known every label is unknown."""
     given = [(row.present, row.unknown or []) for row in rows]
