@@ -101,14 +101,34 @@ LINEAR = {
 }
 
 
+def cut_short(settings, folder):
+    """Train in this process until the second epoch, whose first picture cannot be read."""
+    epoch = Loader.epoch
+
+    def broken(loader, number, start=0):
+        if number == 1:
+            raise DataError("b.jpg is gone")
+        return epoch(loader, number, start)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Loader, "epoch", broken)
+        with pytest.raises(DataError, match="is gone"):
+            train(settings, folder)
+
+
 def second_worker_dies_once(settings, folder, fresh):
-    """Train; the second process is killed in the second epoch of the first attempt."""
+    """Train; the second process is killed in the second epoch of the first attempt.
+
+    In the third epoch both stop with an error.
+    """
     mark, epoch = folder / "died", Loader.epoch
 
     def deadly(loader, number, start=0):
         if number == 1 and os.environ["RANK"] == "1" and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if number == 2:
+            raise DataError("c.jpg is gone")
         return epoch(loader, number, start)
 
     Loader.epoch = deadly
@@ -119,7 +139,11 @@ def refuses(settings, folder, fresh):
     raise DataError("the photos are gone")
 
 
-def test_two_workers_train_as_one_process_although_one_dies(cluster, tmp_path, monkeypatch, capsys):
+def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
+    cluster, tmp_path, monkeypatch, capsys
+):
+    settings = read_settings(None, LINEAR)
+    cut_short(settings, tmp_path / "ray")
     dying = partial(RayTraining, run=second_worker_dies_once)
     monkeypatch.setattr("labelwise.experiments.ray_training.RayTraining", dying)
     words = [f"--set={key}={value}" for key, value in LINEAR.items() if key != "data"]
@@ -127,12 +151,13 @@ def test_two_workers_train_as_one_process_although_one_dies(cluster, tmp_path, m
     monkeypatch.setattr("sys.argv", ["labelwise", "train", "posterior", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert not ended.value.code
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "c.jpg is gone" in shown.err
     assert (tmp_path / "ray" / "died").exists()
-    assert "a worker died; starting all again from the newest checkpoint" in shown
-    assert "was finished before" not in shown
-    train(read_settings(None, LINEAR), tmp_path / "here")
+    assert "a worker died; starting all again from the newest checkpoint" in shown.out
+    RayTraining(1)(settings, tmp_path / "ray", Hearing(), fresh=False)
+    train(settings, tmp_path / "here")
     files = [tmp_path / name / "model.safetensors" for name in ("ray", "here")]
     first, second = map(load_tensors, files)
     for name, value in first.items():

@@ -11,10 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from tiny_run import Hearing, tiny_settings, tiny_table
+from train_tiny import break_second_epoch
 
+from labelwise.errors import ImageError
 from labelwise.files import load_tensors
+from labelwise.training.loader import Loader
 from labelwise.training.run import train
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
@@ -60,13 +64,25 @@ def assert_same(one, other):
         torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
 
 
-def test_two_nodes_train_as_one_and_one_process_goes_on_where_two_were_cut_short(tmp_path):
+def cut_short(settings, folder):
+    """Train in this process until the second epoch, which cannot be read."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Loader, "epoch", Loader.epoch)  # put back at the end
+        break_second_epoch()
+        with pytest.raises(ImageError, match="ends early"):
+            train(settings, folder, table=tiny_table())
+
+
+def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_two_were(tmp_path):
+    cut_short(tiny_settings(method="bce"), tmp_path / "two" / "begun")
     cut = {"method": "bce", "fails_in": 0}  # in the second epoch, on both nodes
-    assert on_two_nodes(tmp_path / "two", RUNS | {"cut": cut}) == [1, 1]
+    runs = RUNS | {"begun": {"method": "bce"}, "cut": cut}
+    assert on_two_nodes(tmp_path / "two", runs) == [1, 1]
     for name, flags in RUNS.items():
         train(tiny_settings(**flags), tmp_path / "one" / name, table=tiny_table())
         assert_same(tmp_path / "two" / name, tmp_path / "one" / name)
     watch = Hearing()
     train(tiny_settings(method="bce"), tmp_path / "two" / "cut", table=tiny_table(), watch=watch)
     assert "going on from epoch 2, batch 1" in watch.said
-    assert_same(tmp_path / "two" / "cut", tmp_path / "one" / "bce")
+    for name in ("begun", "cut"):
+        assert_same(tmp_path / "two" / name, tmp_path / "one" / "bce")
