@@ -211,8 +211,7 @@ class Loader:
         if self._cuts_windows:
             values, steps = self._cut(values, index, draws), steps[1:]
         values = Augments(steps)(values, draws)
-        mean, std = self._statistics
-        return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
+        return _normalised(values, *self._statistics)
 
     @cached_property
     def _dense(self) -> tuple[Tensor, Tensor | None] | None:
@@ -231,6 +230,19 @@ class Loader:
         labels = to_device(torch.from_numpy(chosen), self.device).float()
         known = None if mask is None else to_device(torch.from_numpy(mask), self.device)
         return Targets(labels, known, index)
+
+
+def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return ``(values - mean) / std`` of pixels (B, 3, H, W), in channels-last memory.
+
+    A CPU is twice as fast where a row of pixels is one run of numbers, not many runs of three.
+    """
+    if values.device.type != "cpu" or not values.is_contiguous(memory_format=CHANNELS_LAST):
+        return (values - mean).div_(std).contiguous(memory_format=CHANNELS_LAST)
+    channels, width = values.shape[1], values.shape[3]
+    each_mean, each_std = (one.flatten().repeat(width) for one in (mean, std))
+    rows = (values.permute(0, 2, 3, 1).flatten(2) - each_mean).div_(each_std)
+    return rows.view(*rows.shape[:2], width, channels).permute(0, 3, 1, 2)
 
 
 def order_of_blocks(
