@@ -9,10 +9,11 @@ import signal
 import pytest
 from shard_setup import answers, hashes, task, write_model, write_photos
 
+from labelwise.cli.predict import make_engine
 from labelwise.engines import LocalEngine, ShardRecord, predict_shards
 from labelwise.engines.engine import LostShardError
 from labelwise.engines.ray_cluster import RayEngine, joined, require_ray, worker_environment
-from labelwise.errors import LabelwiseError
+from labelwise.errors import LabelwiseError, SettingsError
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, by the dozen
@@ -93,16 +94,36 @@ def test_a_deadly_shard_and_a_failing_one_are_named(cluster, tmp_path):
         list(RayEngine(1).run(Deadly(None, tmp_path, wrong=(1,)), range(1, 2)))
 
 
+def test_workers_are_not_promised_gpus_that_the_cluster_has_not(cluster, tmp_path):
+    with pytest.raises(SettingsError, match="each worker needs 1 GPU, the cluster has 0"):
+        list(make_engine("ray", 1, "cuda").run(Deadly(None, tmp_path), range(1)))
+    with pytest.raises(SettingsError, match="give --device cuda, not cuda:1"):
+        make_engine("ray", 1, "cuda:1")
+
+
+class Seeing:
+    """Scores as ``inner`` does, and notes which GPUs each worker may use."""
+
+    def __init__(self, inner, marks):
+        self.inner, self.marks = inner, marks
+
+    def start(self):
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+        (self.marks / f"worker-{os.getpid()}").write_text(seen)
+        return self.inner.start()
+
+
 def test_a_node_that_dies_is_survived(places, tmp_path):
-    """Two nodes; one is killed as soon as both have begun."""
+    """Two nodes with a GPU each, by name; one is killed as soon as both have begun."""
     ray = require_ray()
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
     cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 1 << 27}
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "num_gpus": 1, "object_store_memory": 1 << 27},
     )
-    second = cluster.add_node(num_cpus=1, object_store_memory=1 << 27)
+    second = cluster.add_node(num_cpus=1, num_gpus=1, object_store_memory=1 << 27)
     ray.init(
         address=cluster.address,
         log_to_driver=False,
@@ -115,7 +136,8 @@ def test_a_node_that_dies_is_survived(places, tmp_path):
 
         class Losing:
             def run(self, work, shards):
-                for number, record in enumerate(RayEngine(2).run(work, shards)):
+                engine = make_engine("ray", 2, "cuda")
+                for number, record in enumerate(engine.run(Seeing(work, tmp_path), shards)):
                     yield record
                     if number == 1:
                         cluster.remove_node(second, allow_graceful=False)
@@ -124,6 +146,7 @@ def test_a_node_that_dies_is_survived(places, tmp_path):
         outcome = predict_shards(given, [str(places / "photos")], Losing(), shard_rows=5)
         assert (outcome.rows, outcome.failed) == (COUNT, 2)
         assert hashes(out) == hashes(places / "local")
+        assert {mark.read_text() for mark in tmp_path.glob("worker-*")} == {"0"}
     finally:
         ray.shutdown()
         cluster.shutdown()

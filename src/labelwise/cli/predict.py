@@ -127,8 +127,9 @@ def _predict_shards(
     model = ModelFiles.read(run, (MODEL_FILE, WEIGHTS_FILE))
     decoders = decoders_per_worker(workers)
     task = ScoringTask(out, model, _scorer, batch_size, device, decoders, decoder)
+    engine_of_shards = make_engine(engine, workers, device)
     outcome = predict_shards(
-        task, places, make_engine(engine, workers), shard_rows=shard_rows, watch=make_watch()
+        task, places, engine_of_shards, shard_rows=shard_rows, watch=make_watch()
     )
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
@@ -142,12 +143,18 @@ def _predict_shards(
         raise typer.Exit(1)
 
 
-def make_engine(name: str, workers: int) -> "Engine":
-    """Return the engine of a name."""
+def make_engine(name: str, workers: int, device: str = "cpu") -> "Engine":
+    """Return the engine of a name, whose workers compute on a device."""
     if name == "ray":
         from labelwise.engines.ray_cluster import RayEngine
+        from labelwise.errors import SettingsError
 
-        return RayEngine(workers)
+        kind, _, number = device.partition(":")
+        if number:
+            raise SettingsError(
+                f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
+            )
+        return RayEngine(workers, gpus=1 if kind == "cuda" else 0)
     from labelwise.engines import LocalEngine
 
     return LocalEngine(workers)

@@ -38,17 +38,23 @@ def require_ray() -> Any:
 
 
 class RayEngine:
-    """``workers`` actors on a Ray cluster; each takes one core, and one GPU if it is asked to."""
+    """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own."""
 
-    def __init__(self, workers: int = 1, *, gpus: float = 0) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be positive, got {workers}")
+    def __init__(self, workers: int = 1, *, gpus: int = 0) -> None:
+        if workers < 1 or gpus < 0:
+            raise ValueError(f"workers must be positive, gpus not negative, got {workers}, {gpus}")
         self.workers, self.gpus = workers, gpus
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         """Yield the result of each shard when it is finished, in any order."""
         ray = require_ray()
         with joined(self.workers):
+            there = int(ray.cluster_resources().get("GPU", 0))
+            if there < self.gpus:  # workers would wait for one for ever
+                raise SettingsError(
+                    f"each worker needs {self.gpus} GPU, the cluster has {there}: "
+                    "give --device cpu, or join one that has some by RAY_ADDRESS"
+                )
             needs = {"num_cpus": 1, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
             actor = ray.remote(**needs)(_Worker)
             given = ray.put(task)
