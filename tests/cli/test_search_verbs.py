@@ -144,7 +144,37 @@ def test_likeness_tells_copies_from_similar_photos(library):
     )
     assert found[0]["path"].endswith("copy of 00.png")
     assert found[0]["likeness"] == 1
-    assert len(found) == 4
+    assert [one["equal"] for one in found] == [True, False, False, False]
+    shown, _ = labelwise(
+        *("search", library / "photos.index", "--top", "3"),
+        *("--like", library / "photos" / "00.png"),
+    )
+    assert [line.split()[0] == "equal" for line in shown.splitlines()[1:]] == [True, *[False] * 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("dog", "--json", "--paths-only"), "--paths-only writes nothing else, so --json"),
+        (("dog", "--count", "--html", "x.html"), "--count shows no photos, so --html"),
+        (("dog", "--confidence", "0.9"), "without --wrong-at-most nothing is promised"),
+        (("--like", "x.png", "--at-least", "0.5"), "by likeness, so --at-least"),
+        (("--unreadable", "--count"), "--unreadable lists files, so --count"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(library, arguments, words):
+    with pytest.raises(LabelwiseError, match=words):
+        labelwise("search", library / "photos.index", *arguments)
+
+
+def test_counts_are_there_for_programs_too(library):
+    """Oracle: the sentence for people."""
+    query = ("search", library / "photos.index", "dog", "--at-least", "0.3", "--count")
+    (found,) = lines(*query, "--json")
+    sentence, _ = labelwise(*query)
+    assert f"about {found['expected']:.1f} of {found['photos']} photos answer dog" in sentence
+    assert f"({found['lower']:.1f} to {found['upper']:.1f}); {found['above']} " in sentence
+    assert found["promise"] is None
 
 
 def test_the_page_holds_its_pictures(library, tmp_path):

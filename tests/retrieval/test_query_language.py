@@ -51,7 +51,7 @@ def test_spellings(text, expression):
         ("dog)", "opened before it is closed"),
         ("(dog) cat", "followed by ',', '&' or '|'"),
         ("dog |", "between commas"),
-        ("dog > high", "probability such as 0.8 or 80%, got 'high'"),
+        ("dog > high", "probability such as 0.8 or 80%, and 'high' is none"),
         ("dog > 2", "probability such as"),
         ("dog>0.8 | cat", "by itself"),
         ("(dog>0.8)", "by itself"),

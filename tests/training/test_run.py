@@ -369,6 +369,12 @@ def test_what_cannot_be_cross_fitted_is_refused_before_training(options, words):
         tiny_settings(cross_fit=True, **options)
 
 
+def test_a_taxonomy_adds_labels_that_no_precision_of_one_label_was_tested_with():
+    with pytest.raises(SettingsError, match="gives parents wherever a child is given"):
+        tiny_settings(promise="precision-per-label=0.9", taxonomy="labels.csv")
+    tiny_settings(promise="recall-per-label=0.9", taxonomy="labels.csv")
+
+
 def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_model(tmp_path):
     settings = tiny_settings(recipe__epochs=8, promise="recall=0.6", confidence=0.9)
     table = tiny_table(1200)

@@ -68,7 +68,9 @@ def _export(folder: Path, out: Path) -> None:
     table, tested = corrected_labels(Index(folder))
     export(table, out)
     known = len(table) * len(table.space) - int(table.unknown.counts().sum())
-    say(f"wrote {out}: {known:,} labels of {len(table):,} photos, all of the split train")
+    labels = f"{known:,} label{'s' * (known != 1)}"
+    photos = f"{len(table):,} photo{'s' * (len(table) != 1)}"
+    say(f"wrote {out}: {labels} of {photos}, all of the split train")
     if tested:
         say(f"left out, because the model is tested on them: {tested:,}")
 

@@ -30,7 +30,9 @@ def search(
         float | None,
         typer.Option(help="Promise that at most this share of the list is wrong, such as 0.1."),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of that promise.")] = 0.95,
+    confidence: Annotated[
+        float | None, typer.Option(help="Of that promise; 0.95 unless given.")
+    ] = None,
     like: Annotated[
         str | None, typer.Option(help="Find photos that look like this one of the index.")
     ] = None,
@@ -62,6 +64,25 @@ def search(
 
     if sum((query is not None, like is not None, unreadable)) != 1:
         raise SettingsError("give a query such as 'dog, -beach', or --like PHOTO, or --unreadable")
+    answered = {
+        "--at-least": at_least > 0,
+        "--wrong-at-most": wrong_at_most is not None,
+        "--confidence": confidence is not None,
+        "--sort": sort != "score",
+        "--count": count,
+        "--html": html is not None,
+    }
+    written = {"--json": as_json, "--paths-only": paths_only}
+    if unreadable:
+        _refuse("--unreadable lists files", answered | written)
+    if like is not None:
+        _refuse("--like ranks by likeness", answered)
+    if count:
+        _refuse("--count shows no photos", {"--paths-only": paths_only, "--html": html is not None})
+    if paths_only:
+        _refuse("--paths-only writes nothing else", {"--json": as_json})
+    if wrong_at_most is None:
+        _refuse("without --wrong-at-most nothing is promised", {"--confidence": confidence})
     index = Index(folder)
     if unreadable:
         show_table(("file", "reason"), index.store.unreadable())
@@ -69,7 +90,7 @@ def search(
     if like is not None:
         row = index.require(like)
         copies, similar = nearest_photos(index, row, top)
-        _show([*copies, *similar], as_json, paths_only, "likeness")
+        _show_similar(copies, similar, as_json, paths_only)
         return
     found = answer(
         index,
@@ -77,13 +98,13 @@ def search(
         top=top,
         at_least=at_least,
         wrong_at_most=wrong_at_most,
-        confidence=confidence,
+        confidence=0.95 if confidence is None else confidence,
         sort=sort,
     )
     if count:
-        say(_counted(found))
+        say(json.dumps(_numbers(found)) if as_json else _counted(found))
         return
-    _show(found.hits, as_json, paths_only, "probability")
+    _show(found.hits, as_json, paths_only)
     if html is not None:
         from labelwise.report.contact_sheet import write_contact_sheet
 
@@ -94,6 +115,23 @@ def search(
             say(f"the page: {html}")
 
 
+def _refuse(reason: str, options: dict[str, Any]) -> None:
+    """Raise for options that mean nothing here."""
+    from labelwise.errors import SettingsError
+
+    for name, given in options.items():
+        if given:
+            raise SettingsError(f"{reason}, so {name} does not apply; leave it out")
+
+
+def _numbers(found: "Found") -> dict[str, Any]:
+    count = found.count
+    facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
+    facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
+    promise = None if found.promise is None else found.promise.promise
+    return facts | {"above": found.above, "promise": None if promise is None else promise.spec()}
+
+
 def _counted(found: "Found") -> str:
     count = found.count
     text = (
@@ -101,7 +139,7 @@ def _counted(found: "Found") -> str:
         f"({count.lower:,.1f} to {count.upper:,.1f})"
     )
     if found.above is not None:
-        text += f"; {found.above:,} are above the cut"
+        text += f"; {found.above:,} {'is' if found.above == 1 else 'are'} above the cut"
     if found.promise is not None and found.promise.promise is not None:
         text += f"; {found.promise.promise}"
     return text
@@ -120,7 +158,7 @@ def _show_paths(paths: "Sequence[str]") -> None:
     sys.stdout.buffer.flush()
 
 
-def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, word: str) -> None:
+def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool) -> None:
     from labelwise.cli.text import say, show_table
 
     if paths_only:
@@ -128,7 +166,7 @@ def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, word: str) -> 
         return
     if as_json:
         for hit in hits:
-            facts: dict[str, Any] = {"path": hit.paths[0], word: hit.probability}
+            facts: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
             facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
             say(json.dumps(facts))
         return
@@ -136,4 +174,27 @@ def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, word: str) -> 
     for hit in hits:
         why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.reasons.items())
         rows.append((f"{hit.probability:.3f}", hit.paths[0], why, (hit.taken or "")[:10]))
-    show_table((word, "photo", "why", "taken"), rows)
+    show_table(("probability", "photo", "why", "taken"), rows)
+
+
+def _show_similar(
+    copies: "Sequence[Hit]", similar: "Sequence[Hit]", as_json: bool, paths_only: bool
+) -> None:
+    """Show files that are equal to the byte first, and then those that look alike."""
+    from labelwise.cli.text import say, show_table
+
+    hits = [*copies, *similar]
+    if paths_only:
+        _show_paths([hit.paths[0] for hit in hits])
+        return
+    if as_json:
+        for number, hit in enumerate(hits):
+            facts = {"path": hit.paths[0], "likeness": hit.probability}
+            equal = {"equal": number < len(copies)}
+            say(json.dumps(facts | equal | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
+        return
+    words = ["equal"] * len(copies) + [f"{hit.probability:.3f}" for hit in similar]
+    rows = [
+        (word, hit.paths[0], (hit.taken or "")[:10]) for word, hit in zip(words, hits, strict=True)
+    ]
+    show_table(("likeness", "photo", "taken"), rows)

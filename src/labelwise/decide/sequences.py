@@ -209,8 +209,11 @@ def made_promise(
 def refusal(what: str, evidence: Evidence, level: float, confidence: float) -> str:
     """Return in words why nothing is promised, and what would help."""
     least = ceil(log(1 - confidence) / log(level))
+    wanted = (
+        f"a list of which {1 - level:.3g} may be wrong" if what == "list" else f"{what} {level:g}"
+    )
     return (
-        f"{what} {level:g} cannot be promised with {confidence:.0%} confidence on these "
+        f"{wanted} cannot be promised with {confidence:.0%} confidence on these "
         f"{len(evidence):,} photos (without a single error {least:,} that count would be needed); "
         "use more photos, a lower level or less confidence"
     )

@@ -57,7 +57,8 @@ def contact_sheet(index: Index, found: Found) -> str:
 def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
     for hit in hits:
         name = for_terminal(hit.paths[0])
-        why = ", ".join(f"{label} {chance:.2f}" for label, chance in hit.reasons.items())
+        reasons = (f"{label} {chance:.2f}" for label, chance in hit.reasons.items())
+        why = ", ".join(reason.replace(" ", "\N{NO-BREAK SPACE}") for reason in reasons)
         picture = _thumbnail(index, hit.row)
         image = (
             tag("p", "The file cannot be read now.", class_="note")

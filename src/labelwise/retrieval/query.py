@@ -302,7 +302,7 @@ class _Parser:
         except ValueError:
             bound = -1.0
         if not 0 <= bound <= 1:
-            self.fail(f"a limit must be a probability such as 0.8 or 80%, got {number!r}")
+            self.fail(f"a limit must be a probability such as 0.8 or 80%, and {number!r} is none")
         if depth:
             self.fail("a limit such as dog>0.8 must stand by itself between commas")
         self.limits.append(Limit(name, bound, above))

@@ -80,7 +80,8 @@ class Changes:
             "missing": self.missing,
             "forgotten": self.forgotten,
         }
-        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "empty"
+        nothing = "nothing changed" if self.refused else "no photos found"
+        return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or nothing
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,13 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_promise(self) -> "Settings":
+        if self.promise is not None and self.taxonomy is not None:
+            wish = find_promise(self.promise)
+            if (wish.what, wish.scope) == ("precision", "label"):
+                raise SettingsError(
+                    "a taxonomy gives parents wherever a child is given, which the precision of a "
+                    "single label does not survive; promise precision without -per-label"
+                )
         if not self.cross_fit:
             return self
         if self.promise is None:
