@@ -1,7 +1,8 @@
 """Train in child processes that are killed with SIGKILL at random moments until one ends well.
 
-Run as a script: ``kill_and_resume.py FOLDER SEED LIVES OVERRIDES``. It imports once and forks, so
-that a life costs no start-up. Prints one JSON line: hashes of both runs, and where lives ended.
+Run as a script: ``kill_and_resume.py FOLDER LIVES RUNS``. RUNS is JSON, by name the seed of the
+moments and the overrides of the settings. It imports once and forks, so that a life costs no
+start-up. Prints one JSON line, for each name: hashes of both runs, and where lives ended.
 """
 
 import hashlib
@@ -14,8 +15,8 @@ import time
 from pathlib import Path
 
 import torch
+from warm_commands import preload
 
-from labelwise.training.execution import fabric_class
 from labelwise.training.run import train
 from labelwise.training.settings import Settings, read_settings
 
@@ -64,11 +65,8 @@ def wait_for(child: int, folder: Path, target: int) -> bool:
     return True
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    fabric_class()  # imported once, before forking
-    folder, seed, lives = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    settings = read_settings(None, BASE | json.loads(sys.argv[4]))
+def kill_and_resume(folder: Path, lives: int, seed: int, overrides: dict) -> dict:
+    settings = read_settings(None, BASE | overrides)
     whole, killed = folder / "whole", folder / "killed"
     _, status = os.waitpid(live(settings, whole), 0)
     if status:
@@ -94,14 +92,21 @@ def main() -> None:
     for record in (*records[0], *records[1]):
         record.pop("seconds", None)
         record.pop("images_per_second", None)
-    result = {
+    return {
         "whole": digest(whole),
         "killed": digest(killed),
         "steps": steps,
         "all_steps": max(record["step"] for record in records[0]),
         "same_metrics": records[0] == records[1],
     }
-    print(json.dumps(result))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    preload()
+    folder, lives, runs = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    results = {name: kill_and_resume(folder / name, lives, *run) for name, run in runs.items()}
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

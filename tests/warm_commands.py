@@ -77,10 +77,15 @@ def run_command(order):
     return 0
 
 
-def main():
+def preload():
+    """Import what commands and runs import, so that forked processes need not."""
     for name in PRELOADED:
         import_module(name)
     import_module("labelwise.training.execution").fabric_class()
+
+
+def main():
+    preload()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -12,27 +12,34 @@ SCRIPT = Path(__file__).parent.parent / "kill_and_resume.py"
 QUERIES = {"width": 32, "feedforward": 64, "decoder_layers": 1, "dropout": 0.3}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(
-    ("seed", "overrides"),
-    [
-        (1, {"method": "quasibinary", "recipe.ema": 0.9}),
-        (2, {"method": "role", "recipe.optimizer.name": "sgd", "recipe.optimizer.lr": 0.01}),
-        (4, {"method": "role", "options": {"table": "device"}, "recipe.ema": 0.9}),
-        (3, {"head": "query2label", "head_options": QUERIES, "method": "warp"}),
-    ],
-)
-def test_a_killed_run_goes_on_bit_for_bit(tmp_path, seed, overrides):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+RUNS = {
+    "quasibinary": (1, {"method": "quasibinary", "recipe.ema": 0.9}),
+    "role": (2, {"method": "role", "recipe.optimizer.name": "sgd", "recipe.optimizer.lr": 0.01}),
+    "role on the device": (
+        4, {"method": "role", "options": {"table": "device"}, "recipe.ema": 0.9},
+    ),
+    "queries": (3, {"head": "query2label", "head_options": QUERIES, "method": "warp"}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Return what came of each run, all killed and resumed by one process."""
     done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path, str(seed), "3", json.dumps(overrides)],
-        env=environment,
+        [sys.executable, SCRIPT, tmp_path_factory.mktemp("runs"), "3", json.dumps(RUNS)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_killed_run_goes_on_bit_for_bit(results, name):
+    result = results[name]
     assert result["killed"] == result["whole"]
     assert result["same_metrics"]
     assert any(0 < step < result["all_steps"] for step in result["steps"]), result["steps"]
