@@ -27,7 +27,9 @@ FUNCTIONS = {
     "zero-label rows": lambda y, o: metrics.zero_label_rows(y, o),
     "platt": lambda y, o: calibrate.platt(LOGITS, y, Sigmoid(), o)(LOGITS),
     "isotonic": lambda y, o: calibrate.isotonic(LOGITS, y, None, o)(LOGITS),
-    "auto": lambda y, o: calibrate.auto(LOGITS, y, None, o).link(LOGITS),
+    "auto": lambda y, o: calibrate.auto(
+        LOGITS, y, None, o, folds=2, candidates={"isotonic": calibrate.isotonic}
+    ).link(LOGITS),
     "zero share": lambda y, o: calibrate.expect_zero_share(Sigmoid(), y, 0.5, o).ratio,
     "best f": lambda y, o: decide.best_f(PROBS, y, o, scope="label").value,
     "control recall": lambda y, o: decide.control_recall(PROBS, y, o, miss_rate=0.2).value,
