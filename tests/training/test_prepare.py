@@ -20,14 +20,14 @@ from labelwise.objectives import ROLE
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent
 from labelwise.training import checkpoint
-from labelwise.training.prepare import (
+from labelwise.training.build import (
     advice_for_photos,
     build_model,
     build_objective,
     choose_method,
-    fingerprint,
     set_biases_to_priors,
 )
+from labelwise.training.prepare import fingerprint
 from labelwise.training.run import train
 from labelwise.types import Outputs
 
@@ -118,7 +118,7 @@ def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     assert kind("cuda", table="memory") == "RowEstimates"
     assert kind("cpu") == "RowEstimates"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.training.prepare.TABLE_ENTRIES", 7)
+        patch.setattr("labelwise.training.build.TABLE_ENTRIES", 7)
         assert kind("cuda") == "RowEstimates"
     build_objective(tiny_settings(method="bce"), facts, model, "cuda")
 

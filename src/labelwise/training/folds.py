@@ -24,7 +24,7 @@ from labelwise.predictions import Predictions
 from labelwise.progress import Silent, Watch
 from labelwise.runs import RunFolder
 from labelwise.training.execution import make_fabric
-from labelwise.training.prepare import feature_table
+from labelwise.training.frozen import frozen_features
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings, read_settings
 
@@ -70,7 +70,8 @@ def train_folds(
 def _as_features(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
     if settings.features is None or isinstance(table.images, FeatureRows):
         return table
-    return feature_table(settings, table, make_fabric(settings.hardware, settings.precision), watch)
+    fabric = make_fabric(settings.hardware, settings.precision)
+    return frozen_features(settings, table, fabric, watch)[1]
 
 
 def _held_out(table: LabelTable, held: NDArray[np.intp]) -> LabelTable:

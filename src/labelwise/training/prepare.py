@@ -1,15 +1,5 @@
 """Prepare: from settings to what is trained, checked before anything is written.
 
-The method ``auto`` is what the comparisons in docs/reproduction.md recommend for a training set.
-The first line that applies decides:
-
-    some labels are soft                  bce
-    no label is known to be absent        wan
-    some labels are unknown               bce
-    an image has several labels           bce
-    every image has exactly one label     softmax
-    otherwise                             softmax-or-none
-
 A run may begin where an earlier one ended (the setting ``start``), with another recipe or method:
 the head alone first, then everything (linear initialisation, Cole et al.). A label keeps its place
 in the head, so both must have the same labels; for others ``weights`` takes the backbone alone.
@@ -19,7 +9,6 @@ Where a method keeps estimates of the training labels, these go on too, if the i
 import hashlib
 import os
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,16 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.backbones import (
-    SMALL_BACKBONES,
-    Backbone,
-    create_backbone,
-    freeze,
-    freeze_batch_norm,
-)
 from labelwise.calibrate import expect_zero_share, find_calibrator
 from labelwise.data import (
-    FeatureRows,
     ImageSource,
     LabelTable,
     find_unreadable,
@@ -47,13 +28,11 @@ from labelwise.data import (
     with_validation,
     without_unreadable,
 )
-from labelwise.data.mapped import moments_of, scaled
 from labelwise.decide import find_promise, find_rule
-from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.methods import find_method, make_objective
+from labelwise.methods import find_method
 from labelwise.objectives import Objective
-from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model, Predictor, find_head
 from labelwise.progress import Watch
 from labelwise.runs import RunFolder
@@ -61,54 +40,30 @@ from labelwise.scoring import decoded
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment
+from labelwise.training.build import (
+    advice_for_photos,
+    build_model,
+    build_objective,
+    choose_method,
+    labels_per_image,
+    set_biases_to_priors,
+)
 from labelwise.training.execution import autocast_type
-from labelwise.training.features import compute, frozen_backbone
+from labelwise.training.frozen import FrozenBackbone, frozen_features, standardised
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
-from labelwise.types import DatasetFacts
 
 __all__ = [
-    "FrozenBackbone",
     "Training",
-    "advice_for_photos",
-    "build_model",
-    "build_objective",
     "check_names",
-    "choose_method",
-    "feature_table",
     "fingerprint",
     "prepare",
-    "set_biases_to_priors",
 ]
 
-TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
-PHOTO = 3  # times the side of the input: pictures that lose most of what they show
-LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 ADDED_TO = ("precision", "label")  # the promise that parents added to a set may break
-LARGEST_BIAS = 8.0  # where a prior cannot be reached, the search ends far out
-
-
-@dataclass(frozen=True, eq=False)
-class FrozenBackbone:
-    """What stands before a head that is trained on features: the network, and their scaling.
-
-    Heads that pool see ``(features - mean) / scale``, with the mean and scale (D,) of the training
-    rows; others see feature maps as they are.
-    """
-
-    backbone: Backbone
-    mean: Tensor | None = None
-    scale: Tensor | None = None
-
-    def deployed(self, model: Model) -> Model:
-        """Return the model of photos that answers as ``model`` does for their features."""
-        head = deepcopy(model.head).cpu()
-        if self.mean is not None and self.scale is not None:
-            head.take_scaling(self.mean, self.scale)
-        return Model(self.backbone, head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +176,7 @@ def prepare(
             watch.say(obeyed.sentence())
     frozen, rows = None, table
     if settings.features is not None:
-        frozen, rows = _features(settings, table, fabric, watch)
+        frozen, rows = frozen_features(settings, table, fabric, watch)
     splits = rows.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
@@ -240,11 +195,11 @@ def prepare(
         if advice:
             watch.say(advice)
     elif model.head.pools:
-        frozen, splits = _standardised(frozen, splits)
+        frozen, splits = standardised(frozen, splits)
     facts = splits["train"].facts()
     counts_labels = "k" in find_method(settings.method).from_facts and "k" not in settings.options
     if counts_labels and splits["train"].has_unknown():
-        facts = replace(facts, mean_labels=_labels_per_image(settings.method, splits))
+        facts = replace(facts, mean_labels=labels_per_image(settings.method, splits))
         watch.say(f"labels per image, from validation: {facts.mean_labels:.2f} (options.k)")
     objective = build_objective(settings, facts, model, fabric.device)
     if not objective.soft_labels:
@@ -260,75 +215,6 @@ def prepare(
     elif fresh or not checkpoint.is_there(training.run.checkpoint):
         watch.say(_go_on_from(Path(settings.start), training))
     return training
-
-
-def feature_table(settings: Settings, table: LabelTable, fabric: Any, watch: Watch) -> LabelTable:
-    """Return the table with the features of the settings' frozen backbone as its images."""
-    return _features(settings, table, fabric, watch)[1]
-
-
-def _features(
-    settings: Settings, table: LabelTable, fabric: Any, watch: Watch
-) -> tuple[FrozenBackbone, LabelTable]:
-    """Return the network that is not trained, and the table with its features as images."""
-    held = table.images.features if isinstance(table.images, FeatureRows) else None
-    if settings.backbone == "identity" and held is None:
-        raise SettingsError(
-            f"{table.name} holds images, and identity is for data that holds features; "
-            "name a network, such as --features resnet18"
-        )
-    backbone = frozen_backbone(
-        settings.backbone,
-        weights=settings.weights,
-        image_size=settings.image_size,
-        squash=settings.squash,
-        channels=None if held is None else held.shape[1],
-    )
-    if held is not None:
-        if backbone.channels != held.shape[1]:
-            raise SettingsError(
-                f"{table.name} holds {held.shape[1]} features per row, and {settings.features} "
-                f"gives {backbone.channels}; for features of your own take --features identity"
-            )
-        return FrozenBackbone(backbone), table
-    if settings.weights is None:
-        watch.say(f"{settings.features} has random weights; trained ones come with --weights")
-    advice = advice_for_photos(backbone, table.images)
-    if advice:
-        watch.say(advice.replace("--backbone", "--features"))
-    name = settings.head or (
-        "linear" if settings.method == AUTO else find_method(settings.method).head
-    )
-    pooled = HeadSpec(name, settings.head_options).make(backbone.channels, len(table.space)).pools
-    rows = compute(
-        table,
-        backbone,
-        settings.hardware.features_cache,
-        pooled=pooled,
-        device=fabric.device,
-        workers=settings.hardware.workers,
-        watch=watch,
-    )
-    return FrozenBackbone(backbone.cpu()), rows
-
-
-def _standardised(
-    frozen: FrozenBackbone, splits: Mapping[str, LabelTable]
-) -> tuple[FrozenBackbone, dict[str, LabelTable]]:
-    """Return the splits with features of mean 0 and deviation 1 in training, and their scaling."""
-    features = {
-        name: table.images.features
-        for name, table in splits.items()
-        if isinstance(table.images, FeatureRows)
-    }
-    mean, spread = moments_of(features["train"])
-    scale = np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
-    standard = {
-        name: replace(splits[name], images=FeatureRows(scaled(rows, mean, scale), splits[name].ids))
-        for name, rows in features.items()
-    }
-    kept = replace(frozen, mean=torch.from_numpy(mean), scale=torch.from_numpy(scale))
-    return kept, standard
 
 
 def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
@@ -414,125 +300,6 @@ def _check_zero_share(share: float, splits: Mapping[str, LabelTable]) -> None:
         expect_zero_share(Sigmoid(), labels, share, observed)
     except ValueError as error:
         raise SettingsError(f"zero_share cannot be used with val: {error}") from None
-
-
-def choose_method(table: LabelTable) -> tuple[str, str]:
-    """Return the name of a method for a training split, and why."""
-    present, unknown = table.present.sizes(), table.unknown.sizes()
-    if table.soft is not None:
-        return "bce", "labels are soft"
-    if not (present + unknown < len(table.space)).any():
-        return "wan", "no label is known to be absent"
-    if unknown.any() or present.max() > 1:
-        return "bce", "images may have several labels"
-    if present.min() == 1:
-        return "softmax", "every image has exactly one label"
-    return "softmax-or-none", "no image has more than one label"
-
-
-def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
-    """Return the model with new weights (the backbone's may be given), and its head's spec."""
-    features = table.images.features if isinstance(table.images, FeatureRows) else None
-    name = settings.backbone if settings.features is None else "identity"
-    if features is not None and name != "identity":
-        raise SettingsError(
-            f"{table.name} holds features, so backbone must be 'identity', "
-            f"got {settings.backbone!r}"
-        )
-    if features is not None and settings.crops != 1:
-        raise SettingsError(
-            f"{table.name} holds features, so crops must be 1, got {settings.crops}"
-        )
-    backbone = create_backbone(
-        name,
-        weights=settings.weights if settings.start is None else None,
-        image_size=settings.image_size,
-        squash=settings.squash,
-        channels=None if features is None else features.shape[1],
-    )
-    if settings.freeze:
-        freeze(backbone, settings.freeze)
-    if settings.freeze_batch_norm:
-        freeze_batch_norm(backbone)
-    head = HeadSpec(settings.head or find_method(settings.method).head, settings.head_options)
-    made = head.make(backbone.channels, len(table.space))
-    return Model(backbone, made, mirrored=settings.mirror, crops=settings.crops), head
-
-
-def advice_for_photos(backbone: Backbone, images: ImageSource) -> str:
-    """Return advice for photos that go through a network for small pictures, else nothing."""
-    size = backbone.transform.size
-    if backbone.name not in SMALL_BACKBONES or not len(images):
-        return ""
-    try:
-        side = min(images.read(0).size)
-    except ImageError:  # whoever reads it next says so
-        return ""
-    if side < PHOTO * size:
-        return ""
-    return (
-        f"{backbone.name} sees pictures at {size} pixels, these have {side}; "
-        "for photos take --backbone resnet18 --weights pretrained"
-    )
-
-
-def build_objective(
-    settings: Settings,
-    facts: DatasetFacts,
-    model: Model,
-    device: torch.device | str = "cpu",
-) -> Objective:
-    """Return the objective of the method, checked against the head.
-
-    A table that the method keeps for the training set lives on a GPU if it fits and nothing else
-    was asked for.
-    """
-    options = dict(settings.options)
-    keeps_table = "table" in find_method(settings.method).options
-    fits = facts.num_images * facts.num_labels <= TABLE_ENTRIES
-    if keeps_table and fits and torch.device(device).type == "cuda":
-        options = {"table": "device", **options}
-    try:
-        objective = make_objective(settings.method, facts, **options)
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"method {settings.method!r}: {error}") from None
-    missing = [name for name in objective.aux if name not in model.head.aux]
-    if missing:
-        raise SettingsError(
-            f"method {settings.method!r} needs the head output {missing[0]!r}, "
-            f"got head {settings.head!r} with {sorted(model.head.aux) or 'none'}"
-        )
-    if settings.recipe.metric == "log_loss" and objective.link is None:
-        raise SettingsError(
-            f"metric 'log_loss' needs probabilities, and method {settings.method!r} only ranks"
-        )
-    refuse_accumulation(objective, settings.method, settings.recipe.accumulate)
-    return objective
-
-
-def _labels_per_image(method: str, splits: Mapping[str, LabelTable]) -> float:
-    """Return the mean number of labels, which training images with unknown ones do not tell."""
-    if "val" not in splits or splits["val"].has_unknown():
-        raise SettingsError(
-            f"method {method!r} needs the mean number of labels per image, and training images "
-            "with unknown labels do not tell it: set options.k, or give a validation split in "
-            "which every label is known"
-        )
-    return splits["val"].facts().mean_labels
-
-
-def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
-    """Start each label where the objective comes to rest at its share in the training set.
-
-    Where unknown labels take part in the loss, the share among the known ones says nothing.
-    """
-    if facts.priors is None or objective.reads_unknown:
-        return
-    least = 0.5 / max(facts.num_images, 1)
-    priors = torch.tensor(facts.priors, dtype=torch.float64).clamp(least, 1 - least)
-    logits = objective.start_logits(priors)
-    if logits is not None:
-        model.head.start_at(logits.clamp(-LARGEST_BIAS, LARGEST_BIAS).float())
 
 
 def _go_on_from(folder: Path, training: Training) -> str:
