@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +41,21 @@ def test_a_saved_file_is_read_back_unchanged(tmp_path, observed, rows):
     assert (other.observed is None) == (not observed)
     if observed:
         assert torch.equal(other.observed, one.observed)
+
+
+def test_rows_of_two_splits_are_joined_and_unknown_labels_stay_unknown():
+    one, other = some(True, 5), some(False, 3)
+    both = one.joined(other)
+    assert list(both.ids) == [*one.ids, *other.ids]
+    for field in ("logits", "labels"):
+        assert torch.equal(getattr(both, field)[:5], getattr(one, field))
+        assert torch.equal(getattr(both, field)[5:], getattr(other, field))
+    assert torch.equal(both.observed[:5], one.observed)
+    assert both.observed[5:].all()
+    assert some(False).joined(some(False)).observed is None
+    assert both.split == "test and test"
+    with pytest.raises(ValueError, match="must share their labels"):
+        one.joined(replace(other, names=("dog", "cat", "row")))
 
 
 def test_soft_labels_and_a_missing_link_survive(tmp_path):

@@ -84,6 +84,31 @@ class Predictions:
         """Return the same logits under another link."""
         return replace(self, link=link)
 
+    def joined(self, other: "Predictions") -> "Predictions":
+        """Return the rows of both, of one model, under this one's link."""
+        if other.names != self.names:
+            raise ValueError(
+                f"predictions must share their labels, got {self.names}, {other.names}"
+            )
+        observed = None
+        if self.observed is not None or other.observed is not None:
+            masks = [
+                torch.ones_like(part.labels, dtype=torch.bool)
+                if part.observed is None
+                else part.observed
+                for part in (self, other)
+            ]
+            observed = torch.cat(masks)
+        return Predictions(
+            [*self.ids, *other.ids],
+            torch.cat([self.logits, other.logits]),
+            torch.cat([self.labels, other.labels]),
+            observed,
+            self.names,
+            f"{self.split} and {other.split}",
+            self.link,
+        )
+
     def save(self, path: Path) -> None:
         """Write the Parquet file; an interrupted write leaves the old file whole."""
         logits = self.logits.float()

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from search_setup import picture, save_model
 from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.data.raw import RAW_SUFFIXES
 from labelwise.errors import LabelwiseError
+from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.retrieval import Query
 from labelwise.search import Index, looking
@@ -334,9 +336,17 @@ def test_photos_of_a_cross_fitted_promise_promise_no_list(update, tmp_path):
     assert answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
     (run / "settings.yaml").write_text("cross_fit: true\n")
     update(model=run)  # the same weights
+    assert Index(update.folder).facts.held_out == "val"
     assert len(Index(update.folder).held_out) == 400
     with pytest.raises(LabelwiseError, match="a promise needs photos that fitted nothing"):
         answer(Index(update.folder), query, wrong_at_most=0.6)
     shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
     update(model=run)
     assert answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
+    (run / "settings.yaml").write_text("cross_fit: false\n")
+    rows = Predictions.load(predictions / "test.parquet")
+    replace(rows, ids=[f"t{id}" for id in rows.ids]).save(predictions / "test.parquet")
+    update(model=run)  # photos of both splits fitted nothing
+    index = Index(update.folder)
+    assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
+    assert answer(index, query, wrong_at_most=0.6).promise.promise.n == 640

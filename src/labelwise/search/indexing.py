@@ -154,22 +154,25 @@ def _opened(
 
 
 def _held_out(run: Path) -> tuple[Predictions | None, str | None]:
-    """Return the predictions to check answers on; those that fitted nothing come first.
+    """Return the predictions to check answers on: all that fitted nothing, else others.
 
-    Others are called "val" wherever they come from: no promise can be made on them.
+    The others are called "val" wherever they come from: no promise can be made on them.
     """
     folder = RunFolder(run)
     there = [name for name in ("promise", "test", "val") if name in folder.splits]
     untouched = [name for name in there if name not in folder.fitted_splits]
     if not there:
         return None, None
-    split = (untouched or there)[0]
-    return folder.predictions(split), split if untouched else "val"
+    if not untouched:
+        return folder.predictions(there[0]), "val"
+    parts = [folder.predictions(name) for name in untouched]
+    held_out = parts[0] if len(parts) == 1 else parts[0].joined(parts[1])
+    return held_out, " and ".join(untouched)
 
 
 def _sets_cuts(run: Path, held_out: str | None) -> bool:
     """Return whether validation photos can say which cuts of a list are worth a test."""
-    return held_out in ("promise", "test") and "val" in RunFolder(run).splits
+    return held_out not in (None, "val") and "val" in RunFolder(run).splits
 
 
 def _start_rebuild(index: Index) -> None:

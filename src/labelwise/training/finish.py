@@ -125,10 +125,10 @@ def _fit(
         rule, rule_words = _fit_rule(training, predictions, link or own, notes)
     else:
         if settings.cross_fit and link is not None:
-            rows = predictions["val"], predictions["promise"]
+            rows = predictions["val"].joined(predictions["promise"])
             try:
                 promised, link = cross_fitted(promised, calibrator, link, own, rows)
-                words += f", fitted again on all {sum(map(len, rows)):,} rows of validation"
+                words += f", fitted again on all {len(rows):,} rows of validation"
             except LabelwiseError as error:
                 _say_not_fitted(training, notes, f"not cross-fitted, {error}")
         _note_promises(promised, link or own, predictions.get("test"), notes)

@@ -1,6 +1,5 @@
 """Calibrators and rules, by their names in calibrate and decide, fitted on held-out rows."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,25 +63,12 @@ def make_promise(
 
 
 def cross_fitted(
-    promised: Promised, calibrator: str, link: Link, own: Link | None, rows: Sequence[Predictions]
+    promised: Promised, calibrator: str, link: Link, own: Link | None, rows: Predictions
 ) -> tuple[Promised, Link]:
     """Return the calibrator of all rows, and the promise with thresholds of the same sets."""
-    logits = torch.cat([part.logits for part in rows])
-    labels = torch.cat([part.labels for part in rows])
-    known = [part.observed for part in rows]
-    observed = None
-    if any(part is not None for part in known):
-        observed = torch.cat(
-            [
-                torch.ones_like(part.labels, dtype=torch.bool) if mask is None else mask
-                for part, mask in zip(rows, known, strict=True)
-            ]
-        )
-    fitted, *_ = calibrate.fit_calibrator(
-        calibrator, logits, labels, own, observed, source="all rows of validation"
-    )
+    fitted, *_ = fit_calibrator(calibrator, rows, own)
     last = link if fitted is None else fitted
-    rule = same_sets(promised.rule, link, last, logits, rows[0].names)
+    rule = same_sets(promised.rule, link, last, rows.logits, rows.names)
     return replace(promised, rule=rule), last
 
 
