@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
+RESIZE = "--exact-resize or --fast-resize"
 Format = Literal["onnx", "web", "hf", "torch-export", "openvino"]
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "onnx": ("--input", "--exact-resize", "--pictures", "--int8"),
-    "web": ("--exact-resize", "--pictures", "--runtime"),
+    "onnx": ("--input", RESIZE, "--pictures", "--int8"),
+    "web": (RESIZE, "--pictures", "--runtime"),
     "hf": (),
     "torch-export": ("--pictures",),
     "openvino": ("--input", "--pictures"),
@@ -77,7 +78,7 @@ def export(
 
     given = {
         "--input": input,
-        "--exact-resize": exact_resize,
+        RESIZE: exact_resize,
         "--pictures": pictures,
         "--int8": int8 or None,
         "--runtime": runtime,
