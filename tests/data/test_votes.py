@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.data import FileImages, load
+from labelwise.data import votes as votes_module
 from labelwise.data.export import export
 from labelwise.data.votes import ALL_LABELS, Votes, count_votes, model_workers
 from labelwise.errors import DataError, LabelwiseError, SettingsError
@@ -53,6 +54,35 @@ def test_the_model_agrees_with_crowd_kit():
     rates = {one.worker: (one.sensitivity, one.specificity) for one in made.records}
     assert rates["w0"] == pytest.approx((0.874466, 0.910888), abs=3e-6)
     assert rates["w3"] == pytest.approx((0.897947, 0.619542), abs=3e-6)
+
+
+def test_one_step_is_that_of_crowd_kits_published_example(monkeypatch):
+    """Golden: five tasks, five workers, and the tables after one iteration, of crowd-kit's tests.
+
+    It starts from the plain shares and has no prior; figures there have two decimals.
+    """
+    said = {"w1": "nyyyy", "w2": "yynyn", "w3": "-ynyn", "w4": "ynyyn", "w5": "nnnyn"}
+    words = {"y": "yes", "n": "no", "-": "unknown"}
+    rows = [
+        (f"t{task}", "label", worker, words[answer])
+        for worker, answers in said.items()
+        for task, answer in enumerate(answers, 1)
+    ]
+    monkeypatch.setattr(
+        votes_module,
+        "_start",
+        lambda entry, yes, entries: np.bincount(entry, yes, entries) / np.bincount(entry),
+    )
+    monkeypatch.setattr(votes_module, "MOST_STEPS", 1)
+    made = model_workers(Votes.of(rows), strength=0.0, photos=0.0)
+    np.testing.assert_allclose(by_photo(made)[:, 0], [0.65, 0.74, 0.13, 1.00, 0.05], atol=0.006)
+    rates = {one.worker: (one.sensitivity, one.specificity) for one in made.records}
+    published = {
+        "w1": (0.75, 0.14), "w2": (0.93, 0.75), "w3": (0.91, 0.87), "w4": (0.69, 0.50),
+        "w5": (0.39, 1.00),
+    }  # fmt: skip
+    for worker, both in published.items():
+        assert rates[worker] == pytest.approx(both, abs=0.006)
 
 
 def slow_em(rows, q, s, m, steps):
