@@ -117,7 +117,7 @@ def test_more_rows_are_shared_by_threads(monkeypatch):
     gone = np.array([3, 500])
     alone = OddsRanking(query, columns, gone).odds
     monkeypatch.setattr(ranked, "PARALLEL", 1)
-    monkeypatch.setattr(rankings, "BLOCK", 64)
+    monkeypatch.setattr(rankings, "ROWS_AT_ONCE", 64)
     np.testing.assert_array_equal(OddsRanking(query, columns, gone).odds, alone)
     assert not alone[gone].any()
 

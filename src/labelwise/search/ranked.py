@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "BLOCK",
     "NO_ROWS",
     "NO_SCORES",
     "Rows",

@@ -18,7 +18,6 @@ from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.query import AllOf, Expression, Has, Not
 from labelwise.search.index import Index, LabelOdds
 from labelwise.search.ranked import (
-    BLOCK,
     NO_ROWS,
     NO_SCORES,
     Rows,
@@ -34,6 +33,7 @@ from labelwise.search.ranked import (
 
 __all__ = ["OddsRanking", "Ranking", "SumRanking", "ranking_of"]
 
+ROWS_AT_ONCE = 1 << 17
 ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
 LEAST_ODDS, MOST_ODDS = 1e-12, 1e12  # beyond, logs of sums have too few digits themselves
 
@@ -91,8 +91,8 @@ class OddsRanking(Ranking):
                 inside = self.query.inside([one.log_p.values[rows] for one in self.columns])
                 odds[rows] = part if inside is None else np.where(inside, part, 0)
 
-        starts = range(0, size, BLOCK)
-        in_threads(compute, [slice(at, min(at + BLOCK, size)) for at in starts], size)
+        starts = range(0, size, ROWS_AT_ONCE)
+        in_threads(compute, [slice(at, min(at + ROWS_AT_ONCE, size)) for at in starts], size)
         odds[self.gone] = 0
         return odds
 
