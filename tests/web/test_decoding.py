@@ -75,7 +75,7 @@ def test_a_decoder_that_hangs_is_killed_and_replaced(monkeypatch, tmp_path):
             began = time.monotonic()
             with pytest.raises(ImageError, match=r"^a: "):
                 made.pixels(harm, "a")
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
             assert made.pixels(encoded(), "a").shape == (16, 16, 3)
         assert not forbidden.exists()
     finally:
