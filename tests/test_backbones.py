@@ -9,12 +9,14 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from torch import nn
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, relu
 from torchvision import models
 from torchvision.models.vgg import cfgs, make_layers
 
 from labelwise.backbones import backbone_names, create_backbone, freeze, freeze_batch_norm
 from labelwise.backbones.fold import Layout, find_layout, fold
+from labelwise.backbones.fuse import fused
 from labelwise.backbones.zoo import SMALL_BACKBONES
 from labelwise.errors import SettingsError
 
@@ -286,3 +288,47 @@ def test_a_network_is_made_without_torchs_compiler_which_is_there_when_it_is_nee
         [sys.executable, "-c", QUICK], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
+
+
+class _Twice(nn.Module):
+    """The output of the convolution goes into the norm and around it."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, images):
+        features = self.convolution(images)
+        return self.norm(features) + features
+
+
+def _with_statistics(network):
+    torch.manual_seed(1)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values in (module.running_var, module.weight.data):
+                values.uniform_(0.5, 1.5)
+            for values in (module.running_mean, module.bias.data):
+                values.normal_()
+    return network.eval()
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "resnet10t", "tf_efficientnet_lite0"])
+def test_fused_networks_answer_alike_without_norms(name):
+    network = _with_statistics(create_backbone(name, image_size=64))
+    images = torch.randn(2, 3, 64, 64)
+    quick = fused(network, torch.randn(1, 3, 64, 64))
+    assert any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in quick.modules())
+    with torch.no_grad():
+        expected = network(images)
+        torch.testing.assert_close(
+            quick(images), expected, rtol=0, atol=1e-4 * expected.abs().max()
+        )
+
+
+def test_what_is_used_twice_is_not_fused():
+    network = _with_statistics(_Twice())
+    assert fused(network, torch.randn(1, 3, 8, 8)) is network
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
+    assert fused(plain, torch.randn(1, 3, 8, 8)) is plain

@@ -58,7 +58,7 @@ class Service:
             memory=settings.decode_memory,
         )
         try:
-            self.predictor = folder.model(device)
+            self.predictor = folder.model(device).fused()
             self.link = require_probabilities(self.predictor)
             self.name = folder.path.absolute().name
             self.library = (
