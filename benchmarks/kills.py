@@ -1,10 +1,11 @@
-"""Random kills of `labelwise predict` into shards: ``python benchmarks/kills.py [--kills 20]``.
+"""Random kills of `labelwise predict` into shards: ``python benchmarks/kills.py [--engine ray]``.
 
 A model and pictures, one in a hundred of them corrupt, are made. One run is left alone. Another is
 begun again and again with two workers, and at random moments a worker (which must be survived) and
-then the driver are killed (SIGKILL). When all kills are spent it ends. Then: rows in = scored +
-failed, no row twice, failed rows are the corrupt ones, and every shard has the hash of the run that
-was left alone.
+then the driver are killed (SIGKILL); with Ray, on a cluster of two nodes, one of these as well,
+which must be survived too and comes back. When all kills are spent it ends. Then: rows in = scored
++ failed, no row twice, failed rows are the corrupt ones, and every shard has the hash of the run
+that was left alone, which is one of the local engine.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from PIL import Image
 
 from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
+from labelwise.engines.ray_cluster import require_ray
 from labelwise.links import Sigmoid
 from labelwise.predictor import HeadSpec, Model, Predictor
 from labelwise.types import LabelSpace
@@ -61,8 +63,8 @@ def write_pictures(folder, count):
     return names
 
 
-def command(model, photos, out):
-    given = ["-o", f"{out}/", "--workers", "2", "--shard-rows", str(SHARD_ROWS)]
+def command(model, photos, out, engine="local"):
+    given = ["-o", f"{out}/", "--workers", "2", "--shard-rows", str(SHARD_ROWS), "--engine", engine]
     return [sys.executable, "-m", "labelwise", "predict", str(model), str(photos), *given]
 
 
@@ -70,16 +72,56 @@ def shards_there(out):
     return len(list(out.glob("part-*.parquet")))
 
 
-def workers_of(driver):
-    """Return the processes that score for a driver."""
+class LocalProcesses:
+    """The workers of the local engine: processes of the driver."""
+
+    engine, environment = "local", {}
+
+    def workers(self, driver):
+        return children({driver}, b"--multiprocessing-fork")
+
+    def end(self):
+        pass
+
+
+class TwoNodes:
+    """The workers of a Ray cluster on this machine, and a node of it that can be killed."""
+
+    engine = "ray"
+
+    def __init__(self):
+        require_ray()
+        from ray.cluster_utils import Cluster
+
+        node = {"num_cpus": 1, "object_store_memory": 1 << 27}
+        self.cluster = Cluster(initialize_head=True, head_node_args=node)
+        self.add = lambda: self.cluster.add_node(**node)
+        self.second = self.add()
+        self.environment = {"RAY_ADDRESS": self.cluster.address}
+
+    def workers(self, driver):
+        nodes = (self.cluster.head_node, self.second)
+        raylets = {info.process.pid for node in nodes for info in node.all_processes["raylet"]}
+        return children(raylets, b"ray::_Worker")
+
+    def end(self):
+        self.cluster.shutdown()
+
+    def kill_node(self):
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = self.add()
+
+
+def children(parents, word):
+    """Return the processes of some parents whose command line holds a word."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            words = (place / "cmdline").read_bytes().split(b"\0")
+            words = (place / "cmdline").read_bytes()
             parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if parent == driver and b"--multiprocessing-fork" in words:
+        if parent in parents and word in words:
             found.append(int(place.name))
     return found
 
@@ -89,18 +131,25 @@ def wait_for_shards(process, out, count):
         time.sleep(0.01)
 
 
-def harm(model, photos, out, draw):
-    """Start the command; kill a worker or not, then the driver. Return what was killed."""
+def harm(model, photos, out, draw, place):
+    """Start the command; kill a worker or a node or not, then the driver; return what was."""
     before, killed = shards_there(out), []
+    given = command(model, photos, out, place.engine)
     with open(os.devnull, "wb") as nothing:
-        process = subprocess.Popen(command(model, photos, out), stdout=nothing, stderr=nothing)
+        process = subprocess.Popen(
+            given, stdout=nothing, stderr=nothing, env={**os.environ, **place.environment}
+        )
         wait_for_shards(process, out, before + 1)
         time.sleep(draw.uniform(0, 0.5))
-        workers = workers_of(process.pid)
+        if isinstance(place, TwoNodes) and draw.random() < 0.5:
+            place.kill_node()
+            killed.append("node")
+            wait_for_shards(process, out, shards_there(out) + 3)  # it is survived
+        workers = place.workers(process.pid)
         if workers and draw.random() < 0.7:
             os.kill(draw.choice(workers), signal.SIGKILL)
             killed.append("worker")
-            wait_for_shards(process, out, shards_there(out) + 3)  # it is survived
+            wait_for_shards(process, out, shards_there(out) + 3)
             time.sleep(draw.uniform(0, 0.5))
         if process.poll() is None:
             process.kill()
@@ -118,8 +167,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
+    harmed = TwoNodes() if arguments.engine == "ray" else LocalProcesses()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         model = write_model(folder / "model")
@@ -129,14 +180,20 @@ def main():
         assert status.returncode == 1  # some pictures cannot be read
         kills = Counter()
         while kills.total() < arguments.kills:
-            killed = harm(model, folder / "photos", folder / "out", draw)
+            killed = harm(model, folder / "photos", folder / "out", draw, harmed)
             if not killed:
                 raise SystemExit("the run ended before all kills; take more pictures")
             kills.update(killed)
             there = shards_there(folder / "out")
             print(f"{kills.total():2d}: {', '.join(killed)}; {there} shards there", flush=True)
-        again = command(model, folder / "photos", folder / "out")
-        subprocess.run(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        again = command(model, folder / "photos", folder / "out", harmed.engine)
+        subprocess.run(
+            again,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **harmed.environment},
+        )
+        harmed.end()
         rows = pq.ParquetDataset(sorted((folder / "out").glob("part-*.parquet"))).read()
         paths, errors = rows["path"].to_pylist(), rows["error"].to_pylist()
         failed = {path for path, error in zip(paths, errors, strict=True) if error}
