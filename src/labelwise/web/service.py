@@ -58,7 +58,7 @@ class Service:
             memory=settings.decode_memory,
         )
         try:
-            self.predictor = folder.model(device).fused()
+            self.predictor = folder.model(device)
             self.link = require_probabilities(self.predictor)
             self.name = folder.path.absolute().name
             self.library = (
@@ -88,6 +88,11 @@ class Service:
             openers=max(1, self.settings.decode_processes),
             watcher=self.monitor,
         )
+        # Forward passes become faster while the first pictures are answered already.
+        self._fusing = asyncio.get_running_loop().run_in_executor(None, self._fuse)
+
+    def _fuse(self) -> None:
+        self.predictor = self.predictor.fused()
 
     async def stop(self) -> None:
         """Let go of everything."""
