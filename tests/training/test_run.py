@@ -24,6 +24,7 @@ from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent
 from labelwise.runs import RunFolder
+from labelwise.scores.run import read_run
 from labelwise.scoring import scored
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
@@ -390,6 +391,10 @@ def test_a_promise_is_made_on_rows_that_nothing_else_sees_and_saved_with_the_mod
     assert not ids["promise"] & ids["val"]
     assert abs(len(ids["promise"]) - len(ids["val"])) <= 1
     assert any("on test" in note for note in run.evaluation.notes)
+    checkable = {
+        name: bool(read_run(tmp_path, name).standing()) for name in RunFolder(tmp_path).splits
+    }
+    assert checkable == {"train": False, "val": False, "promise": False, "test": True}
     # What cannot be promised is said, and the model keeps the tuned rule.
     hopeless = tiny_settings(recipe__epochs=8, promise="precision=0.999")
     run = train(hopeless, tmp_path / "other", table=table)

@@ -38,12 +38,9 @@ class RunScores:
     taxonomy: Taxonomy | None = None
 
     def standing(self) -> tuple[str, ...]:
-        """Return in words how each promise of the model stands on these photos.
-
-        A promise says nothing new of the photos it was made on, which are passed over.
-        """
+        """Return in words how each promise of the model stands on these photos."""
         link, rows = self.calibrated or self.predictions.link, self.predictions
-        if link is None or not self.promises or rows.split == "promise":
+        if link is None or not self.promises:
             return ()
         sets = np.asarray(self.rule(link.decision_probs(rows.logits)))
         return tuple(
@@ -54,11 +51,16 @@ class RunScores:
 
 
 def read_run(folder: Path, split: str) -> RunScores:
-    """Return the predictions of a split of a run; nothing is computed again."""
+    """Return the predictions of a split of a run; nothing is computed again.
+
+    Promises come with photos they can be checked on: ones that neither fitted anything nor had the
+    promise made on them.
+    """
     run = RunFolder(folder)
     spec, predictions = run.spec, run.predictions(split)
     same = _same(spec.made_link, predictions.link)
-    promises = tuple(Promise.from_spec(one) for one in spec.promises)
+    used = split == "promise" or split in run.fitted_splits
+    promises = () if used else tuple(Promise.from_spec(one) for one in spec.promises)
     link = None if same else spec.made_link
     return RunScores(predictions, link, spec.made_rule, promises, spec.made_taxonomy)
 
