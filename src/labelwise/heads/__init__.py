@@ -2,8 +2,7 @@
 
 from labelwise.heads.base import Head
 from labelwise.heads.linear import LinearHead
-from labelwise.heads.position import sine_position
-from labelwise.heads.query import GroupLinear, QueryDecoder
+from labelwise.heads.query import GroupLinear, QueryDecoder, sine_position
 from labelwise.heads.two_head import TwoHead
 
 __all__ = ["GroupLinear", "Head", "LinearHead", "QueryDecoder", "TwoHead", "sine_position"]
