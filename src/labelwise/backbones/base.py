@@ -1,4 +1,4 @@
-"""Backbone: a map from images to a feature map."""
+"""Backbone: a map from images to a feature map; the one without a network; how others begin."""
 
 from abc import ABC, abstractmethod
 from typing import Self
@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelwise.backbones.transform import Transform
 
-__all__ = ["Backbone", "by_first_name"]
+__all__ = ["Backbone", "Identity", "by_first_name", "he_init"]
 
 
 class Backbone(nn.Module, ABC):
@@ -41,9 +41,43 @@ class Backbone(nn.Module, ABC):
         return self
 
 
+class Identity(Backbone):
+    """Stored features in the place of images: no network.
+
+    Feature rows (B, D) become maps (B, D, 1, 1); maps (B, D, h, w) stay as they are.
+    """
+
+    def __init__(self, channels: int) -> None:
+        # Features are not pictures; this transform is never applied.
+        super().__init__("identity", channels, Transform(1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.ndim not in (2, 4) or images.shape[1] != self.channels:
+            raise ValueError(
+                f"features must be (B, {self.channels}) or (B, {self.channels}, h, w), "
+                f"got shape {tuple(images.shape)}"
+            )
+        return images[:, :, None, None] if images.ndim == 2 else images
+
+
 def by_first_name(network: nn.Module, prefix: str = "") -> list[list[str]]:
     """Return the parameter names of each child module, in the order of the children."""
     stages: dict[str, list[str]] = {}
     for name, _ in network.named_parameters():
         stages.setdefault(name.partition(".")[0], []).append(prefix + name)
     return list(stages.values())
+
+
+def he_init(network: nn.Module) -> None:
+    """Initialise a ReLU network in place, as He et al. did.
+
+    Convolution weights are drawn from N(0, 2 / fan out), batch norms are one and zero.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
-from labelwise.backbones.base import Backbone
-from labelwise.backbones.init import he_init
+from labelwise.backbones.base import Backbone, he_init
 from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
 __all__ = ["DenseNet40"]

@@ -9,9 +9,8 @@ after the last; 32 x 32 -> 1 x 1.
 import torch
 from torch import Tensor, nn
 
-from labelwise.backbones.base import Backbone
+from labelwise.backbones.base import Backbone, he_init
 from labelwise.backbones.imports import without_compiler
-from labelwise.backbones.init import he_init
 from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
 from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from labelwise.backbones.base import Backbone
+from labelwise.backbones.base import Backbone, Identity
 from labelwise.backbones.densenet import DenseNet40
-from labelwise.backbones.identity import Identity
 from labelwise.backbones.imports import without_compiler
 from labelwise.backbones.resnet32 import ResNet18Small
 from labelwise.backbones.small_cnn import SmallCNN
