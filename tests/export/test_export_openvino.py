@@ -10,6 +10,7 @@ import torch
 from export_samples import LABELS, link_of_each_kind, pictures, predictor, rules, spec
 from PIL import Image
 
+from labelwise.calibrate import CALIBRATORS
 from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.export import openvino_folder
@@ -125,6 +126,16 @@ def test_nothing_is_written_where_openvino_computes_otherwise(tmp_path, monkeypa
     sentence = r"nothing was written: logits of .* are .* apart, .* differs is '.*classif.*MatMul"
     with pytest.raises(LabelwiseError, match=sentence):
         exported(tmp_path / "model", model)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_that_float32_changes_for_large_logits_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(0, 2, (120, LABELS)))
+    labels = torch.from_numpy(rng.uniform(size=(120, LABELS)) < 0.3).double()
+    steep = CALIBRATORS["histogram"](logits, labels, PhiLink())
+    with pytest.raises(LabelwiseError, match=r"in which the link 'histogram' gives .* off for la"):
+        exported(tmp_path / "model", predictor(link=steep, rule=RULE))
     assert list(tmp_path.iterdir()) == []
 
 
