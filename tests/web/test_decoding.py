@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -48,6 +49,26 @@ def test_thumbnails_are_small_and_upright(decoders):
     image.save(buffer, "JPEG", exif=exif)
     drawn = Image.open(io.BytesIO(decoders.thumbnail(buffer.getvalue(), "a", 100)))
     assert drawn.size == (50, 100)
+
+
+def test_no_thread_waits_while_others_have_the_decoders_again_and_again(decoders):
+    # Oracle: four threads that ask for two decoders all the time get about as many answers each.
+    blob, total = encoded("JPEG", (300, 200)), 400
+    counts, stop = [0] * 4, threading.Event()
+
+    def ask(number):
+        while not stop.is_set():
+            decoders.pixels(blob, "a")
+            counts[number] += 1
+            if sum(counts) >= total:
+                stop.set()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert min(counts) >= total / 40
 
 
 def test_a_decoder_that_hangs_is_killed_and_replaced(monkeypatch, tmp_path):

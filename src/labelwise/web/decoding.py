@@ -15,6 +15,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class Decoders:
         self.transform, self.count = transform, count
         self.seconds, self.memory = seconds, memory
         self._idle: LifoQueue[_Decoder] = LifoQueue()
+        self._turn = threading.Lock()  # so that who gives a decoder back cannot take it at once
         self._parent: socket.socket | None = None
         if count and sys.platform == "linux":
             self._parent = self._fork_parent()
@@ -89,7 +91,8 @@ class Decoders:
         return self._ask("thumbnail", side, blob, name)
 
     def _ask(self, task: Task, number: int, blob: bytes, name: str) -> bytes:
-        decoder = self._idle.get()
+        with self._turn:
+            decoder = self._idle.get()
         try:
             status, answer = decoder.ask(task, number, blob, self.seconds)
         except (OSError, EOFError):
