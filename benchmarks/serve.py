@@ -343,6 +343,7 @@ def steady(setting: Setting) -> None:
             print(
                 f"  part {part + 1}: p50 {p50s[-1]:.1f}, p99 {found.quantile(0.99):.1f} ms, "
                 f"memory {memory[-1]:.0f} MiB",
+                *found.problems,
                 flush=True,
             )
     times.sort()

@@ -34,6 +34,7 @@ class Answers:
     seconds: float = 0.0
     cpu: float = 0.0
     times: dict[int, list[float]] = field(default_factory=dict)
+    problems: Counter[str] = field(default_factory=Counter)  # what answers say that give none
 
     def add(self, status: int, milliseconds: float) -> None:
         self.times.setdefault(status, []).append(milliseconds)
@@ -62,6 +63,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.waiter: asyncio.Future[int] | None = None
         self.received = bytearray()
+        self.problem = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -74,11 +76,16 @@ class _Connection(asyncio.Protocol):
         length = LENGTH.search(self.received, 0, head + 2)
         if len(self.received) >= head + 4 + (int(length[1]) if length else 0):
             status = int(self.received[9:12])
+            self.problem = "" if status < 400 else self.received[head + 4 :].decode()
             self.received.clear()
             self._tell(status)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._tell(0)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
 
     def _tell(self, status: int) -> None:
         if self.waiter is not None and not self.waiter.done():
@@ -87,7 +94,7 @@ class _Connection(asyncio.Protocol):
     async def ask(self, request: bytes) -> int:
         """Return the status of the answer, 0 if the connection broke."""
         assert self.transport is not None
-        if self.transport.is_closing():
+        if self.is_closed:
             return 0
         self.waiter = asyncio.get_running_loop().create_future()
         self.transport.write(request)
@@ -152,12 +159,16 @@ def open_load(
         began = time.perf_counter()
 
         async def one(due: float) -> None:
+            while idle and idle[-1].is_closed:  # the server lets go of those that are not used
+                idle.pop()
             connection = idle.pop() if idle else await _connect(port)
             start = time.perf_counter() if from_sending else due
             status = await connection.ask(request)
             answers.add(status, 1000 * (time.perf_counter() - start))
             if status:
                 idle.append(connection)
+            if connection.problem and status != 429:
+                answers.problems[f"{time.perf_counter() - start:.1f} s: {connection.problem}"] += 1
 
         for number in range(int(rate * seconds)):
             due = began + number / rate
