@@ -12,7 +12,6 @@ People correct what they happen to see, so the corrected photos are no random sa
 ones keep the fit where it was unless corrections are many.
 """
 
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -29,21 +28,21 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labelwise.calibrate import platt
-from labelwise.data.images import read_image_file
 from labelwise.decide import Evidence, Rule, Threshold
-from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.errors import CheckpointError, DataError
 from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import ModelSpec
+from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.ranked import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
-from labelwise.storage import ObjectStorage, StorageError, storage_at
+from labelwise.storage import StorageError
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["Index", "IndexFacts", "LabelOdds", "PhotoFiles"]
+__all__ = ["Index", "IndexFacts", "LabelOdds"]
 
 ROWS_AT_ONCE = 1 << 16
 LABELS_KEPT = 64
@@ -388,7 +387,7 @@ class Index:
         except StorageError:
             return None
 
-    def files_of(self, row: int) -> "PhotoFiles":
+    def files_of(self, row: int) -> PhotoFiles:
         """Return the files of a photo, which can be read without the index."""
         (content,) = self.store.contents_of([row]).values()
         return PhotoFiles(content.hash, tuple(sorted(self.store.places_of([row])[row])))
@@ -425,46 +424,6 @@ class Index:
             self.__dict__["_kept_codes"] = kept
         codes: NDArray[np.uint64] = kept
         return codes
-
-
-@dataclass(frozen=True)
-class PhotoFiles:
-    """The files (root, name) that held a photo when they were indexed, and its hash."""
-
-    digest: bytes
-    places: tuple[tuple[str, str], ...]
-
-    def read(self) -> tuple[bytes, str] | None:
-        """Return the bytes of the photo and its name, from a file that still holds that photo.
-
-        None where no file does; StorageError if one could not be asked. A link that leads out of
-        its root is not followed.
-        """
-        unasked: StorageError | None = None
-        for root, name in self.places:
-            try:
-                storage = storage_at(root)
-                if isinstance(storage, ObjectStorage):
-                    blob = storage.read(name)
-                elif _is_below(path := os.path.realpath(os.path.join(root, name)), root):
-                    blob = read_image_file(Path(path), name)
-                else:
-                    continue
-            except StorageError as error:
-                unasked = error
-                continue
-            except (OSError, LabelwiseError):
-                continue
-            if hashlib.sha256(blob).digest() == self.digest:
-                return blob, os.path.basename(name)
-        if unasked is not None:
-            raise unasked
-        return None
-
-
-def _is_below(path: str, root: str) -> bool:
-    home = os.path.realpath(root)
-    return os.path.commonpath([path, home]) == home
 
 
 class IndexFacts(BaseModel):

@@ -25,7 +25,7 @@ from labelwise.predictor import ModelSpec
 from labelwise.retrieval import Query, complete
 from labelwise.search import Index, questions
 from labelwise.search.answering import Sort, answer, nearest_photos
-from labelwise.search.index import PhotoFiles
+from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
 from labelwise.web.batching import BusyError

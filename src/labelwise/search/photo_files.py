@@ -1,0 +1,52 @@
+"""The files of one photo of an index, to be read beside it."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelwise.data.images import read_image_file
+from labelwise.errors import LabelwiseError
+from labelwise.storage import ObjectStorage, StorageError, storage_at
+
+__all__ = ["PhotoFiles"]
+
+
+@dataclass(frozen=True)
+class PhotoFiles:
+    """The files (root, name) that held a photo when they were indexed, and its hash."""
+
+    digest: bytes
+    places: tuple[tuple[str, str], ...]
+
+    def read(self) -> tuple[bytes, str] | None:
+        """Return the bytes of the photo and its name, from a file that still holds that photo.
+
+        None where no file does; StorageError if one could not be asked. A link that leads out of
+        its root is not followed.
+        """
+        unasked: StorageError | None = None
+        for root, name in self.places:
+            try:
+                storage = storage_at(root)
+                if isinstance(storage, ObjectStorage):
+                    blob = storage.read(name)
+                elif _is_below(path := os.path.realpath(os.path.join(root, name)), root):
+                    blob = read_image_file(Path(path), name)
+                else:
+                    continue
+            except StorageError as error:
+                unasked = error
+                continue
+            except (OSError, LabelwiseError):
+                continue
+            if hashlib.sha256(blob).digest() == self.digest:
+                return blob, os.path.basename(name)
+        if unasked is not None:
+            raise unasked
+        return None
+
+
+def _is_below(path: str, root: str) -> bool:
+    home = os.path.realpath(root)
+    return os.path.commonpath([path, home]) == home
