@@ -158,11 +158,20 @@ def test_a_figure_that_fails_on_one_seed_is_not_averaged_over_the_others():
 
 
 def test_tuning_keeps_the_best_try_on_validation(tmp_path):
-    plan = ComparisonPlan(base(), ("bce",), seeds=(0,), tune=2)
-    compare(plan, tmp_path, executor=InProcess(small_table()), say=lambda text: None)
-    tried = json.loads((tmp_path / "bce" / "tuning.json").read_text())
-    best = max(tried, key=lambda one: one["score"])
-    assert Comparison.load(tmp_path).settings["bce"] == best["settings"]
+    plan, run = ComparisonPlan(base(), ("bce", "spa"), seeds=(0,), tune=2), InProcess(small_table())
+    given = []
+
+    def executor(jobs, watch):
+        given.append([f"{job.folder.parent.name} {job.folder.name}" for job in jobs])
+        return run(jobs, watch)
+
+    compare(plan, tmp_path, executor=executor, say=lambda text: None)
+    for method in plan.methods:
+        tried = json.loads((tmp_path / method / "tuning.json").read_text())
+        best = max(tried, key=lambda one: one["score"])
+        assert Comparison.load(tmp_path).settings[method] == best["settings"]
+    # The tries of all methods are given at once, so that none waits for another method's.
+    assert given[0] == ["bce try-0", "bce try-1", "spa try-0", "spa try-1"]
 
 
 def test_tries_start_at_the_recipe_and_stay_within_tenfold():

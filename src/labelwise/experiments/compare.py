@@ -204,28 +204,32 @@ def _tuned(
     plan: ComparisonPlan, folder: Path, run: RunJobs, say: Say
 ) -> Iterator[tuple[str, Settings, Path]]:
     """Yield each method with its chosen settings and the folder of its first seed's run."""
-    for method, settings in plan.entries.items():
-        if plan.tune < 2:
+    if plan.tune < 2:
+        for method, settings in plan.entries.items():
             yield method, settings, folder / method / f"seed-{plan.seeds[0]}"
-            continue
-        candidates = list(tries(settings, plan.tune))
-        jobs = [
+        return
+    tried = {
+        method: [
             TrainingJob(candidate, folder / method / f"try-{number}")
-            for number, candidate in enumerate(candidates)
+            for number, candidate in enumerate(tries(settings, plan.tune))
         ]
-        for _ in run(jobs):
-            pass
+        for method, settings in plan.entries.items()
+    }
+    for _ in run(job for jobs in tried.values() for job in jobs):
+        pass
+    for method, jobs in tried.items():
         scores = [_validation_score(job.folder, plan.chosen_by) for job in jobs]
         best = max(range(len(jobs)), key=scores.__getitem__)
-        chosen = ", ".join(f"{key} {value}" for key, value in _tunable(candidates[best]).items())
+        values = [_tunable(job.settings) for job in jobs]
+        chosen = ", ".join(f"{key} {value}" for key, value in values[best].items())
         say(f"{method}: try {best + 1} of {plan.tune} is best on validation ({chosen})")
         with replacing(folder / method / "tuning.json") as temporary:
-            tried = [
-                {"settings": _tunable(c), "score": s}
-                for c, s in zip(candidates, scores, strict=True)
+            records = [
+                {"settings": used, "score": score}
+                for used, score in zip(values, scores, strict=True)
             ]
-            temporary.write_text(json.dumps(tried, indent=1), encoding="utf-8")
-        yield method, candidates[best], jobs[best].folder
+            temporary.write_text(json.dumps(records, indent=1), encoding="utf-8")
+        yield method, jobs[best].settings, jobs[best].folder
 
 
 def _validation_score(folder: Path, metric: str) -> float:
