@@ -40,8 +40,8 @@ from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
 from labelwise.search.index import IndexFacts, LabelOdds
 from labelwise.search.looking import Changes, look_at
-from labelwise.search.ranked import ScanTerm, best_rows, count_at_least
 from labelwise.search.rankings import OddsRanking
+from labelwise.search.scan import ScanTerm, best_rows, count_at_least
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
 from labelwise.types import LabelSpace

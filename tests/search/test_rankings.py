@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwise.retrieval import Query, bind, calibrate_query
-from labelwise.search import ranked, rankings
+from labelwise.search import rankings, scan
 from labelwise.search.index import LabelOdds
-from labelwise.search.ranked import ScanTerm, value_at
 from labelwise.search.rankings import OddsRanking
+from labelwise.search.scan import ScanTerm, value_at
 from labelwise.types import LabelSpace
 
 SPACE = LabelSpace(("a", "b", "c", "d"))
@@ -116,7 +116,7 @@ def test_more_rows_are_shared_by_threads(monkeypatch):
     columns = [label_odds(random, 1_000, 1.0) for _ in query.columns]
     gone = np.array([3, 500])
     alone = OddsRanking(query, columns, gone).odds
-    monkeypatch.setattr(ranked, "PARALLEL", 1)
+    monkeypatch.setattr(scan, "PARALLEL", 1)
     monkeypatch.setattr(rankings, "ROWS_AT_ONCE", 64)
     np.testing.assert_array_equal(OddsRanking(query, columns, gone).odds, alone)
     assert not alone[gone].any()

@@ -35,7 +35,7 @@ from labelwise.links import Link
 from labelwise.predictions import Predictions
 from labelwise.predictor import ModelSpec
 from labelwise.search.photo_files import PhotoFiles
-from labelwise.search.ranked import ScanTerm
+from labelwise.search.scan import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.storage import StorageError

@@ -1,6 +1,6 @@
 """A query's ranking of all rows: the best of them, how many reach a score, how many hits to expect.
 
-Labels wanted and unwanted alone have a sum of columns for a score, which ``ranked`` searches with
+Labels wanted and unwanted alone have a sum of columns for a score, which ``scan`` searches with
 bounds. Any other query, such as ``(cat | dog), -sofa``, is read once from end to end: the odds of
 all rows are computed in 32 bits by sums and products of p and 1 - p, which stay within ROUNDING of
 what the score says. So the rows whose odds come within ROUNDING of the k-th largest hold the k best
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.query import AllOf, Expression, Has, Not
 from labelwise.search.index import Index, LabelOdds
-from labelwise.search.ranked import (
+from labelwise.search.scan import (
     NO_ROWS,
     NO_SCORES,
     Rows,

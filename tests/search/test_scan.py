@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwise.search import ranked
-from labelwise.search.ranked import ScanTerm, best_rows, count_at_least, sum_of
+from labelwise.search import scan
+from labelwise.search.scan import ScanTerm, best_rows, count_at_least, sum_of
 
 
 def by_sorting(terms, count, excluded=()):
@@ -27,16 +27,16 @@ def assert_sorted_alike(terms, count, excluded=()):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Few rows must already take the ways of many."""
-    monkeypatch.setattr(ranked, "BLOCK", 16)
-    monkeypatch.setattr(ranked, "COLUMNS", 4)
-    monkeypatch.setattr(ranked, "TRIED_SHARE", 1)
-    monkeypatch.setattr(ranked, "FIRST_TRIES", (4, 8, 32))
+    monkeypatch.setattr(scan, "BLOCK", 16)
+    monkeypatch.setattr(scan, "COLUMNS", 4)
+    monkeypatch.setattr(scan, "TRIED_SHARE", 1)
+    monkeypatch.setattr(scan, "FIRST_TRIES", (4, 8, 32))
 
 
 @pytest.mark.parametrize("parallel", [1 << 21, 1])
 @pytest.mark.usefixtures("small_blocks")
 def test_finds_what_a_full_sort_finds(monkeypatch, parallel):
-    monkeypatch.setattr(ranked, "PARALLEL", parallel)
+    monkeypatch.setattr(scan, "PARALLEL", parallel)
 
     @settings(max_examples=150, deadline=None)
     @given(
@@ -78,7 +78,7 @@ def test_clear_answers_are_found_without_a_scan(monkeypatch):
         ScanTerm(-np.logaddexp(0, -one).astype(np.float32)) for one in (columns[0], -columns[1])
     ]
     expected = by_sorting(terms, 50)
-    monkeypatch.setattr(ranked, "_scanned", lambda *_: pytest.fail("all rows were read"))
+    monkeypatch.setattr(scan, "_scanned", lambda *_: pytest.fail("all rows were read"))
     rows, scores = best_rows(terms, 50)
     np.testing.assert_array_equal(rows, expected[0])
     np.testing.assert_array_equal(scores, expected[1])
