@@ -1,13 +1,8 @@
 """Find images by labels wanted and unwanted, and measure how well that works."""
 
+from labelwise.retrieval.bound_query import BoundQuery, bind
+from labelwise.retrieval.calibrated_query import CalibratedQuery, HitCount, calibrate_query
 from labelwise.retrieval.enumeration import count_queries
-from labelwise.retrieval.probability import (
-    BoundQuery,
-    CalibratedQuery,
-    HitCount,
-    bind,
-    calibrate_query,
-)
 from labelwise.retrieval.quality import LengthResult, retrieval_map
 from labelwise.retrieval.query import Query, complete
 from labelwise.retrieval.rank import RankedImages, query_log_scores, rank

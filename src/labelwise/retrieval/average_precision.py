@@ -31,6 +31,7 @@ __all__ = [
     "average_precision_of",
     "average_precision_of_costs",
     "average_precisions",
+    "grow",
     "walk",
 ]
 

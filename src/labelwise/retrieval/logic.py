@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from labelwise.errors import DataError
-from labelwise.retrieval.query import AllOf, AnyOf, Expression, Has, Not
+from labelwise.retrieval.query import AllOf, AnyOf, Expression, Has, Not, labels_of, literal_of
 
-__all__ = ["given", "independent_parts", "labels_of", "repeated_labels", "simplified"]
+__all__ = ["given", "independent_parts", "repeated_labels", "simplified"]
 
 MOST_REPEATED = 6
 
@@ -57,19 +57,6 @@ def independent_parts(expression: Expression) -> list[Expression]:
     return [members[0] if len(members) == 1 else kind(tuple(members)) for _, members in groups]
 
 
-def labels_of(expression: Expression) -> list[str]:
-    """Return the labels in the order in which they are named, as often as they are."""
-    match expression:
-        case Has(name):
-            return [name]
-        case Not(part):
-            return labels_of(part)
-        case AllOf(parts) | AnyOf(parts):
-            return [name for part in parts for name in labels_of(part)]
-        case _:
-            return []
-
-
 def repeated_labels(expression: Expression) -> list[str]:
     """Return the labels that are named more than once, the most frequent first."""
     return [name for name, count in Counter(labels_of(expression)).most_common() if count > 1]
@@ -104,10 +91,10 @@ def _joined(
             continue
         flat |= dict.fromkeys(simple.parts if isinstance(simple, own) else (simple,))
     # A label alone decides what it is wherever the result still depends on other parts.
-    alone = {name: yes for name, yes in map(_literal, flat) if name is not None}
+    alone = dict(literal for literal in map(literal_of, flat) if literal is not None)
     if any((Has(name) in flat) and (Not(Has(name)) in flat) for name in alone):
         return not every
-    others = [part for part in flat if _literal(part)[0] is None]
+    others = [part for part in flat if literal_of(part) is None]
     if any(name in alone for part in others for name in labels_of(part)):
         told = {**facts, **{name: yes == every for name, yes in alone.items()}}
         literals = tuple(part for part in flat if part not in others)
@@ -116,17 +103,6 @@ def _joined(
             return rest if rest != every else _of(own, literals)
         return _joined((*literals, rest), True, every, facts)
     return _of(own, _without_weaker(tuple(flat)), empty=every)
-
-
-def _literal(part: Expression) -> tuple[str | None, bool]:
-    """Return the name of a part that is a label, and whether it is wanted."""
-    match part:
-        case Has(name):
-            return name, True
-        case Not(Has(name)):
-            return name, False
-        case _:
-            return None, True
 
 
 def _without_weaker(parts: tuple[Expression, ...]) -> tuple[Expression, ...]:

@@ -29,6 +29,8 @@ __all__ = [
     "Nothing",
     "Query",
     "complete",
+    "labels_of",
+    "literal_of",
 ]
 
 DEEPEST = 50  # of what stands in parentheses
@@ -94,7 +96,7 @@ class Query:
         parts += [Not(Has(name)) for name in dict.fromkeys(unwanted)]
         if not parts:
             raise DataError("a query must name at least one label, as in 'dog, -beach'; got none")
-        query = cls(_all(parts))
+        query = cls(_joined(AllOf, parts))
         query._refuse_contradiction()
         return query
 
@@ -114,19 +116,21 @@ class Query:
 
     def names(self) -> tuple[str, ...]:
         """Return the names in the query, each once."""
-        found = dict.fromkeys(_names(self.expression))
+        found = dict.fromkeys(labels_of(self.expression))
         return tuple(found | dict.fromkeys(limit.name for limit in self.limits))
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """Return the labels that every image found must carry."""
-        return tuple(part.name for part in self._parts() if isinstance(part, Has))
+        return tuple(name for name, wanted in self._literals() if wanted)
 
     @property
     def unwanted(self) -> tuple[str, ...]:
         """Return the labels that no image found may carry."""
-        negated = [part.part for part in self._parts() if isinstance(part, Not)]
-        return tuple(part.name for part in negated if isinstance(part, Has))
+        return tuple(name for name, wanted in self._literals() if not wanted)
+
+    def _literals(self) -> list[tuple[str, bool]]:
+        return [literal for literal in map(literal_of, self._parts()) if literal is not None]
 
     def _parts(self) -> tuple[Expression, ...]:
         whole = self.expression
@@ -170,36 +174,41 @@ def complete(text: str, space: LabelSpace, taxonomy: Taxonomy | None = None) -> 
     return [head + _quoted(name) for name in (*first, *inside)]
 
 
-def _all(parts: Sequence[Expression]) -> Expression:
-    flat: list[Expression] = []
-    for part in parts:
-        flat += part.parts if isinstance(part, AllOf) else [part]
-    unique = tuple(dict.fromkeys(flat))
-    return unique[0] if len(unique) == 1 else AllOf(unique)
-
-
-def _any(parts: Sequence[Expression]) -> Expression:
-    flat: list[Expression] = []
-    for part in parts:
-        flat += part.parts if isinstance(part, AnyOf) else [part]
-    unique = tuple(dict.fromkeys(flat))
-    return unique[0] if len(unique) == 1 else AnyOf(unique)
-
-
-def _not(part: Expression) -> Expression:
-    return part.part if isinstance(part, Not) else Not(part)
-
-
-def _names(expression: Expression) -> list[str]:
+def labels_of(expression: Expression) -> list[str]:
+    """Return the labels in the order in which they are named, as often as they are."""
     match expression:
         case Has(name):
             return [name]
         case Not(part):
-            return _names(part)
+            return labels_of(part)
         case AllOf(parts) | AnyOf(parts):
-            return [name for part in parts for name in _names(part)]
+            return [name for part in parts for name in labels_of(part)]
         case _:
             return []
+
+
+def literal_of(expression: Expression) -> tuple[str, bool] | None:
+    """Return the label that an expression alone wants (True) or does not want, None for others."""
+    match expression:
+        case Has(name):
+            return name, True
+        case Not(Has(name)):
+            return name, False
+        case _:
+            return None
+
+
+def _joined(kind: type[AllOf] | type[AnyOf], parts: Sequence[Expression]) -> Expression:
+    """Return all or any of the parts, each once; parts of the same kind are taken apart."""
+    flat: list[Expression] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, kind) else [part]
+    unique = tuple(dict.fromkeys(flat))
+    return unique[0] if len(unique) == 1 else kind(unique)
+
+
+def _not(part: Expression) -> Expression:
+    return part.part if isinstance(part, Not) else Not(part)
 
 
 def _written(expression: Expression) -> str:
@@ -245,7 +254,7 @@ class _Parser:
         while self.peek() in (",", "&"):
             self.at += 1
             parts.append(self.some(depth))
-        return _all(parts)
+        return _joined(AllOf, parts)
 
     def some(self, depth: int) -> Expression:
         start = len(self.limits)
@@ -255,7 +264,7 @@ class _Parser:
             parts.append(self.item(depth))
         if len(parts) > 1 and len(self.limits) > start:
             self.fail("a limit such as dog>0.8 must stand by itself between commas")
-        return _any(parts)
+        return _joined(AnyOf, parts)
 
     def item(self, depth: int) -> Expression:
         if depth > DEEPEST:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwise.arrays import Array, to_numpy
-from labelwise.retrieval.probability import bind
+from labelwise.retrieval.bound_query import bind
 from labelwise.retrieval.query import Query
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
-from labelwise.retrieval.query import AllOf, Expression, Has, Not
+from labelwise.retrieval.query import AllOf, literal_of
 from labelwise.search.index import Index, LabelOdds
 from labelwise.search.scan import (
     NO_ROWS,
@@ -130,10 +130,12 @@ class OddsRanking(Ranking):
         Of log p and log(1 - p) the smaller one is taken: rounded on their own, p and 1 - p do not
         add up to 1, which a query that names a label twice would multiply.
         """
-        sides = zip(*((one.log_p, one.log_q) for one in self.columns), strict=True)
         log_p, log_q = (
             np.stack([column.values[rows] for column in side], axis=1).astype(np.float64)
-            for side in sides
+            for side in (
+                [one.log_p for one in self.columns],
+                [one.log_q for one in self.columns],
+            )
         )
         smaller = np.minimum(log_p, log_q)
         larger = np.log1p(-np.exp(smaller))
@@ -148,20 +150,9 @@ def ranking_of(index: Index, query: BoundQuery, gone: Rows, *, refit: bool) -> R
     """Return the ranking of an index's rows, those in ``gone`` (sorted) left out."""
     expression = query.expression
     parts = expression.parts if isinstance(expression, AllOf) else (expression,)
-    plain = [one for one in map(_label, parts) if one is not None]
-    alone = len({column for column, _ in plain}) == len(parts)
-    if alone and not query.limits:
-        odds = [(index.odds(column, refit=refit), wanted) for column, wanted in plain]
+    literals = [literal for literal in map(literal_of, parts) if literal is not None]
+    each_once = len({column for column, _ in literals}) == len(parts)
+    if each_once and not query.limits:
+        odds = [(index.odds(int(column), refit=refit), wanted) for column, wanted in literals]
         return SumRanking([one.log_p if wanted else one.log_q for one, wanted in odds], gone)
     return OddsRanking(query, [index.odds(k, refit=refit) for k in query.columns], gone)
-
-
-def _label(part: Expression) -> tuple[int, bool] | None:
-    """Return the column of a part that is a label, and whether it is wanted."""
-    match part:
-        case Has(name):
-            return int(name), True
-        case Not(Has(name)):
-            return int(name), False
-        case _:
-            return None
