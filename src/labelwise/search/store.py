@@ -1,9 +1,7 @@
 """The index folder on disk: what is known of every photo, in formats that others read.
 
-    photos.sqlite               roots, files, contents, corrections
-    scores/000000000000.parquet one column of logits per label, named after it, and ``row``
-    embeddings/...              ``row`` and ``embedding``, a fixed-size list of half floats
-    cache/                      the same columns end to end, to be mapped; may be deleted any time
+    photos.sqlite                     roots, files, contents, corrections, side-cars
+    scores/, embeddings/, cache/      logits and embeddings, see :mod:`labelwise.search.columns`
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
 column. A *file* is where a content lies; several files may hold one content, and a moved file finds
@@ -20,12 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
-from labelwise.files import locked, replacing
+from labelwise.files import replacing
+from labelwise.search.columns import Columns
 from labelwise.storage import address_of, is_uri, without_options
 
 __all__ = ["Content", "Correction", "Fact", "FileState", "PhotoFile", "Store"]
@@ -99,6 +96,7 @@ class Store:
 
     def __init__(self, folder: Path, labels: Sequence[str]) -> None:
         self.folder, self.labels = folder, tuple(labels)
+        self._columns = Columns(folder, labels)
         if not (folder / "photos.sqlite").is_file():
             raise CheckpointError(f"{folder} is not an index: it has no photos.sqlite")
         try:
@@ -304,14 +302,7 @@ class Store:
         """
         first = self.rows
         if len(contents):
-            rows = pa.array(np.arange(first, first + len(contents), dtype=np.int64))
-            columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
-            self._write("scores", first, pa.table([rows, *columns], names=self._column_names()))
-            if embeddings is not None:
-                lists = pa.FixedSizeListArray.from_arrays(
-                    pa.array(embeddings.reshape(-1)), embeddings.shape[1]
-                )
-                self._write("embeddings", first, pa.table({"row": rows, "embedding": lists}))
+            self._columns.append(first, logits, embeddings)
         with self.transaction() as database:
             database.executemany(
                 "INSERT INTO contents (row, hash, size, width, height, taken) "
@@ -325,70 +316,13 @@ class Store:
                 file if place is None else replace(file, row=first + place) for file, place in files
             )
 
-    def _write(self, kind: str, first: int, table: pa.Table) -> None:
-        with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
-            pq.write_table(table, temporary)
-
-    def _column_names(self) -> list[str]:
-        return ["row", *(column_name(label) for label in self.labels)]
-
     def column(self, label: int) -> NDArray[np.float32]:
         """Return the logits (rows,) of one label, mapped from the disk."""
-        return self._mapped("scores", column_name(self.labels[label]), np.dtype(np.float32), 1)[
-            :, 0
-        ]
+        return self._columns.logits(label, self.rows)
 
     def embeddings(self) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
-        files = sorted((self.folder / "embeddings").glob("*.parquet"))
-        if not files:
-            return np.empty((self.rows, 0), np.float16)
-        width = pq.read_schema(files[0]).field("embedding").type.list_size
-        return self._mapped("embeddings", "embedding", np.dtype(np.float16), width)
-
-    def _mapped(self, kind: str, name: str, dtype: np.dtype[Any], width: int) -> NDArray[Any]:
-        """Map one column of all segments, after appending to its cache what is new."""
-        rows, size = self.rows, dtype.itemsize * width
-        if not rows:
-            return np.empty((0, width), dtype)
-        place = self._column_names().index(name) if kind == "scores" else 0
-        path = self.folder / "cache" / f"{kind}-{place:05d}.bin"
-        try:
-            path.parent.mkdir(exist_ok=True)
-            with path.open("ab") as stream, locked(path):
-                done = path.stat().st_size // size
-                stream.truncate(done * size)
-                for values in self._segments(kind, name, done, rows):
-                    stream.write(values.tobytes())
-            return np.memmap(path, dtype, "r", shape=(rows, width))
-        except PermissionError:  # an index that may only be read
-            values = np.concatenate([*self._segments(kind, name, 0, rows)])
-            return values.reshape(rows, width)
-
-    def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
-        files = sorted((self.folder / kind).glob("*.parquet"))
-        firsts = [int(file.stem) for file in files]
-        for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
-            end = min(end, rows)
-            if end <= done or first >= rows:
-                continue
-            try:
-                column = pq.read_table(file, columns=[name])[name].combine_chunks()
-            except (OSError, pa.ArrowException, KeyError) as error:
-                raise CheckpointError(
-                    f"{file} of the index cannot be read ({error}); "
-                    "put back the file, or make the index anew"
-                ) from None
-            if len(column) < end - first:
-                raise CheckpointError(
-                    f"{file} must hold {end - first} rows, got {len(column)}; "
-                    "put back the file, or make the index anew"
-                )
-            column = column.slice(max(done - first, 0), end - max(done, first))
-            if isinstance(column, pa.FixedSizeListArray):
-                column = column.flatten()
-            yield column.to_numpy(zero_copy_only=False)
+        return self._columns.embeddings(self.rows)
 
     # Corrections
 
@@ -450,11 +384,6 @@ class Store:
         """Forget a side-car that is as it was before."""
         with self.transaction() as database:
             database.execute("DELETE FROM sidecars WHERE raw = ?", (os.fsencode(path),))
-
-
-def column_name(label: str) -> str:
-    """Return the name of a label's column of logits: the label, except where that is taken."""
-    return "row (label)" if label == "row" else label
 
 
 def shown(path: str) -> str:

@@ -1,0 +1,112 @@
+"""The columns of an index on disk: logits per label, and embeddings, for every row.
+
+    scores/000000000000.parquet  one column of logits per label, named after it, and ``row``
+    embeddings/...               ``row`` and ``embedding``, a fixed-size list of half floats
+    cache/                       the same columns end to end, to be mapped; may be deleted any time
+
+A file is named after its first row, and never changed once its rows are known. Whoever reads says
+how many rows are known: what a killed writer left behind them does not count.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelwise.errors import CheckpointError
+from labelwise.files import locked, replacing
+
+__all__ = ["Columns"]
+
+
+class Columns:
+    """The logits and embeddings of an index folder, which are read as arrays of so many rows."""
+
+    def __init__(self, folder: Path, labels: Sequence[str]) -> None:
+        self.folder = folder
+        # A label that is called "row" would have the name of the first column.
+        self._names = ["row (label)" if label == "row" else label for label in labels]
+
+    def append(
+        self,
+        first: int,
+        logits: NDArray[np.float32],
+        embeddings: NDArray[np.float16] | None,
+    ) -> None:
+        """Write the logits (n, K) and embeddings (n, D) of the rows from ``first`` on."""
+        rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
+        columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
+        self._write("scores", first, pa.table([rows, *columns], names=["row", *self._names]))
+        if embeddings is not None:
+            lists = pa.FixedSizeListArray.from_arrays(
+                pa.array(embeddings.reshape(-1)), embeddings.shape[1]
+            )
+            self._write("embeddings", first, pa.table({"row": rows, "embedding": lists}))
+
+    def _write(self, kind: str, first: int, table: pa.Table) -> None:
+        with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
+            pq.write_table(table, temporary)
+
+    def logits(self, label: int, rows: int) -> NDArray[np.float32]:
+        """Return the logits (rows,) of one label, mapped from the disk."""
+        cache = f"scores-{label + 1:05d}.bin"
+        return self._mapped("scores", self._names[label], cache, np.dtype(np.float32), 1, rows)[
+            :, 0
+        ]
+
+    def embeddings(self, rows: int) -> NDArray[np.float16]:
+        """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
+        files = sorted((self.folder / "embeddings").glob("*.parquet"))
+        if not files:
+            return np.empty((rows, 0), np.float16)
+        width = pq.read_schema(files[0]).field("embedding").type.list_size
+        cache = "embeddings-00000.bin"
+        return self._mapped("embeddings", "embedding", cache, np.dtype(np.float16), width, rows)
+
+    def _mapped(
+        self, kind: str, name: str, cache: str, dtype: np.dtype[Any], width: int, rows: int
+    ) -> NDArray[Any]:
+        """Map one column of all segments, after appending to its cache what is new."""
+        if not rows:
+            return np.empty((0, width), dtype)
+        path, size = self.folder / "cache" / cache, dtype.itemsize * width
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab") as stream, locked(path):
+                done = path.stat().st_size // size
+                stream.truncate(done * size)
+                for values in self._segments(kind, name, done, rows):
+                    stream.write(values.tobytes())
+            return np.memmap(path, dtype, "r", shape=(rows, width))
+        except PermissionError:  # an index that may only be read
+            values = np.concatenate([*self._segments(kind, name, 0, rows)])
+            return values.reshape(rows, width)
+
+    def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
+        files = sorted((self.folder / kind).glob("*.parquet"))
+        firsts = [int(file.stem) for file in files]
+        for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
+            end = min(end, rows)
+            if end <= done or first >= rows:
+                continue
+            try:
+                column = pq.read_table(file, columns=[name])[name].combine_chunks()
+            except (OSError, pa.ArrowException, KeyError) as error:
+                raise CheckpointError(
+                    f"{file} of the index cannot be read ({error}); "
+                    "put back the file, or make the index anew"
+                ) from None
+            if len(column) < end - first:
+                raise CheckpointError(
+                    f"{file} must hold {end - first} rows, got {len(column)}; "
+                    "put back the file, or make the index anew"
+                )
+            column = column.slice(max(done - first, 0), end - max(done, first))
+            if isinstance(column, pa.FixedSizeListArray):
+                column = column.flatten()
+            yield column.to_numpy(zero_copy_only=False)
