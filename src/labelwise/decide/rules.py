@@ -240,7 +240,7 @@ def just_above(score: float) -> float:
 def expected_f(ranked: Numbers, beta: float) -> Numbers:
     """Return the expected F-beta (n, sizes) of the 0, 1, 2, ... most probable labels.
 
-    ``ranked`` (n, K) falls along each row. Sizes that cannot be the best are left out.
+    ``scan`` (n, K) falls along each row. Sizes that cannot be the best are left out.
     """
     count, labels = ranked.shape
     mean = ranked.sum(1)

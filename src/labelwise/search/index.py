@@ -46,6 +46,10 @@ __all__ = ["Index", "IndexFacts", "LabelOdds"]
 
 ROWS_AT_ONCE = 1 << 16
 LABELS_KEPT = 64
+CACHED_OF_MODEL = (
+    *("link", "held_out", "validation", "taxonomy", "query_taxonomy"),
+    *("_tree", "_sets"),
+)  # properties of an index that follow from its model
 
 FAR = 50.0  # log-odds beyond which nothing changes
 
@@ -76,6 +80,7 @@ class Index:
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
         self._odds: OrderedDict[tuple[int, bool], tuple[Any, LabelOdds]] = OrderedDict()
+        self._codes: NDArray[np.uint64] | None = None
 
     @classmethod
     def create(cls, folder: Path, spec: ModelSpec, facts: "IndexFacts") -> "Index":
@@ -96,15 +101,7 @@ class Index:
             spec.save(self.folder / "model.json")
         self.spec = spec
         self._odds.clear()
-        for name in (
-            "link",
-            "held_out",
-            "validation",
-            "taxonomy",
-            "query_taxonomy",
-            "_tree",
-            "_sets",
-        ):
+        for name in CACHED_OF_MODEL:
             self.__dict__.pop(name, None)
 
     def __len__(self) -> int:
@@ -192,7 +189,7 @@ class Index:
 
         Without ``refit`` only the corrected photos have other ones than the model's.
         """
-        corrections = self.facts_of(label)
+        corrections = self.corrections_of(label)
         key, state = (label, refit and bool(corrections)), (len(self), corrections)
         if key not in self._odds or self._odds[key][0] != state:
             self._odds[key] = (state, self._computed(label, corrections, refit))
@@ -209,8 +206,9 @@ class Index:
         log_p, log_q = self.link.log_probs(predictions.logits.double())
         pairs = []
         for label in labels:
-            facts = self.facts_of(label) if refit else []
-            pairs.append(self._refitted(label, facts)(log_p[:, label], log_q[:, label]))
+            corrections = self.corrections_of(label) if refit else []
+            refitted = self._refitted(label, corrections)
+            pairs.append(refitted(log_p[:, label], log_q[:, label]))
         return torch.stack([p for p, _ in pairs], 1), torch.stack([q for _, q in pairs], 1)
 
     @torch.no_grad()
@@ -243,23 +241,20 @@ class Index:
 
     def _refitted(self, label: int, corrections: Sequence[Correction]) -> Callable[..., Pair]:
         """Return the map of (log p, log(1 - p)) that held-out photos and corrections call for."""
-        facts = [
-            (one.row, float(one.state == "present"))
-            for one in corrections
-            if one.state != "unknown"
-        ]
-        if not facts:
+        known = [one for one in corrections if one.state != "unknown"]
+        if not known:
             return lambda log_p, log_q: (log_p, log_q)
-        log_p, log_q = self._log_probs(label, np.array([row for row, _ in facts], np.int64))
-        odds, labels = [log_p - log_q], [torch.tensor([truth for _, truth in facts])]
+        log_p, log_q = self._log_probs(label, np.array([one.row for one in known], np.int64))
+        odds = [log_p - log_q]
+        labels = [torch.tensor([float(one.state == "present") for one in known])]
         held_out = self.held_out
         if held_out is not None:
             log_p, log_q = (
                 part[:, label] for part in self.link.log_probs(held_out.logits.double())
             )
-            known = slice(None) if held_out.observed is None else held_out.observed[:, label]
-            odds.append((log_p - log_q)[known])
-            labels.append(held_out.labels[known, label])
+            seen = slice(None) if held_out.observed is None else held_out.observed[:, label]
+            odds.append((log_p - log_q)[seen])
+            labels.append(held_out.labels[seen, label])
         else:  # the model's own word, as soft labels
             log_p, log_q = self._log_probs(label, slice(0, ROWS_AT_ONCE))
             odds.append(log_p - log_q)
@@ -327,11 +322,11 @@ class Index:
         own = self.spec.made_taxonomy
         return None if own is None else own.within(self.space)
 
-    def facts_of(self, label: int) -> list[Correction]:
+    def corrections_of(self, label: int) -> list[Correction]:
         """Return what people say of a label, and what follows for it by the model's taxonomy.
 
-        It is there where one of its kinds is, and not there where what it is a kind of is not. What
-        was said of the label itself stands.
+        A label is present where one of its kinds is, and absent where what it is a kind of is
+        absent. What was said of the label itself stands.
         """
         name = self.space.names[label]
         own = self.store.corrections(name)
@@ -414,16 +409,10 @@ class Index:
         """Return the rows whose photos look most like an embedding, with the cosines."""
         vectors = self.store.embeddings()
         excluded = np.union1d(self.store.dead_rows(), np.array([*without], np.int64))
-        rows, cosines = nearest_rows(embedding, vectors, self._codes(vectors), count, excluded)
+        if self._codes is None or self._codes.shape[1] != len(vectors):
+            self._codes = codes_of(vectors)
+        rows, cosines = nearest_rows(embedding, vectors, self._codes, count, excluded)
         return list(zip(rows.tolist(), cosines.tolist(), strict=True))
-
-    def _codes(self, vectors: NDArray[np.float16]) -> NDArray[np.uint64]:
-        kept = self.__dict__.get("_kept_codes")
-        if kept is None or kept.shape[1] != len(vectors):
-            kept = codes_of(vectors)
-            self.__dict__["_kept_codes"] = kept
-        codes: NDArray[np.uint64] = kept
-        return codes
 
 
 class IndexFacts(BaseModel):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labelwise.data.images import read_image_file
 from labelwise.errors import LabelwiseError
+from labelwise.search.walk import is_below
 from labelwise.storage import ObjectStorage, StorageError, storage_at
 
 __all__ = ["PhotoFiles"]
@@ -31,10 +32,11 @@ class PhotoFiles:
                 storage = storage_at(root)
                 if isinstance(storage, ObjectStorage):
                     blob = storage.read(name)
-                elif _is_below(path := os.path.realpath(os.path.join(root, name)), root):
-                    blob = read_image_file(Path(path), name)
                 else:
-                    continue
+                    path = os.path.realpath(os.path.join(root, name))
+                    if not is_below(path, os.path.realpath(root)):
+                        continue
+                    blob = read_image_file(Path(path), name)
             except StorageError as error:
                 unasked = error
                 continue
@@ -45,8 +47,3 @@ class PhotoFiles:
         if unasked is not None:
             raise unasked
         return None
-
-
-def _is_below(path: str, root: str) -> bool:
-    home = os.path.realpath(root)
-    return os.path.commonpath([path, home]) == home

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from labelwise.errors import DataError
 from labelwise.storage import ObjectStorage, StoredFile, is_uri, storage_at
 
-__all__ = ["is_passed_over", "photos_below", "root_place"]
+__all__ = ["is_below", "is_passed_over", "photos_below", "root_place"]
 
 SKIPPED_FOLDERS = frozenset(
     {"@eadir", "#recycle", "#snapshot", "lost+found", "thumbnails", "$recycle.bin"}
@@ -82,23 +82,27 @@ def _on_disk(
                 continue
             try:
                 if entry.is_dir():
-                    inside = not entry.is_symlink() or _is_below(os.path.realpath(entry.path), home)
-                    if inside and not is_passed_over(entry.name):
+                    if _stays_below(entry, home) and not is_passed_over(entry.name):
                         waiting.append(os.path.join(folder, entry.name))
                 elif _is_photo(entry.name, suffixes):
                     facts = entry.stat()
-                    inside = not entry.is_symlink() or _is_below(os.path.realpath(entry.path), home)
-                    if stat.S_ISREG(facts.st_mode) and inside:
+                    if stat.S_ISREG(facts.st_mode) and _stays_below(entry, home):
                         found.append(StoredFile(entry.name, facts.st_size, facts.st_mtime_ns))
             except OSError:  # it vanished since it was listed, or its link leads nowhere
                 continue
         yield folder, found
 
 
+def _stays_below(entry: os.DirEntry[str], home: str) -> bool:
+    """Return whether an entry is no link, or one that leads to a place below ``home``."""
+    return not entry.is_symlink() or is_below(os.path.realpath(entry.path), home)
+
+
 def is_passed_over(name: str) -> bool:
-    """Return whether a folder of this name is: a hidden one, or one that a tool keeps."""
+    """Return whether folders of this name are passed over: hidden ones, and those of tools."""
     return name.startswith(".") or name.casefold() in SKIPPED_FOLDERS
 
 
-def _is_below(path: str, home: str) -> bool:
+def is_below(path: str, home: str) -> bool:
+    """Return whether a real path is the real folder ``home`` or lies below it."""
     return os.path.commonpath([path, home]) == home
