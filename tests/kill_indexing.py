@@ -25,7 +25,7 @@ from search_setup import LABELS, picture, save_model
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent
 from labelwise.retrieval import Query
-from labelwise.search import Index, indexing, update_index
+from labelwise.search import Index, scored_files, update_index
 from labelwise.search.answering import answer
 
 
@@ -51,7 +51,7 @@ def done(work, *arguments):
 
 
 def update(home, index="photos.index"):
-    indexing.ROWS_PER_WRITE = 4  # many moments between two writes
+    scored_files.ROWS_PER_WRITE = 4  # many moments between two writes
     options = {"model": home / "run", "batch_size": 2, "workers": 2}
     update_index(home / index, [home / "photos"], watch=Silent(), **options)
 

@@ -55,8 +55,8 @@ def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
 
 def test_nothing_changed_costs_nothing(update, monkeypatch):
     update()
-    monkeypatch.setattr("labelwise.search.indexing.score", None)
-    monkeypatch.setattr("labelwise.search.indexing._read", None)
+    monkeypatch.setattr("labelwise.search.scored_files.score", None)
+    monkeypatch.setattr("labelwise.search.scored_files._read", None)
     assert counts(update()) == {"unchanged": 12}
 
 
@@ -145,7 +145,7 @@ def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_
     index = Index(update.folder)
     assert len(index.store.dead_rows()) == 4
     shutil.move(tmp_path / "elsewhere", photos / "2023")
-    monkeypatch.setattr("labelwise.search.indexing.score", None)
+    monkeypatch.setattr("labelwise.search.scored_files.score", None)
     assert counts(update()) == {"unchanged": 12}
     assert not len(Index(update.folder).store.dead_rows())
 
@@ -175,7 +175,7 @@ def test_unreadable_files_are_remembered_until_they_change(update, photos, monke
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
     assert counts(update()) == {"new": 12, "failed": 1}
     with monkeypatch.context() as patch:
-        patch.setattr("labelwise.search.indexing._read", None)
+        patch.setattr("labelwise.search.scored_files._read", None)
         assert counts(update()) == {"unchanged": 13}
     picture(photos / "broken.jpg", 50)
     assert counts(update()) == {"unchanged": 12, "new": 1}
@@ -235,7 +235,7 @@ def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     (other / "model.json").write_text(
         text.replace('{\n    "kind": "sigmoid"\n  }', platt + '"limit": 100.0}')
     )
-    monkeypatch.setattr("labelwise.search.indexing.score", None)
+    monkeypatch.setattr("labelwise.search.scored_files.score", None)
     update(model=other)
     after = np.exp(Index(update.folder).odds(2).log_p.values)
     odds = before / (1 - before) * np.exp(3)
