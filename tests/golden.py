@@ -10,10 +10,12 @@ GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 
 
 def cases(method: str) -> dict[str, dict[str, Any]]:
+    """Return the test cases of a method by name."""
     return {case["name"]: case for case in GOLDEN[method]}
 
 
 def tensor(values: Any) -> torch.Tensor:
+    """Return numbers of a case as a tensor."""
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -25,6 +27,7 @@ def batch(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return tensor(inputs[key]).requires_grad_(), labels.clamp(min=0), labels >= 0
 
 
-def close(actual: Any, expected: Any) -> None:
+def assert_golden(actual: Any, expected: Any) -> None:
+    """Fail unless a value is the golden one, to the rounding of float64."""
     actual = torch.as_tensor(actual).detach().double()
     torch.testing.assert_close(actual, tensor(expected), rtol=1e-9, atol=1e-12)

@@ -100,6 +100,12 @@ def test_no_two_files_of_tests_have_the_same_name():
     assert sorted(names) == sorted(set(names))
 
 
+def test_every_file_of_tests_says_what_it_is_held_to():
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    assert len(files) > 100
+    assert [path.name for path in files if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
 def test_benchmarks_import_names_that_exist():
     # They run by hand, so that nothing else would notice a name that has changed.
     root = Path(__file__).parent.parent / "benchmarks"

@@ -1,3 +1,5 @@
+"""Prediction files. Oracles: what is read back, pyarrow's own view, and files damaged by hand."""
+
 import json
 from dataclasses import replace
 

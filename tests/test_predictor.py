@@ -1,3 +1,5 @@
+"""Predictors. Oracles: link and rule of the logits, means over views, and what was saved."""
+
 import json
 
 import numpy as np

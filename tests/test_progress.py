@@ -1,3 +1,5 @@
+"""Progress. Oracle: what a terminal, or a file in its place, is sent, written out by hand."""
+
 import os
 import pty
 import subprocess

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from calibration_problems import log_loss, problem
-from golden import cases, close, tensor
+from golden import assert_golden, cases, tensor
 from scipy.optimize import minimize_scalar
 
 from labelwise.calibrate import Temperature, temperature
@@ -17,9 +17,9 @@ def test_golden():
     case = cases("temperature_scaling")["sigmoid, 8 pairs"]
     logits, labels = tensor(case["inputs"]["logits"]), tensor(case["inputs"]["targets"])
     link = temperature(logits, labels, Sigmoid())
-    close(tensor(link.temperature), case["expected"]["T"])
-    close(tensor(log_loss(Sigmoid(), logits, labels)), case["expected"]["nll_before"])
-    close(tensor(log_loss(link, logits, labels)), case["expected"]["nll_after"])
+    assert_golden(tensor(link.temperature), case["expected"]["T"])
+    assert_golden(tensor(log_loss(Sigmoid(), logits, labels)), case["expected"]["nll_before"])
+    assert_golden(tensor(log_loss(link, logits, labels)), case["expected"]["nll_after"])
 
 
 @pytest.mark.parametrize("unknown", [False, True])

@@ -1,3 +1,5 @@
+"""Tables written out. Oracles: what is read back, and counts made by hand."""
+
 import json
 
 import numpy as np

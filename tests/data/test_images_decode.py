@@ -1,3 +1,5 @@
+"""Pictures of every kind become RGB. Oracles: Pillow's own pixels, and files damaged at random."""
+
 import io
 import struct
 import subprocess

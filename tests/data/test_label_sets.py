@@ -1,3 +1,5 @@
+"""Compressed label sets and names. Oracles: the dense mask, and plain Python lists."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""Labels hidden and flipped. Oracles: golden vectors, a slow loop, and shares within chance."""
+
 import numpy as np
 import pytest
 from golden import GOLDEN

@@ -1,3 +1,5 @@
+"""Labels whose true probabilities are known. Oracles: the stated formula, and shares of draws."""
+
 import numpy as np
 import pytest
 

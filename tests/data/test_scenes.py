@@ -1,3 +1,5 @@
+"""Generated scenes. Oracle: their stated properties, counted on the pictures themselves."""
+
 import sys
 
 import numpy as np

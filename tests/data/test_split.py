@@ -1,3 +1,5 @@
+"""Stratified splits. Oracles: the shares asked for, and a split by chance or by labels alone."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Tables of every format. Oracles: one table written by hand, and the sentences of errors."""
+
 import json
 
 import numpy as np

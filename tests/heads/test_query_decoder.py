@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from golden import cases, close, tensor
+from golden import assert_golden, cases, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -29,7 +29,7 @@ def test_golden_group_linear():
     with torch.no_grad():
         layer.weight.copy_(tensor(case["inputs"]["W"]).unsqueeze(1))
         layer.bias.copy_(tensor(case["inputs"]["b"]))
-    close(layer(tensor(case["inputs"]["h"])), case["expected"]["logits"])
+    assert_golden(layer(tensor(case["inputs"]["h"])), case["expected"]["logits"])
 
 
 def test_golden_numbers_of_parameters():

@@ -1,3 +1,5 @@
+"""Oracles: golden vectors, plain loops (metrics_reference), scikit-learn, and the formulas."""
+
 import json
 from pathlib import Path
 

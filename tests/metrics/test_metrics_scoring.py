@@ -1,3 +1,5 @@
+"""Oracles: scikit-learn, SciPy, resampling images one by one, and the level of simulated tests."""
+
 import metrics_reference as slow
 import numpy as np
 import pytest

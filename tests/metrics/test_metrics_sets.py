@@ -1,3 +1,5 @@
+"""Oracles: golden vectors, plain loops (metrics_reference), and scikit-learn."""
+
 import json
 from pathlib import Path
 

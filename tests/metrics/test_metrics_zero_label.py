@@ -1,3 +1,5 @@
+"""Oracles: golden vectors, scikit-learn, and counts made by hand."""
+
 import json
 from pathlib import Path
 

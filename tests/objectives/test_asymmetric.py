@@ -26,21 +26,25 @@ def test_golden_values_and_both_gradients(name):
     for mode, key in [("full", "grad_of_sum_full"), ("detached", "grad_of_sum_detached_weight")]:
         logits, labels, _ = golden.batch(case)
         loss = asymmetric_loss(logits, labels, focusing(case, mode))
-        golden.close(loss, case["expected"]["elementwise"])
+        golden.assert_golden(loss, case["expected"]["elementwise"])
         loss.sum().backward()
-        golden.close(logits.grad, case["expected"][key])
-        golden.close(Asymmetric(focusing(case, mode))(logits, labels), case["expected"]["mean"])
+        golden.assert_golden(logits.grad, case["expected"][key])
+        golden.assert_golden(
+            Asymmetric(focusing(case, mode))(logits, labels), case["expected"]["mean"]
+        )
 
 
 def test_golden_margin_and_reduction():
     case = CASES["negatives below/at/just above margin"]
     logits = torch.logit(golden.tensor(case["inputs"]["probs"]))
     loss = asymmetric_loss(logits, torch.zeros_like(logits), focusing(case))
-    golden.close(loss, case["expected"]["elementwise"])
+    golden.assert_golden(loss, case["expected"]["elementwise"])
     assert loss[0, 0] == 0
     case = CASES["q2l_reduction_1000x_mean"]
     logits, labels, _ = golden.batch(case)
-    golden.close(1000 * Asymmetric(focusing(case))(logits, labels), case["expected"]["loss"])
+    golden.assert_golden(
+        1000 * Asymmetric(focusing(case))(logits, labels), case["expected"]["loss"]
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in PHI if name.startswith(("gn=", "maximum"))])
@@ -50,7 +54,7 @@ def test_golden_phi(name):
     for mode, key in [("full", "phi_full_gradient"), ("detached", "phi_detached_weight")]:
         expected = case["expected"][key]
         probs = PhiLink(**case["params"], weight_grad=mode)(logits)
-        golden.close(probs, expected if isinstance(expected, list) else [expected])
+        golden.assert_golden(probs, expected if isinstance(expected, list) else [expected])
 
 
 def test_golden_log_odds_far_out():
@@ -58,14 +62,14 @@ def test_golden_log_odds_far_out():
     logits = golden.tensor(case["inputs"]["logits"])
     for mode in ("full", "detached"):
         link = PhiLink(**case["params"], weight_grad=mode)
-        golden.close(link.log_odds(logits), case["expected"][f"logodds_{mode}"])
+        golden.assert_golden(link.log_odds(logits), case["expected"][f"logodds_{mode}"])
 
 
 def test_golden_population_optima():
     case = PHI["population optimum under each gradient mode, ASY(gn=4,m=.05)"]
     for row in case["expected"]["rows"]:
-        knobs = {"gamma_neg": 4, "gamma_pos": row["gamma_pos"], "margin": 0.05}
-        full, detached = PhiLink(**knobs), PhiLink(**knobs, weight_grad="detached")
+        options = {"gamma_neg": 4, "gamma_pos": row["gamma_pos"], "margin": 0.05}
+        full, detached = PhiLink(**options), PhiLink(**options, weight_grad="detached")
         at_full = torch.logit(golden.tensor(row["p_star_full"]))
         at_detached = torch.logit(golden.tensor(row["p_star_detached"]))
         torch.testing.assert_close(full(at_full).item(), row["eta"], atol=1e-6, rtol=0)
@@ -158,7 +162,7 @@ def test_leaves_grad_mode_alone():
         assert not torch.is_grad_enabled()
 
 
-def test_rejects_bad_knobs():
+def test_rejects_bad_options():
     with pytest.raises(ValueError, match="must not be negative, got"):
         Focusing(gamma_neg=-1)
     with pytest.raises(ValueError, match=r"margin must lie in \[0, 1\), got 1"):

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 import torch
-from golden import cases, close, tensor
+from golden import assert_golden, cases, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, one_hot, softplus
@@ -28,9 +28,11 @@ def test_golden(name):
     labels = one_hot(torch.tensor(inputs["labels"]), 4).double()
     parts = average_k_loss(logits, proposal, labels, params["K"], params["alpha"])
     for part, key in zip(parts, ("ce", "bce_obs", "bce_pseudo_pos", "bce_neg"), strict=True):
-        close(part, expected[key])
+        assert_golden(part, expected[key])
     objective = AverageK(params["K"], alpha=params["alpha"])
-    close(objective(Outputs(logits, {"proposal": proposal}), Targets(labels)), expected["total"])
+    assert_golden(
+        objective(Outputs(logits, {"proposal": proposal}), Targets(labels)), expected["total"]
+    )
     chosen = average_k_candidates(proposal, labels, params["K"])
     assert [row.nonzero().flatten().tolist() for row in chosen] == expected["candidates"]
 
@@ -68,7 +70,7 @@ def test_one_label_an_image_is_cross_entropy_plus_assume_negative():
     expected = cross_entropy(proposal, ids) + WAN(per="image")(logits, truth)
     torch.testing.assert_close(loss, expected)
     zeros = Outputs(torch.zeros(2, 3), {"proposal": torch.zeros(2, 3)})
-    close(AverageK(1)(zeros, Targets(torch.eye(3)[:2])).double().round(decimals=5),
+    assert_golden(AverageK(1)(zeros, Targets(torch.eye(3)[:2])).double().round(decimals=5),
           round(log(3) + 2 * log(2), 5))  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def test_the_selection_sends_no_gradient_but_both_heads_learn():
     assert not parts.candidates.requires_grad
 
 
-def test_refuses_other_heads_and_bad_knobs():
+def test_refuses_other_heads_and_bad_options():
     with pytest.raises(ValueError, match="AverageK needs the head output 'proposal', got none"):
         AverageK(2)(LinearHead(3, 4)(torch.randn(2, 3, 1, 1)), Targets(torch.eye(4)[:2]))
     with pytest.raises(ValueError, match=r"k must be at least 1 .* got 0.5"):

@@ -23,14 +23,14 @@ CASES = golden.cases("lpr")
 def test_golden_values(name):
     log_odds, labels, observed = golden.batch(CASES[name])
     loss = label_pair_loss(log_odds, *split_labels(labels, observed))
-    golden.close(loss, CASES[name]["expected"]["per_sample"])
+    golden.assert_golden(loss, CASES[name]["expected"]["per_sample"])
 
 
 def test_golden_gradient():
     case = CASES["gradient of batch mean wrt log-odds"]
     log_odds, labels, observed = golden.batch(case)
     label_pair_loss(log_odds, *split_labels(labels, observed)).mean().backward()
-    golden.close(log_odds.grad, case["expected"]["grad"])
+    golden.assert_golden(log_odds.grad, case["expected"]["grad"])
 
 
 @settings(max_examples=25, deadline=None)

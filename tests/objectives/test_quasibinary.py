@@ -33,18 +33,18 @@ def test_golden_batches(name):
         logits, labels, _ = golden.batch(CASES[name])
         loss = Quasibinary(penalty=penalty)(logits, labels)
         loss.backward()
-        golden.close(loss, expected["loss"])
-        golden.close(logits.grad, expected[key])
+        golden.assert_golden(loss, expected["loss"])
+        golden.assert_golden(logits.grad, expected[key])
         log_c = log_normalizer(logits, labels)
-        golden.close(log_c, expected["logC"])
-        golden.close(logits - log_c, expected["log_q"])
-        golden.close((logits - log_c).exp(), expected["q"])
+        golden.assert_golden(log_c, expected["logC"])
+        golden.assert_golden(logits - log_c, expected["log_q"])
+        golden.assert_golden((logits - log_c).exp(), expected["q"])
 
 
 def test_golden_probabilities_are_clipped():
     case = CASES["test-time probability with clipping"]
     link = QuasibinaryLink(log(case["inputs"]["C_mavg"]))
-    golden.close(link(golden.tensor(case["inputs"]["logits"])), case["expected"]["prob"])
+    golden.assert_golden(link(golden.tensor(case["inputs"]["logits"])), case["expected"]["prob"])
 
 
 def test_golden_moving_average():
@@ -52,9 +52,9 @@ def test_golden_moving_average():
     link = QuasibinaryLink()
     for c, expected in [(10.0, 10.0), (20.0, 11.0), (5.0, 10.4)]:
         average = moving_average(average, golden.tensor(c).log(), 0.9)
-        golden.close(average.exp(), expected)
+        golden.assert_golden(average.exp(), expected)
         link.track(golden.tensor(c).log())
-        golden.close(link.log_normalizer.exp(), expected)
+        golden.assert_golden(link.log_normalizer.exp(), expected)
 
 
 def test_equals_the_loop():
@@ -210,7 +210,7 @@ def test_detached_runs_away_and_is_stopped_while_the_others_learn(monkeypatch):
     assert common > 3
 
 
-def test_rejects_bad_knobs():
+def test_rejects_bad_options():
     with pytest.raises(ValueError, match="penalty must be one of"):
         Quasibinary(penalty="soft")
     with pytest.raises(ValueError, match="momentum must lie in"):

@@ -30,7 +30,7 @@ LOOPS = [
 def test_golden_pairs(method, objective, key):
     (case,) = golden.cases(method).values()
     logits, labels, _ = golden.batch(case)
-    golden.close(objective(logits, labels), case["expected"][key])
+    golden.assert_golden(objective(logits, labels), case["expected"][key])
 
 
 @pytest.mark.parametrize("rank", ["exact", "sampled"])
@@ -39,16 +39,16 @@ def test_golden_ranks(rank):
     logits, labels, _ = golden.batch(case)
     for rounding in ("floor", "round"):
         objective = WARP(rank=rank, rounding=rounding)
-        golden.close(objective(logits, labels), case["expected"]["loss"])
+        golden.assert_golden(objective(logits, labels), case["expected"]["loss"])
     for case in golden.cases("rml").values():
         logits, labels, _ = golden.batch(case)
-        golden.close(RML(rank=rank)(logits, labels), case["expected"]["loss"])
+        golden.assert_golden(RML(rank=rank)(logits, labels), case["expected"]["loss"])
 
 
 def test_golden_harmonic_numbers():
     case = golden.cases("warp")["rank weights L(r)=H_r"]
     sums = harmonic_numbers(79, torch.zeros(1, dtype=torch.float64))
-    golden.close(sums[case["inputs"]["r"]], case["expected"]["L"])
+    golden.assert_golden(sums[case["inputs"]["r"]], case["expected"]["L"])
     assert sums[0] == 0
 
 
@@ -120,7 +120,7 @@ def test_draws_change_with_steps_and_seeds_and_rest_in_eval_mode():
     assert len(seeds) > 1
 
 
-def test_rejects_bad_knobs():
+def test_rejects_bad_options():
     with pytest.raises(ValueError, match="rank must be 'sampled' or 'exact', got 'first'"):
         WARP(rank="first")
     with pytest.raises(ValueError, match="rounding must be"):

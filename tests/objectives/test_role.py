@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 import torch
-from golden import cases, close, tensor
+from golden import assert_golden, cases, tensor
 from torch import nn
 
 from labelwise.errors import CheckpointError
@@ -86,9 +86,9 @@ def reference(steps):
 def test_golden_value(eps_mode):
     case = cases("mlspl_role")["2x4"]
     main, reg = role_loss(*golden_inputs(case), 2.0, eps_mode)
-    close(reg, case["expected"]["reg"])
+    assert_golden(reg, case["expected"]["reg"])
     total = {"code": "total", "stable": "total_with_eps0"}[eps_mode]
-    close(main + reg, case["expected"][total])
+    assert_golden(main + reg, case["expected"][total])
 
 
 def test_golden_gradients():
@@ -96,8 +96,8 @@ def test_golden_gradients():
     logits, theta, labels = golden_inputs(case)
     logits.requires_grad_(), theta.requires_grad_()
     sum(role_loss(logits, theta, labels, 2.0, "code")).backward()
-    close(logits.grad, case["expected"]["grad_classifier_logits"])
-    close(theta.grad, case["expected"]["grad_theta"])
+    assert_golden(logits.grad, case["expected"]["grad_classifier_logits"])
+    assert_golden(theta.grad, case["expected"]["grad_theta"])
 
 
 def test_golden_start():
@@ -105,8 +105,8 @@ def test_golden_start():
     assert case["expected"]["observed_pos_logit"] == pytest.approx(KNOWN_LOGIT, rel=1e-12)
     assert case["expected"]["clip_logit"] == pytest.approx(logits_of(tensor(1.0)).item(), rel=1e-9)
     r = tensor(places["inputs"]["r"])
-    close(Start().between(r), places["expected"]["logit"])
-    close(torch.sigmoid(Start().between(r)), places["expected"]["prob"])
+    assert_golden(Start().between(r), places["expected"]["logit"])
+    assert_golden(torch.sigmoid(Start().between(r)), places["expected"]["prob"])
     low, high = case["expected"]["unobserved_logit_range"]
     start = Start(seed=5).logits(torch.arange(300), 7)
     assert low <= start.min() < 0.99 * low

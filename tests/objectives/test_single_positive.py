@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from golden import cases, close, tensor
+from golden import assert_golden, cases, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
@@ -46,32 +46,34 @@ def random_batch(seed=0, rows=5, labels=7):
 def test_golden(name):
     case = cases(f"mlspl_{name}")["2x4"]
     batch = logits_and_labels(case)
-    close(OF_MLSPL[name](**CODE)(*batch), case["expected"]["total"])
-    close(OF_MLSPL[name]()(*batch), case["expected"]["total_with_eps0"])
+    assert_golden(OF_MLSPL[name](**CODE)(*batch), case["expected"]["total"])
+    assert_golden(OF_MLSPL[name]()(*batch), case["expected"]["total_with_eps0"])
 
 
 def test_golden_iun_knows_the_true_negatives_only():
     case = cases("mlspl_iun")["2x4"]
     logits, labels = logits_and_labels(case)
     observed = (labels == 1) | (tensor(case["inputs"]["labels_true"]) == -1)
-    close(IU(**CODE)(logits, labels, observed), case["expected"]["total"])
-    close(IU()(logits, labels, observed), case["expected"]["total_with_eps0"])
+    assert_golden(IU(**CODE)(logits, labels, observed), case["expected"]["total"])
+    assert_golden(IU()(logits, labels, observed), case["expected"]["total_with_eps0"])
 
 
 def test_golden_complete_labels():
     case = cases("mlspl_bce_ls")["2x4 clean"]
-    close(SmoothedBCE(**CODE)(*logits_and_labels(case)), case["expected"]["total"])
+    assert_golden(SmoothedBCE(**CODE)(*logits_and_labels(case)), case["expected"]["total"])
     case = cases("mlspl_bce")["2x4 clean"]
-    close(SmoothedBCE(smoothing=0.0, **CODE)(*logits_and_labels(case)), case["expected"]["total"])
+    assert_golden(
+        SmoothedBCE(smoothing=0.0, **CODE)(*logits_and_labels(case)), case["expected"]["total"]
+    )
 
 
 def test_golden_of_garcin_et_al():
     case = cases("avgk_an")["eq. (5) batch mean"]
     logits, labels = tensor(case["inputs"]["logits"]), one_hot(torch.tensor([0, 1, 0]), 4)
-    close(WAN(per="image")(logits, labels), case["expected"]["loss"])
-    close(4 * WAN()(logits, labels), case["expected"]["loss"])
+    assert_golden(WAN(per="image")(logits, labels), case["expected"]["loss"])
+    assert_golden(4 * WAN()(logits, labels), case["expected"]["loss"])
     case = cases("avgk_epr")["eq. (8)"]
-    close(EPR(2, weight=0.5, per="image")(logits, labels), case["expected"]["loss"])
+    assert_golden(EPR(2, weight=0.5, per="image")(logits, labels), case["expected"]["loss"])
 
 
 @pytest.mark.parametrize("name", OF_MLSPL)
@@ -146,7 +148,7 @@ def test_a_term_added_to_them_still_leaves_unknown_entries_out():
         (lambda: EPR(1.0, weight=-1.0), "weight not negative, got 1.0 and -1.0"),
     ],
 )
-def test_refuses_bad_knobs(make, rule):
+def test_refuses_bad_options(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
 

@@ -25,13 +25,17 @@ def sides(case):
 def test_golden_elementwise(name):
     case = CASES[name]
     scores, expected = golden.tensor(case["inputs"]["scores"]), case["expected"]
-    golden.close(spa_loss(scores, torch.ones_like(scores), *sides(case)), expected["loss_pos"])
-    golden.close(spa_loss(scores, torch.zeros_like(scores), *sides(case)), expected["loss_neg"])
+    golden.assert_golden(
+        spa_loss(scores, torch.ones_like(scores), *sides(case)), expected["loss_pos"]
+    )
+    golden.assert_golden(
+        spa_loss(scores, torch.zeros_like(scores), *sides(case)), expected["loss_neg"]
+    )
     link = SPALink(*sides(case))
     if "prob" in expected:
-        golden.close(link(scores), expected["prob"])
+        golden.assert_golden(link(scores), expected["prob"])
     if "logodds" in expected:
-        golden.close(link.log_odds(scores), expected["logodds"])
+        golden.assert_golden(link.log_odds(scores), expected["logodds"])
 
 
 def test_golden_batch():
@@ -40,9 +44,9 @@ def test_golden_batch():
     objective, expected = SPA(*sides(case)), case["expected"]
     loss = objective(logits, labels)
     loss.backward()
-    golden.close(loss, expected["mean"])
-    golden.close(logits.grad, expected["grad_of_mean"])
-    golden.close(objective.probabilities(logits.detach()), expected["prob"])
+    golden.assert_golden(loss, expected["mean"])
+    golden.assert_golden(logits.grad, expected["grad_of_mean"])
+    golden.assert_golden(objective.probabilities(logits.detach()), expected["prob"])
 
 
 def test_printed_link_is_not_produced():

@@ -22,13 +22,13 @@ def loss(side, logits, labels, observed=None, t_pos=4.0, t_neg=1.0, margin=0.0):
 def test_golden_terms(name):
     logits, labels, observed = golden.batch(CASES[name])
     expected = CASES[name]["expected"]
-    golden.close(loss("sample", logits, labels, observed), expected["sample_term"])
-    golden.close(loss("class", logits, labels, observed), expected["class_term"])
-    golden.close(loss("both", logits, labels, observed), expected["total"])
+    golden.assert_golden(loss("sample", logits, labels, observed), expected["sample_term"])
+    golden.assert_golden(loss("class", logits, labels, observed), expected["class_term"])
+    golden.assert_golden(loss("both", logits, labels, observed), expected["total"])
     present, absent = split_labels(labels, observed)
     for dim, key in [(1, "per_sample"), (0, "per_class")]:
         units = two_way_unit(logits, present, absent, dim=dim)
-        golden.close(units[present.any(dim=dim)], expected[key])
+        golden.assert_golden(units[present.any(dim=dim)], expected[key])
 
 
 def test_golden_special_cases():
@@ -37,26 +37,26 @@ def test_golden_special_cases():
     for t_pos, expected in zip(
         case["params"]["T_pos"], case["expected"]["sample_term"], strict=True
     ):
-        golden.close(loss("sample", logits, labels, t_pos=t_pos), expected)
+        golden.assert_golden(loss("sample", logits, labels, t_pos=t_pos), expected)
     case = CASES["hand-checkable: x_p=(0,0), x_n=(0,): softplus(T log 2)"]
     logits, labels, _ = golden.batch(case)
-    golden.close(loss("sample", logits, labels), case["expected"]["closed_form"])
+    golden.assert_golden(loss("sample", logits, labels), case["expected"]["closed_form"])
     case = CASES["margin bias eps (supp. eq. iii), T_pos=T_neg=1"]
     logits, labels, _ = golden.batch(case)
     for margin, expected in zip(
         case["params"]["eps"], case["expected"]["sample_term"], strict=True
     ):
-        golden.close(loss("sample", logits, labels, t_pos=1.0, margin=margin), expected)
+        golden.assert_golden(loss("sample", logits, labels, t_pos=1.0, margin=margin), expected)
     case = CASES["global shift invariance"]
     logits, labels, _ = golden.batch(case)
-    golden.close(loss("both", logits, labels), case["expected"]["total"])
+    golden.assert_golden(loss("both", logits, labels), case["expected"]["total"])
 
 
 def test_golden_gradient():
     case = CASES["gradient, 2x4 defaults"]
     logits, labels, _ = golden.batch(case)
     loss("both", logits, labels).backward()
-    golden.close(logits.grad, case["expected"]["grad"])
+    golden.assert_golden(logits.grad, case["expected"]["grad"])
 
 
 def test_equals_the_loop():
@@ -109,7 +109,7 @@ def test_only_the_class_side_couples_the_batch():
     assert not TwoWay(side="sample").couples_batch
 
 
-def test_rejects_bad_knobs_and_probabilities():
+def test_rejects_bad_options_and_probabilities():
     with pytest.raises(ValueError, match="side must be one of"):
         TwoWay(side="left")
     with pytest.raises(ValueError, match="must be positive, got 0 and"):

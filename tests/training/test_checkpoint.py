@@ -1,3 +1,5 @@
+"""Checkpoints. Oracles: what was written, the safetensors library, flipped bits, a full disk."""
+
 import json
 import resource
 import signal

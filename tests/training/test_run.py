@@ -1,3 +1,5 @@
+"""Runs. Oracles: an uninterrupted run of the same seed, and the files that it leaves."""
+
 import json
 import os
 import signal

@@ -1,3 +1,5 @@
+"""Settings. Oracles: what is read back, and the one sentence that a wrong setting gets."""
+
 import pytest
 import torch
 import yaml
