@@ -8,7 +8,7 @@ text at all.
 import re
 import unicodedata
 
-__all__ = ["as_cell", "for_terminal", "from_cell", "one_line"]
+__all__ = ["as_cell", "first_line", "for_terminal", "from_cell", "one_line"]
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 QUOTED = re.compile(r"'+[=+\-@\t\r]")
@@ -36,6 +36,15 @@ def one_line(text: str) -> str:
     'first second'
     """
     return for_terminal(" ".join(text.split()))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, its class where it says nothing.
+
+    >>> first_line(ValueError("no such file\\nsee above")), first_line(KeyboardInterrupt())
+    ('no such file', 'KeyboardInterrupt')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def as_cell(text: str) -> str:

@@ -1,6 +1,6 @@
 """Predictions: the logits of one split with what is known of its labels, in one Parquet file.
 
-Columns: ``id`` (string), ``logits`` and ``labels`` (fixed-size lists, one number a label), and
+Columns: ``id`` (string), ``logits`` and ``labels`` (fixed-size lists, one number per label), and
 ``observed`` (fixed-size list of booleans) when some entries are unknown. The label names, the
 split and the link stand as JSON under the key ``labelwise`` of the file's metadata.
 """
@@ -24,6 +24,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.plain import first_line
 from labelwise.types import LabelSpace
 
 __all__ = ["Predictions", "matrix_of_lists"]
@@ -146,8 +147,9 @@ class Predictions:
                 "predictions are written by `labelwise train`"
             ) from None
         except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise CheckpointError(f"{path} is not a readable predictions file: {reason}") from None
+            raise CheckpointError(
+                f"{path} is not a readable predictions file: {first_line(error)}"
+            ) from None
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from labelwise.errors import SettingsError
 from labelwise.files import part_of
+from labelwise.plain import first_line
 
 __all__ = [
     "PRETRAINED",
@@ -57,7 +58,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
             return dict(load_file(path))
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, EOFError, LookupError, RuntimeError, ValueError) as error:
-        raise SettingsError(f"weights file {path} cannot be read: {_line(error)}") from None
+        raise SettingsError(f"weights file {path} cannot be read: {first_line(error)}") from None
     except UnpicklingError:
         raise SettingsError(
             f"weights file {path} must hold tensors only; it asks for other Python objects, "
@@ -141,7 +142,7 @@ def fetch_hub(repository: str) -> Path:
         except EntryNotFoundError:
             continue
         except (HfHubHTTPError, OSError) as error:
-            raise SettingsError(f"{where} and cannot be fetched: {_line(error)}") from None
+            raise SettingsError(f"{where} and cannot be fetched: {first_line(error)}") from None
     raise SettingsError(f"{where} and the hub holds none of {', '.join(HUB_FILES)}")
 
 
@@ -159,7 +160,7 @@ def fetch_url(url: str) -> Path:
     try:
         torch.hub.download_url_to_file(url, str(path), digest and digest[1], progress=False)
     except (OSError, RuntimeError) as error:
-        raise SettingsError(f"{where} and cannot be fetched: {_line(error)}") from None
+        raise SettingsError(f"{where} and cannot be fetched: {first_line(error)}") from None
     return path
 
 
@@ -178,7 +179,3 @@ def _no_network(where: str, host: str) -> str:
         f"{where} and {host} cannot be reached from here; fetch the file on another machine "
         "and give it as weights=FILE, or leave weights out to start from random ones"
     )
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

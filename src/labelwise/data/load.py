@@ -36,6 +36,7 @@ from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.vqa import read_vqa
 from labelwise.errors import DataError, SettingsError
+from labelwise.plain import first_line
 from labelwise.storage import is_uri
 from labelwise.types import nearest
 
@@ -260,10 +261,12 @@ def load(
         place = error.filename or text
         raise DataError(f"{place}: cannot be read ({error.strerror or error})") from None
     except UnicodeError as error:
-        raise DataError(f"{text}: it holds text that is not Unicode ({_line(error)})") from None
+        raise DataError(
+            f"{text}: it holds text that is not Unicode ({first_line(error)})"
+        ) from None
     except pa.ArrowException as error:
         what = "it holds text that is not Unicode" if "UTF8" in str(error) else "it cannot be read"
-        raise DataError(f"{text}: {what} ({_line(error)})") from None
+        raise DataError(f"{text}: {what} ({first_line(error)})") from None
     return check_table(
         table, skip_missing=skip_missing, check_files=check_files, duplicates=duplicates
     )
@@ -291,10 +294,6 @@ def _shard_parts(text: str) -> list[ShardPart] | None:
             raise DataError(f"shards that are named by a URI cannot be joined with {place!r}")
         parts.append(ShardPart(place, split))
     return parts
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _read(parts: list[Part], options: Mapping[str, Any]) -> LabelTable:

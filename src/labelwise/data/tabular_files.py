@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
+from labelwise.plain import first_line
 
 __all__ = [
     "TabularFile",
@@ -197,7 +198,7 @@ def parquet_table(name: str, opened: Callable[[], AbstractContextManager[Any]]) 
         with opened() as source:
             schema = pq.read_schema(source)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(f"{name}: this is not a Parquet file ({_line(error)})") from None
+        raise DataError(f"{name}: this is not a Parquet file ({first_line(error)})") from None
     metadata = schema.metadata or {}
     features = _features(metadata, name)
     return TabularFile(
@@ -221,7 +222,7 @@ def _parquet_batches(
             rows = _rows_at_once(file.metadata.num_rows, size)
             yield from file.iter_batches(rows, columns=headers, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(f"{name}: the table cannot be read ({_line(error)})") from None
+        raise DataError(f"{name}: the table cannot be read ({first_line(error)})") from None
 
 
 def _rows_at_once(num_rows: int, size: int) -> int:
@@ -277,7 +278,3 @@ def _names(text: bytes | str, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise DataError(f"{where}: the class names in the metadata must be a list of text")
     return value
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -188,7 +188,7 @@ def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
     try:
         model = onnx.load_model_from_string(content)
         metadata = _properties(model)
-    except Exception:  # of several libraries
+    except Exception:  # onnx and protobuf have no common base but this
         raise CheckpointError(f"{name} is not a readable ONNX file; export it again") from None
     if not model.ByteSize() or metadata.get("labelwise_format") is None:
         raise CheckpointError(

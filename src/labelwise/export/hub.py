@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
+from labelwise.export.checks import require_new_folder, require_picture_model
 from labelwise.export.quiet import quiet
 from labelwise.files import replacing, replacing_folder
 from labelwise.plain import one_line
@@ -60,12 +61,8 @@ def export_hub(
 ) -> HubModel:
     """Write a model to a new folder, with the card that ``write_card`` puts there."""
     folder = Path(folder)
-    if folder.exists():
-        raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
-    if predictor.model.backbone.name == "identity":
-        raise SettingsError(
-            "this model reads stored features, not pictures, so there is nothing to export"
-        )
+    require_new_folder(folder)
+    require_picture_model(predictor)
     with replacing_folder(folder) as temporary:
         model = _write_model(predictor, temporary)
         write_card(temporary, model)
@@ -86,7 +83,7 @@ def _write_model(predictor: Predictor, folder: Path) -> HubModel:
             temporary.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
         try:
             difference = _difference(predictor, folder)
-        except Exception as error:  # the constructors of timm's models raise of everything
+        except Exception as error:  # constructors of timm raise errors of every kind
             reason = reason or f"timm cannot load it: {one_line(str(error))[:200]}"
             continue
         if difference <= CLOSE:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from labelwise.errors import LabelwiseError
 from labelwise.export.quiet import quiet
 from labelwise.export.session import open_session, simplified
+from labelwise.plain import first_line
 from labelwise.predictor import Model
 
 __all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
@@ -55,8 +56,8 @@ def export_network(model: Model, size: int) -> ModelProto:
             with quiet():
                 proto = exporter(network, example)
             (found,) = open_session(proto).run([LOGITS], {INPUT: other.numpy()})
-        except Exception as error:  # exporters raise of everything
-            reasons.append(f"{exporter.__name__[1:]}: {_first_line(error)}")
+        except Exception as error:  # exporters raise errors of every kind
+            reasons.append(f"{exporter.__name__[1:]}: {first_line(error)[:200]}")
             continue
         apart = float(np.abs(found - expected).max())
         if apart <= CLOSE * max(1.0, float(np.abs(expected).max())):
@@ -130,7 +131,3 @@ def _cleaned(proto: ModelProto) -> ModelProto:
     del graph.value_info[:]
     del graph.metadata_props[:]
     return proto
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

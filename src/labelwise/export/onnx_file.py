@@ -8,8 +8,9 @@ import numpy as np
 
 from labelwise.data import FeatureRows, ImageSource, PictureImages, load
 from labelwise.data.rows import find_images
-from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.assemble import Facts, Input, assemble, read_model, sealed
+from labelwise.export.checks import require_picture_model, require_pictures
 from labelwise.export.network import export_network
 from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.runtime import OnnxModel
@@ -66,8 +67,7 @@ def onnx_content(
     watch: Watch | None = None,
 ) -> tuple[bytes, Parity]:
     """Return the bytes of the file and how it compares with the model on pictures."""
-    if not len(rows):
-        raise SettingsError("an export is compared with its model on pictures; none were given")
+    require_pictures(rows)
     facts = facts_of(predictor, spec, input=input, exact_resize=exact_resize)
     network = export_network(predictor.model, predictor.transform.size)
     content = sealed(assemble(network, facts))
@@ -79,10 +79,7 @@ def facts_of(
     predictor: Predictor, spec: ModelSpec, *, input: Input = "image", exact_resize: bool = True
 ) -> Facts:
     """Return what the file of a model will say of itself."""
-    if predictor.model.backbone.name == "identity":
-        raise SettingsError(
-            "this model reads stored features, not pictures, so there is nothing to export"
-        )
+    require_picture_model(predictor)
     return Facts(
         predictor.space,
         predictor.link,
@@ -123,7 +120,7 @@ def _validation(folder: RunFolder) -> tuple[ImageSource, np.ndarray]:
         table = load(settings["data"], **settings.get("data_options", {}))
         kept = next(split for split in ("val", "test", "train") if split in folder.splits)
         wanted = set(folder.predictions(kept).ids)
-    except (CheckpointError, LookupError, StopIteration, LabelwiseError, ValueError) as error:
+    except (LabelwiseError, LookupError, StopIteration, ValueError) as error:
         raise SettingsError(
             f"the pictures that {folder.path} was trained with cannot be read ({error}); "
             "give some with --data"

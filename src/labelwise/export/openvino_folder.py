@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from labelwise.data import ImageSource
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.export.assemble import PIXELS, UNSEALED, Facts, Input, assemble
+from labelwise.export.checks import require_new_folder, require_pictures
 from labelwise.export.network import INPUT, export_network
 from labelwise.export.onnx_file import facts_of
 from labelwise.export.parity import Parity, assert_parity
@@ -74,10 +75,8 @@ def export_openvino(
     """Write a new folder once it agrees with the model; return its size and how it compares."""
     openvino = openvino_runtime()
     folder = Path(folder)
-    if folder.exists():
-        raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
-    if not len(rows):
-        raise SettingsError("an export is compared with its model on pictures; none were given")
+    require_new_folder(folder)
+    require_pictures(rows)
     facts = facts_of(predictor, spec, input=input)
     graph = assemble(export_network(predictor.model, predictor.transform.size), facts)
     try:

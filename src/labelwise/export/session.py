@@ -5,6 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from labelwise.errors import CheckpointError, SettingsError
+from labelwise.plain import first_line
 
 __all__ = ["open_session", "require_onnx", "simplified"]
 
@@ -24,7 +25,10 @@ def require_onnx() -> None:
 
 
 def simplified(model: Any) -> Any:
-    """Return a model with all computed that its constants decide; of standard operators still."""
+    """Return a model with everything computed that follows from its constants.
+
+    It still consists of standard operators.
+    """
     import onnx
     import onnxruntime
 
@@ -52,5 +56,5 @@ def open_session(model: Any, *, threads: int | None = None, name: str = "the mod
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own classes have no common base but this
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{name} cannot be run by onnxruntime: {reason[:300]}") from None
+        reason = first_line(error)[:300]
+        raise CheckpointError(f"{name} cannot be run by onnxruntime: {reason}") from None

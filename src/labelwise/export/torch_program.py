@@ -22,11 +22,12 @@ from torch import Tensor, nn
 
 from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.export.checks import require_picture_model, require_pictures
 from labelwise.export.parity import Parity, assert_program_parity
 from labelwise.export.quiet import quiet
 from labelwise.export.runtime import NodeValue
 from labelwise.files import replacing
-from labelwise.plain import one_line
+from labelwise.plain import first_line, one_line
 from labelwise.predictor import MODEL_FILE, ModelSpec, Predictor
 from labelwise.progress import Watch
 
@@ -69,12 +70,8 @@ def export_program(
     path = Path(path)
     if path.suffix != ".pt2":
         raise SettingsError(f"--format torch-export writes a file that ends in .pt2, got {path}")
-    if predictor.model.backbone.name == "identity":
-        raise SettingsError(
-            "this model reads stored features, not pictures, so there is nothing to export"
-        )
-    if not len(rows):
-        raise SettingsError("an export is compared with its model on pictures; none were given")
+    require_picture_model(predictor)
+    require_pictures(rows)
     buffer = io.BytesIO()
     description = json.dumps(spec.model_dump(mode="json"), ensure_ascii=False)
     program = captured_program(_Answers(predictor), _example(predictor))
@@ -126,8 +123,8 @@ def captured_program(answers: nn.Module, example: Tensor) -> torch.export.Export
             return torch.export.export(
                 answers.eval().cpu(), (example,), dynamic_shapes=({0: batch},)
             )
-    except Exception as error:  # of everything a program may do
+    except Exception as error:  # whatever the code of a network may raise
         raise LabelwiseError(
             "this model cannot be captured by torch.export "
-            f"({one_line(str(error).strip().partition(chr(10))[0])[:200]}); use --format onnx"
+            f"({one_line(first_line(error))[:200]}); use --format onnx"
         ) from None

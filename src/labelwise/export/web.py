@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 from labelwise.data import ImageSource
 from labelwise.errors import SettingsError
+from labelwise.export.checks import require_new_folder
 from labelwise.export.onnx_file import onnx_content
 from labelwise.export.parity import Parity
 from labelwise.files import replacing, replacing_folder
@@ -56,8 +57,7 @@ def export_web(
 ) -> Parity:
     """Write the page, its model and its runtime to a new folder."""
     folder = Path(folder)
-    if folder.exists():
-        raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
+    require_new_folder(folder)
     parts = find_runtime(runtime)
     content, parity = onnx_content(
         predictor, spec, images, rows, input="image", exact_resize=exact_resize, watch=watch

@@ -1,0 +1,29 @@
+"""What every export refuses before it begins."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from labelwise.errors import SettingsError
+from labelwise.predictor import Predictor
+
+__all__ = ["require_new_folder", "require_picture_model", "require_pictures"]
+
+
+def require_picture_model(predictor: Predictor) -> None:
+    """Raise if a model reads stored features."""
+    if predictor.model.backbone.name == "identity":
+        raise SettingsError(
+            "this model reads stored features, not pictures, so there is nothing to export"
+        )
+
+
+def require_pictures(rows: Sequence[int]) -> None:
+    """Raise if there is no picture to compare an export with its model on."""
+    if not len(rows):
+        raise SettingsError("an export is compared with its model on pictures; none were given")
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raise if there is a file or folder of this name already."""
+    if folder.exists():
+        raise SettingsError(f"{folder} is there already; name a new folder, or remove it")
