@@ -12,8 +12,9 @@ it lies between those of the logits a rounding below and above. What comes of al
 where a pixel that is off by one level moves the logits a little, is measured and shown.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ Program = Callable[[Tensor], dict[str, Tensor]]
 class Parity:
     """The largest differences of each stage over ``pictures``, and of all stages together.
 
-    ``levels`` is None of a program that begins with scaled pixels.
+    ``levels`` is None for a program that begins with scaled pixels.
     """
 
     pictures: int
@@ -86,52 +87,24 @@ def assert_parity(
 ) -> Parity:
     """Return how far the file is from the model on pictures; raise where it is too far."""
     way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
-    levels, differing, logit, probability, whole, flipped = 0, 0.0, 0.0, 0.0, 0.0, 0
-    watch = watch or Silent()
-    watch.start("comparing", len(rows))
-    for row in rows:
-        watch.advance(1)
-        picture = images.read(row, predictor.transform.at_least)
-        expected = predictor.transform.pixels(picture).numpy()
-        found = model.pixels(np.asarray(picture))
-        apart = np.abs(found.astype(np.int16) - expected)
-        levels, differing = max(levels, int(apart.max())), differing + float((apart > 0).mean())
-        _require(
-            apart.max() <= MAX_LEVELS,
-            f"nothing was written: pixels of {images.ids[row]} are {apart.max()} levels apart "
-            f"after the resize, more than {MAX_LEVELS}{way_out}",
-        )
-        pixels = torch.from_numpy(expected)[None]
-        logits = predictor.logits(pixels)
+    differences = _Differences(predictor, levels=0)
+    for row in _shown(rows, watch):
+        name, picture = images.ids[row], images.read(row, predictor.transform.at_least)
+        pixels = predictor.transform.pixels(picture)[None]
+        scaled = model.pixels(np.asarray(picture))
+        same = differences.take_pixels(scaled, pixels[0].numpy(), name, way_out)
         answers = model.answers(pixels.numpy())
-        gap = float(np.abs(answers.logits - logits.numpy()).max())
-        logit = max(logit, gap)
-        if not gap <= MAX_LOGIT:
-            values = model.values(predictor.transform.normalise(pixels).numpy())
-            raise _logits_apart(images.ids[row], gap, first_difference(values, predictor, pixels))
+        nodes = partial(model.values, predictor.transform.normalise(pixels).numpy())
+        logits = differences.take_logits(answers.logits, pixels, name, nodes)
         if predictor.link is None:
             continue
-        decided = model.decided(answers.logits)
-        apart_p = compare_answers(decided, predictor, answers.logits, images.ids[row])
-        probability = max(probability, apart_p)
-        if answers.probability is not None and answers.label is not None:
-            mine = predictor.link(logits.double())
-            own = answers if not apart.any() else model.answers(found[None])
-            if own.probability is not None and own.label is not None:
-                whole = max(whole, float(np.abs(own.probability - mine.numpy()).max()))
-                flipped += int((own.label != predictor.rule(mine).numpy()).sum())
-    watch.finish()
-    count = len(rows)
-    return Parity(
-        count,
-        levels,
-        differing / max(count, 1),
-        logit,
-        probability,
-        whole,
-        flipped,
-        count * len(predictor.space),
-    )
+        differences.take_answers(model.decided(answers.logits), answers.logits, name)
+        whole = answers if same else model.answers(scaled[None])
+        if whole.probability is not None and whole.label is not None:
+            probs = predictor.link(logits.double())
+            sets = predictor.rule(probs)
+            differences.take_whole(whole.probability, whole.label, probs.numpy(), sets.numpy())
+    return differences.parity(len(rows))
 
 
 def assert_program_parity(
@@ -147,38 +120,110 @@ def assert_program_parity(
 
     ``values`` gives what its nodes compute of pixels, in order, to name the first that differs.
     """
-    watch = watch or Silent()
-    logit, probability, whole, flipped = 0.0, 0.0, 0.0, 0
-    watch.start("comparing", len(rows))
-    for row in rows:
-        watch.advance(1)
+    differences = _Differences(predictor)
+    for row in _shown(rows, watch):
         name = images.ids[row]
         pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least))[None]
         with torch.no_grad():
-            found = program(pixels)
-        expected = predictor.logits(pixels)
-        gap = float((found["logits"] - expected).abs().max())
-        logit = max(logit, gap)
-        if not gap <= MAX_LOGIT:
-            raise _logits_apart(name, gap, first_difference(values(pixels), predictor, pixels))
+            found = {output: value.numpy() for output, value in program(pixels).items()}
+        logits = differences.take_logits(found["logits"], pixels, name, partial(values, pixels))
         if predictor.link is None:
             continue
-        decided = Decided(*(found[one].numpy() for one in ("probability", "label", "none")))
-        apart = compare_answers(decided, predictor, found["logits"].numpy(), name)
-        mine = predictor.link(expected.double())
-        probability = max(probability, apart)
-        whole = max(whole, float((found["probability"] - mine).abs().max()))
-        flipped += int((found["label"] != predictor.rule(mine.float())).sum())
+        decided = Decided(found["probability"], found["label"], found["none"])
+        differences.take_answers(decided, found["logits"], name)
+        probs = predictor.link(logits.double())
+        sets = predictor.rule(probs.float())
+        differences.take_whole(decided.probability, decided.label, probs.numpy(), sets.numpy())
+    return differences.parity(len(rows))
+
+
+def _shown(rows: Sequence[int], watch: Watch | None) -> Iterator[int]:
+    """Yield the rows, with their progress."""
+    watch = watch or Silent()
+    watch.start("comparing", len(rows))
+    for row in rows:
+        watch.advance(1)
+        yield row
     watch.finish()
-    entries = len(rows) * len(predictor.space)
-    return Parity(len(rows), None, 0.0, logit, probability, whole, flipped, entries)
 
 
-def _logits_apart(picture: str, gap: float, node: str) -> LabelwiseError:
-    return LabelwiseError(
-        f"nothing was written: logits of {picture} are {gap:.2g} apart, more than {MAX_LOGIT:g}; "
-        f"the first node that differs is {node}"
-    )
+@dataclass
+class _Differences:
+    """The largest differences from a model so far; what is too far from it raises."""
+
+    predictor: Predictor
+    levels: int | None = None
+    pixels_differing: float = 0.0  # shares, added up over pictures
+    logit: float = 0.0
+    probability: float = 0.0
+    whole: float = 0.0
+    labels_differing: int = 0
+
+    def take_pixels(
+        self, found: NDArray[np.uint8], expected: NDArray[np.uint8], name: str, way_out: str
+    ) -> bool:
+        """Compare the scaled pixels of a picture; return whether they are equal."""
+        apart = np.abs(found.astype(np.int16) - expected)
+        most = int(apart.max())
+        _require(
+            most <= MAX_LEVELS,
+            f"nothing was written: pixels of {name} are {most} levels apart after the resize, "
+            f"more than {MAX_LEVELS}{way_out}",
+        )
+        self.levels = max(self.levels or 0, most)
+        self.pixels_differing += float((apart > 0).mean())
+        return most == 0
+
+    def take_logits(
+        self,
+        found: NDArray[np.float32],
+        pixels: Tensor,
+        name: str,
+        nodes: Callable[[], Iterable[NodeValue]],
+    ) -> Tensor:
+        """Compare logits with the model's for the same pixels, and return the model's.
+
+        ``nodes`` gives what the nodes of the graph compute, to name the first that differs.
+        """
+        expected = self.predictor.logits(pixels)
+        gap = float(np.abs(found - expected.numpy()).max())
+        if not gap <= MAX_LOGIT:  # NaN is too far too
+            node = first_difference(nodes(), self.predictor, pixels)
+            raise LabelwiseError(
+                f"nothing was written: logits of {name} are {gap:.2g} apart, more than "
+                f"{MAX_LOGIT:g}; the first node that differs is {node}"
+            )
+        self.logit = max(self.logit, gap)
+        return expected
+
+    def take_answers(self, found: Decided, logits: NDArray[np.float32], name: str) -> None:
+        """Compare what link and rule make of the same logits."""
+        apart = compare_answers(found, self.predictor, logits, name)
+        self.probability = max(self.probability, apart)
+
+    def take_whole(
+        self,
+        probability: NDArray[np.float32],
+        label: NDArray[np.bool_],
+        expected: NDArray[np.float64],
+        sets: NDArray[np.bool_],
+    ) -> None:
+        """Compare what comes of all stages together; it is measured, not limited."""
+        self.whole = max(self.whole, float(np.abs(probability - expected).max()))
+        self.labels_differing += int((label != sets).sum())
+
+    def parity(self, pictures: int) -> Parity:
+        """Return what was found on so many pictures."""
+        return Parity(
+            pictures,
+            self.levels,
+            self.pixels_differing / max(pictures, 1),
+            self.logit,
+            self.probability,
+            self.whole,
+            self.labels_differing,
+            pictures * len(self.predictor.space),
+        )
 
 
 def compare_answers(
