@@ -142,17 +142,7 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
         g.named(order, "ranking")
         outputs.append(helper.make_tensor_value_info("ranking", TensorProto.INT64, [batch, labels]))
     else:
-        with g.part("link"):
-            probs, none = write_link(g, facts.link, g.cast("logits", "float64"))
-        thresholds = default_thresholds(facts.rule, labels)
-        if thresholds is not None:
-            g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
-            inputs.append(helper.make_tensor_value_info("thresholds", TensorProto.DOUBLE, [labels]))
-        with g.part("rule"):
-            given = None if thresholds is None else "thresholds"
-            g.named(write_rule(g, facts.rule, probs, given), "label")
-        g.named(g.cast(probs, "float32"), "probability")
-        g.named(g.cast(none, "float32"), "none")
+        inputs += _write_decision(g, facts.link, facts.rule, labels)
         outputs += [
             helper.make_tensor_value_info("probability", TensorProto.FLOAT, [batch, labels]),
             helper.make_tensor_value_info("label", TensorProto.BOOL, [batch, labels]),
@@ -168,6 +158,23 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     helper.set_model_props(model, facts.metadata())
     onnx.checker.check_model(model)
     return model
+
+
+def _write_decision(g: Graph, link: Link, rule: Rule, labels: int) -> list[ValueInfoProto]:
+    """Write what follows the logits; return the inputs it needs: the thresholds, if any."""
+    inputs = []
+    with g.part("link"):
+        probs, none = write_link(g, link, g.cast("logits", "float64"))
+    thresholds = default_thresholds(rule, labels)
+    if thresholds is not None:
+        g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
+        inputs.append(helper.make_tensor_value_info("thresholds", TensorProto.DOUBLE, [labels]))
+    with g.part("rule"):
+        given = None if thresholds is None else "thresholds"
+        g.named(write_rule(g, rule, probs, given), "label")
+    g.named(g.cast(probs, "float32"), "probability")
+    g.named(g.cast(none, "float32"), "none")
+    return inputs
 
 
 def sealed(model: ModelProto) -> bytes:

@@ -43,7 +43,7 @@ class HubModel:
     """A model as it lies in a folder for a hub.
 
     ``why_not_timm`` says why timm cannot load it, and is empty if it can; ``difference`` is then
-    the largest one of logits.
+    the largest difference between timm's logits and the model's, relative above 1.
     """
 
     predictor: Predictor

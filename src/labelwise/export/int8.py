@@ -171,7 +171,7 @@ def _quantise(network: ModelProto, model: OnnxModel, table: LabelTable) -> Model
 
 
 def _compacted(network: ModelProto) -> ModelProto:
-    """Return the same network without what makes a small file large: long names, zero zeros.
+    """Return the same network without what makes a small file large: long names, zero points.
 
     The quantiser names a dozen values after each layer. Layers keep their names, values get short
     ones. Zero points of 32-bit sums must be zero, and may be left out.
@@ -248,7 +248,7 @@ def _milliseconds(model: OnnxModel) -> float:
 def _worst_layers(
     network: ModelProto, small: ModelProto, model: OnnxModel, table: LabelTable, count: int = 3
 ) -> list[str]:
-    """Return the layers whose output is worse than their input by most, relative to its size."""
+    """Return the layers that add most to the relative error |exact - rough| / |exact|."""
     layers = [node for node in network.graph.node if node.op_type in ("Conv", "Gemm", "MatMul")]
     there = {name for node in small.graph.node for name in node.output}
     names = sorted(

@@ -300,7 +300,11 @@ def _consistent_none(g: Graph, link: Any, logits: Value) -> Value:
 
 
 def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) -> LinkOps:
-    """Return the writer of a link whose log-odds have a formula; ``both`` if it says so itself."""
+    """Return the writer of a link whose log-odds have a formula.
+
+    With ``both`` the log-odds are written by this formula too, not as log p - log(1 - p): as the
+    link itself computes them.
+    """
     return LinkOps(lambda g, link, v: _of_log_odds(g, odds(g, link, v)), odds if both else None)
 
 

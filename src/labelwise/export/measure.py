@@ -1,4 +1,4 @@
-"""A labelled table scored by a model in any form: what is shipped can be measured."""
+"""Labelled tables scored by a model in any form, so that what is shipped can be measured."""
 
 import numpy as np
 import torch

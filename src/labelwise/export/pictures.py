@@ -5,8 +5,8 @@
 * ``exact``: PIL's arithmetic as matrix products with weights of 22 bits. All numbers are integers
   below 2^53, so float64 products are exact, and the pixels are PIL's. Only the rows and columns
   that remain after the crop are computed, some at a time from the inputs that they need.
-* ONNX's own ``Resize`` of 8-bit pixels with antialiasing works as PIL does, in fixed point, and
-  is faster. Its weights are rounded a little differently: where a sum falls
+* otherwise ONNX's own ``Resize`` of 8-bit pixels with antialiasing, which works as PIL does, in
+  fixed point, and is faster. Its weights are rounded a little differently: where a sum falls
   exactly between two levels the pixel is a level off, rarely two. Where a picture grows that
   happens often, and there PIL's arithmetic is used too.
 
@@ -195,7 +195,7 @@ def _as_pil(g: Graph, transform: Transform, planes: Value, rows: _Axis, columns:
 
 
 def _scaled_across(g: Graph, transform: Transform, planes: Value, axis: _Axis) -> Value:
-    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns after the other.
+    """Write planes (3, n, size) of planes (3, n, length), ``BLOCK`` columns at a time.
 
     A column needs only the few inputs near it: a block is the product of those with its weights.
     """
@@ -235,8 +235,7 @@ def _weights(
 ) -> tuple[Value, Value, Value]:
     """Write the weights (BLOCK, inputs) of outputs from ``first`` on, and their inputs' range.
 
-    They are PIL's, whole numbers of 2^-22. Outputs beyond the last get weights that are no
-    numbers.
+    They are PIL's, in units of 2^-22. Outputs beyond the last get weights that are NaN.
     """
     kind = transform.interpolation
     count = g.cast(axis.length, "float64")

@@ -3,7 +3,7 @@
 ``Threshold`` reads its thresholds from an input of the graph that has the fitted ones as its
 default; the other rules have none. ``ExpectedF`` walks over the sizes as its Python form does: the
 laws of the number of labels beyond the s most probable ones are all built first, the law of hits
-among them grows by one label a step, and the walk ends where no larger set can be better. Laws
+among them grows by one label per step, and the walk ends where no larger set can be better. Laws
 are cut where a chance of 1e-12 of more labels remains, by Bernstein's bound on their number.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import GraphProto, TensorProto, helper
 
 from labelwise.decide import Rule
 from labelwise.errors import SettingsError
@@ -86,34 +86,53 @@ def _with(g: Graph, law: Value, p: Value) -> Value:
 
 
 def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
-    gain, square = 1.0 + rule.beta**2, float(rule.beta) ** 2
     ranked, order = _ranked(g, probs)
     columns = g.op("Unsqueeze", g.op("Transpose", ranked, perm=[1, 0]), [-1])  # (K, N, 1)
     labels = g.op("Gather", g.op("Shape", columns), 0)
     mean = g.op("ReduceSum", ranked, [-1], keepdims=1)  # (N, 1)
-    # P(more than mean + t labels) <= exp(-t^2 / (2 mean + 2 t / 3)) <= 1e-12
-    third = float(DROPPED) / 6
-    most = g.op("ReduceMax", mean, keepdims=0)
-    spread = g.op("Sqrt", g.op("Add", g.op("Mul", most, float(DROPPED)), third**2))
-    longest = g.cast(g.op("Ceil", g.op("Add", most, g.op("Add", spread, third))), "int64")
-    width = g.op("Add", g.op("Min", longest, labels), 1)
-    counts = g.op("Range", 0, width, 1)
+    counts = g.op("Range", 0, _law_length(g, mean, labels), 1)
     start = g.cast(g.op("Equal", counts, 0), "float64")
     nothing = g.op("Add", g.op("Mul", mean, 0.0), start)  # (N, M): surely no label
 
     tails = _tails(g, columns, nothing)  # (K + 1, N, M), from all labels to none
     empty = g.op("Gather", tails, 0)
     alone = g.op("Slice", empty, [0], [1], [-1])  # no label chosen: right if there is none
-    counted = g.cast(counts, "float64")
+    body = _one_more_label(g, rule.beta, columns, tails, g.cast(counts, "float64"), mean)
+    none = g.cast(g.op("Mul", mean, 0.0), "int64")
+    go = g.constant(True, "bool")
+    _, _, sizes = g.op("Loop", labels, go, nothing, alone, none, body=body, outputs=3)
+    return _first(g, probs, order, sizes)
 
+
+def _law_length(g: Graph, mean: Value, labels: Value) -> Value:
+    """Write M, the length of the laws: P(more than mean + t labels) <= 1e-12, or all labels.
+
+    Bernstein: P <= exp(-t^2 / (2 mean + 2 t / 3)), solved for t at the largest mean.
+    """
+    third = float(DROPPED) / 6
+    most = g.op("ReduceMax", mean, keepdims=0)
+    spread = g.op("Sqrt", g.op("Add", g.op("Mul", most, float(DROPPED)), third**2))
+    longest = g.cast(g.op("Ceil", g.op("Add", most, g.op("Add", spread, third))), "int64")
+    return str(g.op("Add", g.op("Min", longest, labels), 1))
+
+
+def _one_more_label(
+    g: Graph, beta: float, columns: Value, tails: Value, counts: Value, mean: Value
+) -> GraphProto:
+    """Write the body of the loop over sizes: the expected F of one label more.
+
+    It carries the law of hits (N, M) among the labels so far, the best expected F (N, 1) and its
+    size (N, 1), and goes on while a larger set could be better for some image.
+    """
+    gain, square = 1.0 + beta**2, float(beta) ** 2
     step = g.inner()
     at, more, hits, best, size = "ef_at", "ef_more", "ef_hits", "ef_best", "ef_size"
     number = step.op("Add", at, 1)
     real = step.cast(number, "float64")
     grown = _with(step, hits, step.op("Gather", columns, at))
     rest = step.op("Gather", tails, number)
-    present = step.op("Unsqueeze", counted, [1])
-    together = step.op("Add", present, step.op("Unsqueeze", counted, [0]))
+    present = step.op("Unsqueeze", counts, [1])
+    together = step.op("Add", present, step.op("Unsqueeze", counts, [0]))
     below = step.op("Add", real, step.op("Mul", together, square))
     weights = step.op("Div", step.op("Mul", present, gain), below)  # (M, M)
     inside = step.op("Mul", step.op("MatMul", grown, weights), rest)
@@ -126,7 +145,7 @@ def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> 
     open_ = step.cast(step.op("LessOrEqual", reach, bound), "int64")
     another = step.cast(step.op("ReduceMax", open_, keepdims=0), "bool")
     double, whole = TensorProto.DOUBLE, TensorProto.INT64
-    body = step.body(
+    return step.body(
         "one more label",
         [
             helper.make_tensor_value_info(at, whole, []),
@@ -142,10 +161,6 @@ def _expected_f(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> 
             helper.make_tensor_value_info(new_size, whole, [None, 1]),
         ],
     )
-    none = g.cast(g.op("Mul", mean, 0.0), "int64")
-    go = g.constant(True, "bool")
-    _, _, sizes = g.op("Loop", labels, go, nothing, alone, none, body=body, outputs=3)
-    return _first(g, probs, order, sizes)
 
 
 def _tails(g: Graph, columns: Value, nothing: Value) -> Value:

@@ -1,12 +1,12 @@
-"""Checkpoints of the published Query2Label models, as a predictor of ours.
+"""Checkpoints of the published Query2Label models, read as predictors.
 
     predictor = load_query2label("checkpoint.pth", "torchvision/resnet101", names, image_size=448)
     predictor.save("q2l-r101")            # then: labelwise predict q2l-r101 photos/
 
 The file is a safetensors file, or a state dict that is read without running any code. What the
 head looks like (labels, width, layers, feed-forward net, self-attention, projection) is read off
-its tensors; the number of attention heads is not in them. Where a tensor is missing, too many or
-of another shape, the first is named.
+its tensors; the number of attention heads is not in them. A tensor that is missing, unknown or of
+another shape is an error that names it.
 """
 
 import re
@@ -100,9 +100,7 @@ def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") ->
             if found[1] == "decoder" and found[3] == "self_attn":
                 around.add(int(found[2]))
     kinds = {frozenset[int](): "none", frozenset(layers["decoder"]): "all"}
-    kinds[frozenset(layers["decoder"] - {0})] = kinds.get(
-        frozenset(layers["decoder"] - {0}), "later"
-    )
+    kinds.setdefault(frozenset(layers["decoder"] - {0}), "later")
     if frozenset(around) not in kinds:
         raise SettingsError(f"{source}: self-attention in the decoder layers {sorted(around)} only")
     return {

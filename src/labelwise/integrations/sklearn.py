@@ -122,7 +122,7 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
 
     ``goal`` and ``level``: "f" (beta), "precision", "recall" (the share to reach), "cost" (of a
     miss, where a false alarm costs 1), "miss rate", "false alarm rate" (promised on new images),
-    or "average k" (labels an image). ``per_label`` gives each label its own threshold.
+    or "average k" (labels per image). ``per_label`` gives each label its own threshold.
     """
 
     def __init__(self, goal: str = "f", level: float = 1.0, per_label: bool = False) -> None:
