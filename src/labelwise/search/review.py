@@ -28,11 +28,9 @@ from labelwise.runs import RunFolder
 from labelwise.search.index import Index
 from labelwise.storage import is_uri
 
-__all__ = ["REASONS", "Question", "Reason", "corrected_labels", "pool_of", "questions"]
+__all__ = ["Question", "Reason", "corrected_labels", "pool_of", "questions"]
 
 Reason = Literal["uncertain", "missing", "wrong", "value"]
-REASONS: tuple[Reason, ...] = ("uncertain", "missing", "wrong", "value")
-ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,7 @@ def pool_of(index: Index) -> tuple[Pool, LabelTable]:
     if not len(rows):
         raise DataError(f"{index.folder} holds no photos to choose from")
     probs, sets = np.exp(index.log_probs(rows)), index.sets(rows)
-    truth, closed = np.full(probs.shape, np.nan), np.zeros(probs.shape, np.bool_)
-    place = {row: at for at, row in enumerate(rows.tolist())}
-    for one in index.store.corrections():
-        if one.row in place and one.state in ("present", "absent", "unknown"):
-            at, column = place[one.row], index.space.column(one.label)
-            closed[at, column] = True
-            if one.state != "unknown":
-                truth[at, column] = one.state == "present"
+    truth, closed = _answers(index, rows.tolist())
     pool = Pool.of(probs, sets, truth, index.store.embeddings()[rows], closed=closed)
     paths = index.store.paths_of(rows.tolist())
     images = FileImages("/", [paths[row][0] for row in rows.tolist()])
@@ -126,8 +117,7 @@ def corrected_labels(index: Index) -> tuple[LabelTable, int]:
     they happened to see, which is no sample to measure a model on. For the same reason photos
     that the model is tested on are left out; they are known by the end of their paths.
     """
-    said = index.store.corrections()
-    paths = index.store.paths_of({one.row for one in said})
+    paths = index.store.paths_of({one.row for one in index.store.corrections()})
     tested = _tested_photos(index)
     kept = sorted(row for row, found in paths.items() if found and not _any_of(found, tested))
     if not kept:
@@ -135,25 +125,36 @@ def corrected_labels(index: Index) -> tuple[LabelTable, int]:
             f"{index.folder} has no correction to export, of a photo that is there and that the "
             "model is not tested on; say something with `labelwise label`"
         )
-    place = {row: number for number, row in enumerate(kept)}
-    labels = np.zeros((len(kept), len(index.space)), np.bool_)
-    known = np.zeros_like(labels)
-    for one in said:
-        if one.row in place and one.state in ("present", "absent"):
-            entry = place[one.row], index.space.column(one.label)
-            labels[entry], known[entry] = one.state == "present", True
+    truth, _ = _answers(index, kept)
     files = [paths[row][0] for row in kept]
     local = [os.path.dirname(path) for path in files if not is_uri(path)]
     root = os.path.commonpath(local) if local else os.sep
     table = LabelTable.from_arrays(
         index.space,
         FileImages(root, [p if is_uri(p) else os.path.relpath(p, root) for p in files]),
-        labels,
-        known,
+        truth == 1,
+        ~np.isnan(truth),
         split=["train"] * len(kept),
         name=f"corrections of {index.folder}",
     )
     return table, sum(bool(found) for found in paths.values()) - len(kept)
+
+
+def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return what people said of some photos, (n, K): 1, 0, or NaN; and where they were asked.
+
+    Somebody who was asked may have answered that it cannot be known.
+    """
+    place = {row: at for at, row in enumerate(rows)}
+    truth = np.full((len(rows), len(index.space)), np.nan)
+    asked = np.zeros(truth.shape, np.bool_)
+    for one in index.store.corrections():
+        if one.row in place and one.state in ("present", "absent", "unknown"):
+            entry = place[one.row], index.space.column(one.label)
+            asked[entry] = True
+            if one.state != "unknown":
+                truth[entry] = one.state == "present"
+    return truth, asked
 
 
 def _tested_photos(index: Index) -> set[str]:
