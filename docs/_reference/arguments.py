@@ -45,8 +45,8 @@ class Arguments(griffe.Extension):
             self._describe(func)
             found = re.match(r"Returns? (.+?)\.?(?:\n\n|$)", func.docstring.value, re.S)
             if found and "Returns:" not in func.docstring.value:
-                said = " ".join(found[1].split()).split(". ")[0]
-                func.docstring.value += f"\n\nReturns:\n    {said[0].upper()}{said[1:]}."
+                returned = " ".join(found[1].split()).split(". ")[0]
+                func.docstring.value += f"\n\nReturns:\n    {returned[0].upper()}{returned[1:]}."
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """Describe the arguments of a class."""
@@ -57,6 +57,6 @@ class Arguments(griffe.Extension):
         if not target.docstring or re.search(r"^Args:$", target.docstring.value, re.M):
             return
         known = [(name, meaning(target.name, name)) for name in arguments_of(target)]
-        lines = [f"    {name}: {said}" for name, said in known if said]
+        lines = [f"    {name}: {text}" for name, text in known if text]
         if lines and len(lines) == len(known):
             target.docstring.value += "\n\nArgs:\n" + "\n".join(lines)

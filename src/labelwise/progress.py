@@ -53,7 +53,7 @@ class Silent(Watch):
 
 
 class LineWatch(Watch):
-    """Plain lines, for logs and pipes: one an epoch, and one every ``seconds`` in between."""
+    """Plain lines, for logs and pipes: one per epoch, and one every ``seconds`` in between."""
 
     def __init__(self, seconds: float = 30.0) -> None:
         self.seconds = seconds

@@ -62,7 +62,9 @@ def _create(
 ) -> Backbone:
     if name == "identity":
         if channels is None:
-            raise SettingsError("backbone 'identity' needs channels, the number of features a row")
+            raise SettingsError(
+                "backbone 'identity' needs channels, the number of features per row"
+            )
         return Identity(channels)
     if name in SMALL_BACKBONES:
         build = SMALL_BACKBONES[name]

@@ -181,9 +181,9 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
     samples = []
     for key, files in _files_of_samples(stream, shard, end).items():
         image, label = _parts(shard, key, files)
-        said = _labels(f"{shard}, {key}{label}", label, files[label].content, separator)
+        labels = _labels(f"{shard}, {key}{label}", label, files[label].content, separator)
         place = files[image]
-        samples.append(Sample(key + image, place.offset, place.size, stated | said))
+        samples.append(Sample(key + image, place.offset, place.size, stated | labels))
     return samples
 
 

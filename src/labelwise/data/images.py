@@ -486,7 +486,7 @@ def _name(picture: Picture, row: int) -> str:
 def _named(ids: Sequence[str] | None, rows: int) -> Names:
     names = Names([f"{row:06d}" for row in range(rows)] if ids is None else ids)
     if len(names) != rows:
-        raise ValueError(f"there must be one id a row, got {len(names)} for {rows} rows")
+        raise ValueError(f"there must be one id per row, got {len(names)} for {rows} rows")
     return names
 
 

@@ -203,12 +203,12 @@ class _Group:
 
     def _wait(self, pending: Sequence[Any], job: TrainingJob, watch: Watch) -> None:
         """Wait until all have ended, or a little longer than the first that failed."""
-        left, said = list(pending), ""
+        left, shown = list(pending), ""
         while left:
             done, left = self.ray.wait(left, num_returns=1, timeout=REPORT_SECONDS)
             text = progress_of(job)
-            if text and text != said and not done:
-                watch.say(said := text)
+            if text and text != shown and not done:
+                watch.say(shown := text)
             if done and self._error(done[0]) is not None:
                 if left:
                     self.ray.wait(left, num_returns=len(left), timeout=END_SECONDS)

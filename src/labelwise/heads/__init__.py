@@ -1,4 +1,4 @@
-"""Heads: from a feature map to one logit a label."""
+"""Heads: from a feature map to one logit per label."""
 
 from labelwise.heads.base import Head
 from labelwise.heads.linear import LinearHead

@@ -1,4 +1,4 @@
-"""Head: a map from a feature map to one logit a label."""
+"""Head: a map from a feature map to one logit per label."""
 
 from abc import ABC, abstractmethod
 

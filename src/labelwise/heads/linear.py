@@ -1,4 +1,4 @@
-"""Linear head: mean over the places of the feature map, then one weight vector a label."""
+"""Linear head: mean over the places of the feature map, then one weight vector per label."""
 
 import torch
 from torch import Tensor, nn

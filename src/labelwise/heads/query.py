@@ -1,8 +1,8 @@
 """Query decoder: Query2Label (Liu et al. 2021), with the group decoding of ML-Decoder.
 
-One learned query a label looks at the feature map and gathers what speaks for its label:
+One learned query per label looks at the feature map and gathers what speaks for its label:
 
-    memory   = features, one token a place; encoder layers: query = key = memory + position
+    memory   = features, one token per place; encoder layers: query = key = memory + position
     target_0 = 0
     target_i = decoder layer: query = target + label embedding, key = memory + position,
                value = memory; no self-attention among the labels, unless it is asked for
@@ -100,7 +100,7 @@ class GroupLinear(nn.Module):
 
 
 class QueryDecoder(Head):
-    """Transformer head with one query a label, or one a group of labels.
+    """Transformer head with one query per label, or per group of labels.
 
     ``width=None`` takes the feature map as it is, as the published model does; a number projects
     it to that many channels first (1 x 1 convolution). ``feedforward=None`` is 4 times the width.

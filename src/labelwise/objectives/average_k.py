@@ -1,6 +1,6 @@
 """Average-K two-head loss: Garcin et al., eqs. 10 to 15.
 
-Each image has one label y, and K labels an image are wanted on average. A proposal head z'
+Each image has one label y, and K labels per image are wanted on average. A proposal head z'
 (softmax) chooses candidates Q: the (K-1) B most probable entries of the WHOLE batch, the labels
 y left out, without gradient. The main head z (sigmoid) learns them as present:
 

@@ -1,4 +1,4 @@
-"""Where ROLE's label estimates live: logits theta (N, K), one row an image of the training set.
+"""Where ROLE's label estimates live: logits theta (N, K), one row per image of the training set.
 
 An unknown entry starts at q (2r - 1), r uniform in [0, 1), q = logit(start), start = 0.6, so that
 its estimate lies between 0.4 and 0.6; an observed entry starts at logit(0.995), or minus that if

@@ -6,7 +6,7 @@ Other objectives leave unknown entries out. These *read* them (``reads_unknown``
 0, as the base class hands them over, and they count in every mean. So a table with an
 ``observed`` mask and a plain 0/1 matrix with the same ones give the same loss; only IU tells
 known absent from unknown. A term added to one of them (label pairs) still leaves unknown entries
-out. With f = sigmoid(v), nl = -log, one value an entry, averaged over all B K entries:
+out. With f = sigmoid(v), nl = -log, one value per entry, averaged over all B K entries:
 
             at P                          elsewhere
     AN      nl(f)                         nl(1-f)                                  unknown = absent

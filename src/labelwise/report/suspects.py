@@ -73,13 +73,13 @@ def suspects_page(
     )
     shown = list(own.items())[:photos]
     sheet = tag("ul", *_figures(shown, picture, blind), class_="sheet")
-    said = "No promise yet: nobody has looked." if promise is None else f"{promise}."
+    sentence = "No promise yet: nobody has looked." if promise is None else f"{promise}."
     parts = [
         ("photos", "Photos", section("photos", f"The first {len(shown)} photos", sheet)),
         ("labels", "Labels", _labels(questions)),
     ]
     title = "Labels that may be mistakes"
-    content = section("promise", "What is promised", paragraph(said[0].upper() + said[1:]))
+    content = section("promise", "What is promised", paragraph(sentence[0].upper() + sentence[1:]))
     return document(title, lead, [("promise", "Promise", content), *parts])
 
 

@@ -175,7 +175,7 @@ def _optimizer_state(moments: dict[str, Tensor], groups: list[dict[str, Any]]) -
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the generators' states, one row a process."""
+    """Return the generators' states, one row per process."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
