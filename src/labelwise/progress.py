@@ -4,7 +4,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,16 +53,19 @@ class Silent(Watch):
 
 
 class LineWatch(Watch):
-    """Plain lines, for logs and pipes: one per epoch, and one every ``seconds`` in between."""
+    """Plain lines, for logs and pipes: one per epoch, and one every ``seconds`` in between.
 
-    def __init__(self, seconds: float = 30.0) -> None:
-        self.seconds = seconds
+    They go to ``stream``, or to the standard output.
+    """
+
+    def __init__(self, seconds: float = 30.0, stream: TextIO | None = None) -> None:
+        self.seconds, self.stream = seconds, stream
         self._task, self._total, self._done = "", 0, 0
         self._begun = self._shown = 0.0
         self._first = 0
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(text, file=self.stream, flush=True)
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         self._task, self._total, self._done, self._first = task, total, done, done
@@ -147,6 +150,11 @@ class NamedWatch(Watch):
         self._watch.finish()
 
 
-def make_watch() -> Watch:
-    """Return bars if the output is a terminal, lines otherwise."""
-    return Bars(Console()) if sys.stdout.isatty() else LineWatch()
+def make_watch(stream: TextIO | None = None) -> Watch:
+    """Return bars if the output is a terminal, lines otherwise.
+
+    Where the standard output is for another program, ``stream`` is the error output.
+    """
+    if (stream or sys.stdout).isatty():
+        return Bars(Console(file=stream))
+    return LineWatch(stream=stream)

@@ -23,6 +23,7 @@ from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
 from labelwise.links import Sigmoid
+from labelwise.progress import LineWatch
 from labelwise.scores import read_fitted, read_scores
 
 ROWS = 12
@@ -83,6 +84,14 @@ def test_a_run_is_evaluated_on_new_photos_as_its_predictions_are(model, photos, 
         assert found.data == new.data.__class__(**{**vars(new.data), "split": None}), suffix
         assert found.final.log_loss == pytest.approx(new.final.log_loss, rel=1e-4)
         assert found.ranking.map_class == pytest.approx(new.ranking.map_class)
+
+
+def test_json_stays_json_while_progress_is_shown(model, photos, monkeypatch):
+    """Lines about progress come from 30 seconds on, here at once."""
+    monkeypatch.setattr(LineWatch.__init__, "__defaults__", (-1.0, None))
+    result = run("evaluate", model, "--data", photos / "truth.csv", "--json")
+    assert Evaluation.from_json(result.stdout).data.rows == ROWS
+    assert f"{ROWS}/{ROWS} images" in result.stderr
 
 
 def test_the_report_of_new_photos_shows_them(model, photos, tmp_path):

@@ -1,5 +1,6 @@
 """``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -184,7 +185,7 @@ def _shards(
         sets=rule != "none",
         bins=bins,
         k=top_k,
-        watch=make_watch(),
+        watch=make_watch(sys.stderr),
     )
 
 
@@ -299,7 +300,7 @@ def measured_data(
     if split not in (None, "all"):
         table = table.splits().get(split) or _no_split(table.name, split)
     run, notes = score_data(
-        folder, table, device=device or "cpu", decode=decoder, watch=make_watch()
+        folder, table, device=device or "cpu", decode=decoder, watch=make_watch(sys.stderr)
     )
     extras: dict[str, Any] = {"origin": {"Data": source}}
     link = run.calibrated or run.predictions.link
@@ -333,7 +334,7 @@ def _exported(
     table = load_for_labels(source, names, check_files=True, skip_missing=skip_missing, **more)
     if split not in (None, "all"):
         table = table.splits().get(split) or _no_split(table.name, split)
-    predictions = measured_predictions(model, table, split or "all", watch=make_watch())
+    predictions = measured_predictions(model, table, split or "all", watch=make_watch(sys.stderr))
     chosen = model.rule if rule is None else fixed_rule(rule)
     figures = {**figures, "taxonomy": taxonomy_of(model.facts.taxonomy, figures.get("taxonomy"))}
     return measure(predictions, model.link, chosen, **figures)
