@@ -15,6 +15,7 @@ from labelwise.links import Sigmoid
 from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
+PLATT = ("--method", "platt")
 
 
 def run(*words):
@@ -170,6 +171,29 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
         (
             ["decide", "SCORES", "--scores", "logits", "--promise", "precision=0.99", *APART],
             "299 that count would be needed",
+        ),
+        (
+            ["decide", "SCORES", "--scores", "logits", "--rule", "best-f", "--folds", "3", *APART],
+            "--folds does not apply: the rows to fit on",
+        ),
+        (
+            ["decide", "SCORES", "--scores", "logits", "--promise", "recall=0.5", "--folds", "3"],
+            "--folds does not apply: a promise",
+        ),
+        (
+            [
+                "calibrate",
+                "SCORES",
+                "--scores",
+                "logits",
+                *PLATT,
+                "--folds",
+                "3",
+                "-o",
+                "x",
+                *APART,
+            ],
+            "--folds does not apply: the rows to fit on",
         ),
         (["evaluate", "nowhere.csv", "--scores", "logits"], "does not exist"),
         (["evaluate", "SCORES"], "--scores logits or --scores probs"),

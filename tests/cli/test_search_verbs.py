@@ -252,6 +252,8 @@ def test_tags_are_written_and_undone(library, tmp_path):
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     with pytest.raises(LabelwiseError, match="say where the labels go"):
         labelwise("tag", folder)
+    with pytest.raises(LabelwiseError, match="--confidence is that of a promise"):
+        labelwise("tag", folder, "--xmp", "--confidence", "0.9")
 
 
 def test_wrong_input_is_told(library, tmp_path):

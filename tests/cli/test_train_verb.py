@@ -136,6 +136,14 @@ def test_wrong_names_get_one_sentence_and_leave_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("verb", [("compare", "scenes"), ("reproduce", "000-table2")])
+def test_weights_without_the_features_they_are_of_are_refused(monkeypatch, capsys, verb):
+    assert call(monkeypatch, *verb, "--weights", "w.safetensors", "--dry-run") == 1
+    error = capsys.readouterr().err
+    assert "--weights are those of --features, which is not given" in error
+    assert "--set weights=w.safetensors" in error
+
+
 @pytest.mark.parametrize(
     ("work", "arguments"),
     [

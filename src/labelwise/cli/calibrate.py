@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labelwise.cli.options import (
+    ROWS_GIVEN,
     FitOnOption,
+    FoldsOption,
     LabelsOption,
     LinkOption,
     ReportOnOption,
     ScoresOption,
     TestOption,
+    number_of_folds,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ def calibrate(
     test: TestOption = None,
     fit_on: FitOnOption = None,
     report_on: ReportOnOption = None,
-    folds: Annotated[int, typer.Option(min=2, help="Of one undivided file.")] = 5,
+    folds: FoldsOption = None,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -74,10 +77,13 @@ def calibrate(
     if method == "few" or (method == "auto" and table.unlabelled is not None):
         if test is not None or fit_on is not None or report_on is not None:
             raise SettingsError("--test, --fit-on and --report-on need another --method than few")
-        calibrate_few(table, out, folds=folds, seed=seed, title=source.name, json=json)
+        parts = number_of_folds(folds)
+        calibrate_few(table, out, folds=parts, seed=seed, title=source.name, json=json)
         return
+    divided = test is not None or fit_on is not None or report_on is not None
+    parts = number_of_folds(folds, ROWS_GIVEN if divided and method != "auto" else "")
     other = None if test is None else read_scores(test, scores, link=link)
-    plan = FitPlan(calibrator=method, folds=folds, seed=seed)
+    plan = FitPlan(calibrator=method, folds=parts, seed=seed)
     judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on)
     save_calibration(out, judged, table.predictions if other is None else judged.predictions)
     write_folder(judged.evaluation, out, title=f"{source.name}, calibrated")

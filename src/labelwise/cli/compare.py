@@ -11,6 +11,7 @@ from labelwise.cli.options import (
     JobsOption,
     SettingsOption,
     WeightsOption,
+    check_weights,
 )
 from labelwise.cli.text import in_all, resumable, say, show_table
 
@@ -71,6 +72,7 @@ def compare(
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
+    check_weights(features, weights)
     network = {"features": features, "weights": weights} if features else {}
     if features and dry_run:  # on rows of zeros in the place of features
         network = {"backbone": "identity"}

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labelwise.cli.options import (
+    ROWS_GIVEN,
     FitOnOption,
+    FoldsOption,
     LabelsOption,
     LinkOption,
     ReportOnOption,
     ScoresOption,
     TestOption,
+    number_of_folds,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ def decide(
     test: TestOption = None,
     fit_on: FitOnOption = None,
     report_on: ReportOnOption = None,
-    folds: Annotated[int, typer.Option(min=2, help="Of one undivided file.")] = 5,
+    folds: FoldsOption = None,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The thresholds, a JSON file.")
@@ -87,14 +90,19 @@ def decide(
         raise SettingsError(
             "--promise-share and --cross-fit keep rows from a calibrator; give --calibrate too"
         )
+    divided = test is not None or fit_on is not None or report_on is not None
+    reason = ROWS_GIVEN if divided and calibrate != "auto" else ""
+    parts = number_of_folds(folds, reason if promise is None else "a promise is made without them")
     table = read_scores(source, scores, link=link, labels=labels)
     other = None if test is None else read_scores(test, scores, link=link)
     rows: dict[str, Any] = {"other": other, "fit_on": fit_on, "report_on": report_on, "seed": seed}
     if promise is not None:
         options = {"calibrator": calibrate, "share": promise_share, "cross_fit": cross_fit, **rows}
-        _promise(table, promise, confidence or 0.95, options, out, json=json)
+        _promise(
+            table, promise, 0.95 if confidence is None else confidence, options, out, json=json
+        )
         return
-    _rule(table, str(rule), calibrate, folds, rows, out, json=json)
+    _rule(table, str(rule), calibrate, parts, rows, out, json=json)
 
 
 def _rule(

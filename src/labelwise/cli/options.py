@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 __all__ = [
+    "ROWS_GIVEN",
     "DecodeKind",
     "DecodeOption",
     "DryRunOption",
     "FeaturesOption",
     "FitOnOption",
+    "FoldsOption",
     "JobsOption",
     "LabelsOption",
     "LinkOption",
@@ -22,7 +24,9 @@ __all__ = [
     "SettingsOption",
     "TestOption",
     "WeightsOption",
+    "check_weights",
     "chosen_decoder",
+    "number_of_folds",
     "with_local_paths",
 ]
 
@@ -37,6 +41,10 @@ LabelsOption = Annotated[
 TestOption = Annotated[Path | None, typer.Option(help="Other scores, to report on.")]
 FitOnOption = Annotated[str | None, typer.Option(help="Split to fit on.")]
 ReportOnOption = Annotated[str | None, typer.Option(help="Split to report on.")]
+ROWS_GIVEN = "the rows to fit on and those to report on are given"
+FoldsOption = Annotated[
+    int | None, typer.Option(min=2, help="Of one undivided file.", show_default="5")
+]
 
 DecodeKind = Literal["auto", "cpu", "cuda"]
 DecodeOption = Annotated[
@@ -54,7 +62,7 @@ FeaturesOption = Annotated[
     str | None, typer.Option(help="Train heads on the frozen features of this backbone.")
 ]
 WeightsOption = Annotated[
-    str | None, typer.Option(help="Its weights: a file, a run, or pretrained.")
+    str | None, typer.Option(help="The weights of --features: a file, a run, or pretrained.")
 ]
 JobsOption = Annotated[
     int | None, typer.Option(min=1, help="Runs side by side; 2 on a GPU (4 with MPS), else 1.")
@@ -62,6 +70,26 @@ JobsOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would run and how long.")
 ]
+
+
+def check_weights(features: str | None, weights: str | None) -> None:
+    """Refuse the weights of --features where no features are asked for."""
+    from labelwise.errors import SettingsError
+
+    if weights is not None and features is None:
+        raise SettingsError(
+            "--weights are those of --features, which is not given; for a backbone that is "
+            f"trained say --set weights={weights}"
+        )
+
+
+def number_of_folds(folds: int | None, reason: str = "") -> int:
+    """Return how many folds rows are dealt into; refuse a number where ``reason`` says why not."""
+    from labelwise.errors import SettingsError
+
+    if folds is not None and reason:
+        raise SettingsError(f"--folds does not apply: {reason}; leave it out")
+    return 5 if folds is None else folds
 
 
 def chosen_decoder(decode: DecodeKind | None, device: str) -> Literal["cpu", "cuda"]:

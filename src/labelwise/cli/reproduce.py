@@ -11,6 +11,7 @@ from labelwise.cli.options import (
     JobsOption,
     SettingsOption,
     WeightsOption,
+    check_weights,
 )
 from labelwise.cli.text import duration, in_all, resumable, say, show_table
 from labelwise.errors import DataError, SettingsError
@@ -81,6 +82,7 @@ def reproduce(
         _show_rows(table, root)
         return
     chosen = tuple(row.strip() for row in rows.split(",")) if rows else ()
+    check_weights(features, weights)
     frozen = Frozen(features, weights) if features else None
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")

@@ -21,7 +21,9 @@ def tag(
         float | None,
         typer.Option(help="Promise that at most this share of the tags is wrong, such as 0.05."),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the promise.")] = 0.95,
+    confidence: Annotated[
+        float | None, typer.Option(help="Of that promise; 0.95 unless given.")
+    ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take out all that we wrote.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
@@ -51,6 +53,8 @@ def tag(
         raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")
     if undo and wrong_at_most is not None:
         raise SettingsError("--wrong-at-most does not apply to --undo")
+    if wrong_at_most is None and confidence is not None:
+        raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
     index = Index(folder)
     bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
     if bucket is not None:
@@ -66,7 +70,9 @@ def tag(
     else:
         rule = None
         if wrong_at_most is not None:
-            rule, promise = promised_rule(index, wrong_at_most, confidence)
+            rule, promise = promised_rule(
+                index, wrong_at_most, 0.95 if confidence is None else confidence
+            )
             say(str(promise))
         watch.start("tagging", len(index))
         for row, keywords in tags_of(index, rule):
