@@ -3,7 +3,8 @@
 RUNS is JSON, the flags of each run by the name of its folder; ``rows`` is the table's size.
 
 With ``hardware.devices`` above one, Fabric runs this script again in the other processes. With
-``fails_in`` the process of that number cannot read its second epoch.
+``fails_in`` the process of that number cannot read its second epoch. ``place`` is where a run is
+kept instead. Processes of other nodes than the first have FOLDER on a disk of their own.
 """
 
 import json
@@ -15,6 +16,7 @@ import torch
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.errors import ImageError
+from labelwise.runs import RunFolder
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 
@@ -32,11 +34,13 @@ def break_second_epoch() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    folder = Path(sys.argv[1], *(("elsewhere",) if os.environ.get("GROUP_RANK", "0") > "0" else ()))
     for name, flags in json.loads(sys.argv[2]).items():
         rows, fails_in = flags.pop("rows", 96), flags.pop("fails_in", None)
         if os.environ.get("LOCAL_RANK", "0") == str(fails_in):
             break_second_epoch()
-        train(tiny_settings(**flags), Path(sys.argv[1]) / name, table=tiny_table(rows))
+        with RunFolder.working_in(flags.pop("place", folder / name)) as run:
+            train(tiny_settings(**flags), run, table=tiny_table(rows))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from labelwise.errors import CheckpointError
 from labelwise.progress import Silent, make_watch
 from labelwise.report import choose_examples, write_report
 from labelwise.report.explain import model_with_attention
-from labelwise.runs import RunFolder
+from labelwise.runs import RunFolder, fetched_run
 from labelwise.training.run import Run
 from labelwise.training.run import train as train_in
 from labelwise.training.settings import SHORT_NAMES, Settings, read_settings
@@ -31,23 +31,26 @@ def train(
     ``data`` is what :func:`labelwise.load` reads, or a table. ``settings`` are those of the
     command line (``epochs=10``, ``backbone="resnet18"``, ``rule="best-f"``) and of the YAML file
     (``recipe={"ema": 0.999}``). The same call on the same folder goes on where it was stopped,
-    and returns at once if the run is finished.
+    and returns at once if the run is finished. Of a run that is kept in a bucket, a copy is
+    returned.
     """
     table = data if isinstance(data, LabelTable) else None
     flags = {SHORT_NAMES.get(name, name): value for name, value in settings.items()}
     source = table.name if table is not None else str(data)
     resolved = read_settings(None, flags | {"data": source, "method": method})
-    run = RunFolder(Path(folder) if folder is not None else default_folder(resolved))
+    place = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
-    done = train_in(resolved, run.path, table=table, watch=watch, fresh=fresh)
-    if done is not None:  # None in the helper processes of a run on several devices
-        report_run(done)
-    return run
+    with RunFolder.working_in(place) as run:
+        done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
+        if done is not None:  # None in the helper processes of a run on several devices
+            report_run(done)
+            run.publish()
+    return RunFolder(fetched_run(place)) if done is not None else run
 
 
 def load_run(folder: str | Path) -> RunFolder:
-    """Return the run in a folder: its settings, figures, predictions and model."""
-    run = RunFolder(Path(folder))
+    """Return the run in a folder or a bucket: its settings, figures, predictions and model."""
+    run = RunFolder(fetched_run(folder))
     if not run.is_finished:
         begun = (
             "was not finished; train again to go on"

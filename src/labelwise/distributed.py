@@ -1,12 +1,21 @@
 """What the other processes of a distributed run hold: their number and their rows."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["broadcast_rows", "gather_rows", "rank", "world_size"]
+__all__ = [
+    "broadcast_rows",
+    "gather_rows",
+    "rank",
+    "tensors_of_first",
+    "value_of_first",
+    "world_size",
+]
 
 
 def world_size() -> int:
@@ -25,6 +34,35 @@ def broadcast_rows(rows: Tensor) -> Tensor:
         return rows
     received = rows.contiguous()
     dist.broadcast(received, src=0)
+    return received
+
+
+def value_of_first(value: Any, device: torch.device) -> Any:
+    """Return the value of the first process, which JSON must be able to hold."""
+    if world_size() == 1:
+        return value
+    text = json.dumps(value).encode() if rank() == 0 else b""
+    size = broadcast_rows(torch.tensor([len(text)], device=device))
+    content = torch.zeros(int(size), dtype=torch.uint8, device=device)
+    if text:
+        content.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+    return json.loads(bytes(broadcast_rows(content).cpu().numpy()))
+
+
+def tensors_of_first(named: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return the tensors of the first process by their names, on the CPU; others may give none."""
+    if world_size() == 1:
+        return dict(named)
+    kinds = {
+        name: (str(one.dtype).removeprefix("torch."), [*one.shape]) for name, one in named.items()
+    }
+    received = {}
+    for name, (kind, shape) in value_of_first(kinds, device).items():
+        whole = named[name] if rank() == 0 else torch.empty(shape, dtype=getattr(torch, kind))
+        if whole.numel():
+            content = whole.contiguous().reshape(-1).view(torch.uint8).to(device)
+            whole = broadcast_rows(content).cpu().view(whole.dtype).reshape(shape)
+        received[name] = whole
     return received
 
 

@@ -12,16 +12,22 @@
 
 Two processes that train in one folder would write over each other's checkpoints, so the folder
 itself is locked while a run has it. The lock ends with its process, however that ends.
+
+A run may be kept in a bucket. It is then trained in a folder of the first process's machine and
+sent to the bucket with every checkpoint; who reads it fetches it once.
 """
 
+import hashlib
 import json
+import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -29,13 +35,21 @@ import yaml
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluate import Evaluation
 from labelwise.files import locked, remove_leftovers, write_error
+from labelwise.mirror import Mirror
 from labelwise.predictions import Predictions
 from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE, ModelSpec, Predictor
+from labelwise.storage import LocalStorage, ObjectStorage, Storage, is_uri, storage_at
 
-__all__ = ["Journal", "RunFolder"]
+__all__ = ["Journal", "RunFolder", "RunPart", "fetched_run"]
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
+MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
+NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds")
+# Sent to a bucket after all others, in this order: what says that others are there.
+SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
+
+RunPart = Literal["model", "results", "all"]
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,66 @@ class RunFolder:
     """The folder of a run, finished or not; nothing in it is read before it is asked for."""
 
     path: Path
+    mirror: Mirror | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
+
+    @classmethod
+    @contextmanager
+    def working_in(cls, place: str | Path) -> Iterator["RunFolder"]:
+        """Have the folder of a run to train in, or a copy of what a bucket keeps of it.
+
+        The copy is empty until :meth:`fetch`, and removed at the end, unless it holds what could
+        not be sent.
+        """
+        storage = storage_at(str(place))
+        if not isinstance(storage, ObjectStorage):
+            yield cls(_local_path(place, storage))
+            return
+        above = Path(tempfile.mkdtemp(prefix="labelwise-run-"))
+        run = above / _last_part(storage)
+        mirror = Mirror(run, storage, _turn)
+        try:
+            yield cls(run, mirror)
+        finally:
+            if mirror.unsent:
+                warnings.warn(
+                    f"{run} keeps what could not be sent to {mirror.address}: the same command "
+                    f"with -o {run} goes on from it",
+                    stacklevel=2,
+                )
+            else:
+                shutil.rmtree(above, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """Where the run is kept, as people call it."""
+        return str(self.path) if self.mirror is None else self.mirror.address
 
     @property
     def name(self) -> str:
         """The name of the folder."""
         return self.path.name
+
+    def fetch(self, *, tensors: bool = True) -> None:
+        """Bring a copy to what the bucket holds, perhaps without the tensors of checkpoints."""
+        if self.mirror is None:
+            return
+        self.mirror.fetch(lambda name: tensors or name.endswith("json") or "checkpoint" not in name)
+        for place in self.path.rglob("checkpoint/[0-9]*"):
+            if not (place / "state.json").exists():  # whoever sent it was stopped in between
+                shutil.rmtree(place)
+
+    def claim(self) -> None:
+        """Be the one who writes to the bucket; whoever did before stops when it notices."""
+        if self.mirror is not None:
+            self.mirror.claim()
+
+    def publish(self) -> None:
+        """Bring the bucket to what the copy holds."""
+        if self.mirror is not None:
+            self.mirror.send()
 
     @property
     def settings_path(self) -> Path:
@@ -176,6 +242,9 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of a run; others that lie there stay."""
+        if self.mirror is not None:
+            self.mirror.claim()
+            self.mirror.clear()
         for name in (*FILES, MODEL_FILE, WEIGHTS_FILE, *FOLDERS):
             path = self.path / name
             try:
@@ -185,6 +254,63 @@ class RunFolder:
                     path.unlink(missing_ok=True)
             except OSError as error:
                 raise LabelwiseError(f"cannot remove {path}: {error.strerror}") from None
+
+
+def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
+    """Return the folder of a run to read from: of a bucket, a copy in this user's cache.
+
+    What did not change since the last time is not fetched again. ``results`` are all files but
+    checkpoints and logs.
+    """
+    storage = storage_at(str(place))
+    if not isinstance(storage, ObjectStorage):
+        return _local_path(place, storage)
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    key = hashlib.sha256(storage.place.encode()).hexdigest()[:16]
+    folder = Path(root) / "labelwise" / "runs" / key / _last_part(storage)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from None
+
+    def wanted(name: str) -> bool:
+        if part == "model":
+            return name in MODEL_FILES
+        return part == "all" or name.split("/")[0] not in NOT_RESULTS
+
+    mirror = Mirror(folder, storage, _turn)
+    with locked(folder):
+        if not mirror.fetch(wanted):
+            raise CheckpointError(f"{mirror.address} holds no run; is its address right?")
+    return folder
+
+
+def _local_path(place: str | Path, storage: Storage) -> Path:
+    """Return the folder that a path or a file:// URI names, a path as it was written."""
+    if isinstance(storage, LocalStorage) and is_uri(str(place)):
+        return storage.folder
+    return Path(place)
+
+
+def _last_part(storage: ObjectStorage) -> str:
+    return storage.prefix.rpartition("/")[2]
+
+
+def _turn(name: str, there: bool) -> int | None:
+    """Return when a file of a run is sent to a bucket, None for what is no file of a run.
+
+    A checkpoint is there once its state.json is, and says how much of the journal belongs to it.
+    Settings that changed are sent when all that follows from them is there; at the very first
+    they come first, since nothing can be gone on with without them.
+    """
+    parts = name.split("/")
+    own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)
+    if parts[0] not in own or any(part.startswith(".") for part in parts):
+        return None
+    last = parts[-1]
+    if last == "settings.yaml" and not there:
+        return 0
+    return 2 + SENT_LAST.index(last) if last in SENT_LAST else 1
 
 
 class Journal:

@@ -10,6 +10,7 @@ import io
 import os
 import random
 import secrets
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.files import replacing
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 ATTEMPTS = 6
 FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
+PIECE = 1 << 26  # bytes of a file that are in memory at a time
+IN_A_URI = "%:/?#[]@!$&'()*+,;=~"  # beside letters and digits
 CLIENT_OPTIONS = {"region", "scheme", "endpoint_override"}  # of a URI, that botocore is told
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -247,6 +250,41 @@ class ObjectStorage(Storage):
 
         self._patiently(write, name)
 
+    def upload(self, name: str, path: Path) -> None:
+        """Put a file of this machine there: up to 64 MiB whole or not at all.
+
+        A larger one is written to its name at once, since S3 moves no object above 5 GB: an error
+        in the middle leaves what should be sent again before anyone is told of it.
+        """
+        if path.stat().st_size <= PIECE:
+            self.write(name, path.read_bytes())
+            return
+
+        def send() -> None:
+            target = self._path(name)
+            with path.open("rb") as source, self.filesystem.open_output_stream(target) as stream:
+                shutil.copyfileobj(source, stream, PIECE)
+
+        self._patiently(send, name)
+
+    def download(self, name: str, path: Path, size: int) -> None:
+        """Write an object of ``size`` bytes to a file of this machine, whole or not at all."""
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            for offset in range(0, size, PIECE):
+                stream.write(self.read(name, offset, min(PIECE, size - offset)))
+            if stream.tell() != size:
+                raise StorageError(f"{self.place}: {name} changed while it was read; try again")
+
+    def remove(self, name: str) -> None:
+        """Remove an object; one that is not there is as good as removed."""
+        with suppress(FileNotFoundError):
+            self._patiently(lambda: self.filesystem.delete_file(self._path(name)), name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove all objects below a folder, and the empty one that stands for it."""
+        with suppress(FileNotFoundError):
+            self._patiently(lambda: self.filesystem.delete_dir(self._path(name)), name)
+
     def is_folder(self) -> bool:
         from pyarrow.fs import FileType
 
@@ -354,7 +392,7 @@ def storage_at(place: str) -> Storage:
     from pyarrow.fs import FileSystem
 
     try:
-        filesystem, path = FileSystem.from_uri(place)
+        filesystem, path = FileSystem.from_uri(quote(place, safe=IN_A_URI))  # else no spaces
     except (ArrowException, ValueError, OSError) as error:
         raise DataError(
             f"{place} cannot be opened ({str(error)[:200]}); "

@@ -79,8 +79,8 @@ def test_an_error_is_one_sentence_and_status_1(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["train", "scenes", "-o", "s3://bucket/run"], "out"),
-        (["export", "gs://bucket/run/", "-o", "model.onnx"], "run"),
+        (["compare", "scenes", "-o", "s3://bucket/runs"], "out"),
+        (["export", "runs/mine", "-o", "gs://bucket/model.onnx"], "out"),
         (["apply", "calibrated", "s3://bucket/scores.csv", "-o", "out.csv"], "source"),
         (["data", "describe", "scenes", "--taxonomy", "https://host/labels.csv"], "taxonomy"),
     ],

@@ -79,7 +79,7 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     assert settings.recipe.optimizer.lr == 0.1
     assert settings.recipe.ema == 0.99
     assert settings.options == {"k_neg": 2.5}
-    assert str(seen["folder"]) == "runs/scenes-spa"
+    assert str(seen["folder"].path) == "runs/scenes-spa"
     assert seen["fresh"]
     assert seen["folds"] is None
 
@@ -185,7 +185,7 @@ def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
     assert (settings.data, settings.method, settings.backbone) == ("scenes", "auto", "small-cnn")
     assert (settings.calibrate, settings.rule) == ("auto", "best-f")
     assert "flip" not in settings.augment
-    assert str(seen["folder"]) == "runs/demo"
+    assert str(seen["folder"].path) == "runs/demo"
 
 
 def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch, capsys):

@@ -85,6 +85,8 @@ def test_a_missing_key_is_a_failed_row_and_a_missing_bucket_an_error(bucket):
     assert storage.size("none.png") is None
     with pytest.raises(FileNotFoundError):
         storage.read("none.png")
+    storage_at(place("may day/ü")).write("a.png", b"x")
+    assert storage_at(place("may%20day")).size("ü/a.png") == 1
 
 
 def test_pages_of_keys_are_the_listing_of_pyarrow(bucket, monkeypatch):
@@ -138,4 +140,5 @@ def test_a_flat_prefix_of_s3_is_listed_in_constant_memory(bucket, monkeypatch):
         tracemalloc.stop()
         return highest
 
-    assert peak(40) < 1.5 * peak(4)
+    # The least of a few, since other threads of this process take memory of their own.
+    assert min(peak(40) for _ in range(3)) < 1.5 * min(peak(4) for _ in range(3))

@@ -156,7 +156,7 @@ def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
     assert "c.jpg is gone" in shown.err
     assert (tmp_path / "ray" / "died").exists()
     assert "a worker died; starting all again from the newest checkpoint" in shown.out
-    RayTraining(1)(settings, tmp_path / "ray", Hearing(), fresh=False)
+    RayTraining(1)(settings, RunFolder(tmp_path / "ray"), Hearing(), fresh=False)
     train(settings, tmp_path / "here")
     files = [tmp_path / name / "model.safetensors" for name in ("ray", "here")]
     first, second = map(load_tensors, files)
@@ -167,8 +167,9 @@ def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
 
 
 def test_an_error_of_a_worker_is_the_error_of_the_command(cluster, tmp_path):
+    given = (read_settings(None, LINEAR), RunFolder(tmp_path), Hearing())
     with pytest.raises(DataError, match="the photos are gone"):
-        RayTraining(1, run=refuses)(read_settings(None, LINEAR), tmp_path, Hearing(), fresh=False)
+        RayTraining(1, run=refuses)(*given, fresh=False)
     for changed, told in (
         ({"batch_size": 15}, "batch_size must be a multiple of 2 workers, got 15"),
         ({"hardware.devices": 2}, "--devices is for --engine local"),
@@ -176,4 +177,4 @@ def test_an_error_of_a_worker_is_the_error_of_the_command(cluster, tmp_path):
     ):
         settings = read_settings(None, LINEAR | changed)
         with pytest.raises(SettingsError, match=told):
-            RayTraining(2)(settings, tmp_path, Hearing(), fresh=False)
+            RayTraining(2)(settings, RunFolder(tmp_path), Hearing(), fresh=False)

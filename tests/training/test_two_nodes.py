@@ -1,11 +1,12 @@
 """Two nodes of one process each, both on the loopback address, against one process.
 
 Oracle: the run of one process with the joined batch. The processes find each other as on two
-machines: by the address of the first, each started by a torchrun of its own.
+machines: by the address of the first, each started by a torchrun of its own. They share no disk.
 """
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from bucket_setup import served_bucket
 from tiny_run import Hearing, tiny_settings, tiny_table
 from train_tiny import break_second_epoch
 
 from labelwise.errors import ImageError
 from labelwise.files import load_tensors
+from labelwise.runs import RunFolder, fetched_run
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 
@@ -73,16 +76,28 @@ def cut_short(settings, folder):
             train(settings, folder, table=tiny_table())
 
 
-def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_two_were(tmp_path):
-    cut_short(tiny_settings(method="bce"), tmp_path / "two" / "begun")
-    cut = {"method": "bce", "fails_in": 0}  # in the second epoch, on both nodes
-    runs = RUNS | {"begun": {"method": "bce"}, "cut": cut}
-    assert on_two_nodes(tmp_path / "two", runs) == [1, 1]
+@pytest.mark.filterwarnings("ignore")  # of boto3 and moto
+def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_two_were(
+    tmp_path, monkeypatch
+):
+    """The first run that was cut short is in a folder of the first node, the second in a bucket."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one, two, bce = tmp_path / "one", tmp_path / "two", {"method": "bce"}
+    with served_bucket() as bucket:
+        kept = bucket.place("runs/kept")
+        for place in (two / "begun", kept):
+            with RunFolder.working_in(place) as run:
+                cut_short(tiny_settings(**bce), run)
+        cut = bce | {"fails_in": 0}  # in the second epoch, on both nodes
+        runs = RUNS | {"begun": bce, "kept": bce | {"place": kept}, "cut": cut}
+        assert on_two_nodes(two, runs) == [1, 1]
+        shutil.copytree(fetched_run(kept), two / "kept")
     for name, flags in RUNS.items():
-        train(tiny_settings(**flags), tmp_path / "one" / name, table=tiny_table())
-        assert_same(tmp_path / "two" / name, tmp_path / "one" / name)
+        train(tiny_settings(**flags), one / name, table=tiny_table())
+        assert_same(two / name, one / name)
     watch = Hearing()
-    train(tiny_settings(method="bce"), tmp_path / "two" / "cut", table=tiny_table(), watch=watch)
+    train(tiny_settings(**bce), two / "cut", table=tiny_table(), watch=watch)
     assert "going on from epoch 2, batch 1" in watch.said
-    for name in ("begun", "cut"):
-        assert_same(tmp_path / "two" / name, tmp_path / "one" / "bce")
+    for name in ("begun", "kept", "cut"):
+        assert_same(two / name, one / "bce")
+    assert not [path for path in (two / "elsewhere").rglob("*") if path.is_file()]

@@ -16,6 +16,7 @@ from labelwise.errors import SettingsError
 from labelwise.files import load_tensors
 from labelwise.predictions import Predictions
 from labelwise.progress import Silent
+from labelwise.runs import RunFolder
 from labelwise.training.prepare import prepare
 from labelwise.training.run import train
 
@@ -68,8 +69,9 @@ def test_the_batch_must_divide_among_the_processes(tmp_path):
     class Two:
         world_size, is_global_zero = 2, True
 
+    run, table = RunFolder(tmp_path), tiny_table()
     with pytest.raises(SettingsError, match="batch_size must be a multiple of 2 devices, got 15"):
-        prepare(tiny_settings(batch_size=15), tmp_path, Two(), Silent(), table=tiny_table())
+        prepare(tiny_settings(batch_size=15), run, Two(), Silent(), table=table)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

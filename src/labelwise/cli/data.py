@@ -8,6 +8,7 @@ import typer
 from labelwise.cli.data_next import next_questions
 from labelwise.cli.data_review import repair_table, suspects
 from labelwise.cli.data_votes import votes_table
+from labelwise.cli.options import A_MODEL
 
 if TYPE_CHECKING:
     from labelwise.data import LabelTable, UnreadableImage
@@ -230,6 +231,7 @@ def export_table(
         typer.Option(
             "--model", "-m", help="A run whose predictions are given to the tool to begin from."
         ),
+        A_MODEL,
     ] = None,
     taxonomy: TaxonomyFile = None,
     add_groups: Annotated[

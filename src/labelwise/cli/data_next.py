@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from labelwise.cli.options import A_MODEL
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -34,6 +36,7 @@ def next_questions(
     model: Annotated[
         Path | None,
         typer.Option("--model", "-m", help="The folder of a run or model; an index has its own."),
+        A_MODEL,
     ] = None,
     budget: Annotated[int, typer.Option(min=1, help="How many photos, or questions.")] = 200,
     by: Annotated[

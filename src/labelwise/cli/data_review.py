@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from labelwise.cli.options import LabelsOption, LinkOption, ScoreKind, ScoresOption
+from labelwise.cli.options import A_RUN, LabelsOption, LinkOption, ScoreKind, ScoresOption
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,6 +23,7 @@ def suspects(
     source: Annotated[
         Path,
         typer.Argument(help="A run, scores with labels, or an .npz of frozen features and labels."),
+        A_RUN,
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The review file to write, .csv.")],
     kind: Annotated[

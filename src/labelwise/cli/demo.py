@@ -24,12 +24,14 @@ def demo(
     """
     from labelwise.cli.text import say
     from labelwise.cli.train import train_and_report
+    from labelwise.runs import RunFolder
     from labelwise.training.settings import OptimizerSettings, Recipe, Settings
 
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
-    train_and_report(Settings(data="scenes", augment="shift", recipe=recipe), out, fresh=fresh)
+    settings = Settings(data="scenes", augment="shift", recipe=recipe)
+    train_and_report(settings, RunFolder(out), fresh=fresh)
     if photos is not None:
         _write_photos(photos)
         say(f"{PHOTOS} new scenes are in {photos}")

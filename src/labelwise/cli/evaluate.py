@@ -85,6 +85,10 @@ def evaluate(
     Of a run folder: its saved predictions of a split, or with --data photos it has not seen. Of
     shards: sums that merge, so memory does not grow with the rows.
     """
+    if _is_run_in_a_bucket(place):
+        from labelwise.runs import fetched_run
+
+        place = str(fetched_run(place))
     source = Path(place)
     extras: dict[str, Any] = {}
     longest = QUERY_LENGTH if query_length is None else query_length
@@ -154,6 +158,13 @@ def _holds_shards(place: str) -> bool:
     if "://" in place or not folder.is_dir():
         return "://" in place
     return (folder / "_manifest.jsonl").exists() or any(folder.glob("part-*.parquet"))
+
+
+def _is_run_in_a_bucket(place: str) -> bool:
+    """Return whether a URI names a run or a model, not shards."""
+    from labelwise.storage import is_uri, storage_at
+
+    return is_uri(place) and storage_at(place).size("model.json") is not None
 
 
 def _not_shards(place: str) -> Exception:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from labelwise.cli.options import A_RUN
+
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
     from labelwise.progress import Watch
@@ -27,7 +29,7 @@ FIGURES = {"bins": 10, "k": 4, "query_length": 0}
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a model."), A_RUN],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file or folder to write.")],
     format: Annotated[
         Format,

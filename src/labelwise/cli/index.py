@@ -29,7 +29,7 @@ def index(
         ),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", help="The folder of a run, or of a model.")
+        str | None, typer.Option("--model", "-m", help="The folder of a run, or of a model.")
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", envvar="LABELWISE_INDEX", help="The index folder.")

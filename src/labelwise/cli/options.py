@@ -1,13 +1,20 @@
 """Options that several verbs share, each with its type and its line of help."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from labelwise.runs import RunPart
+
 __all__ = [
+    "A_MODEL",
+    "A_RUN",
     "ROWS_GIVEN",
     "DecodeKind",
     "DecodeOption",
@@ -102,25 +109,53 @@ def chosen_decoder(decode: DecodeKind | None, device: str) -> Literal["cpu", "cu
     return "cuda" if on_gpu and decode in ("auto", "cuda") else "cpu"
 
 
+@dataclass(frozen=True)
+class FromBucket:
+    """Marks an argument that may be the URI of a run: the verb gets the folder of a copy."""
+
+    part: "RunPart"
+
+
+A_MODEL, A_RUN = FromBucket("model"), FromBucket("results")
+
+
 def with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
-    """Have a verb refuse a URI where it takes a path, before it does any work.
+    """Have a verb get local paths: runs of a bucket are fetched, other URIs refused at once.
 
     ``Path("s3://bucket/run")`` is the folder ``s3:`` on this disk, which nobody means. What may
-    be a URI is typed ``str``.
+    be a URI otherwise is typed ``str``.
     """
+    parameters = signature(verb).parameters
 
     @wraps(verb)
     def checked(**given: Any) -> None:
-        from labelwise.errors import SettingsError
-
+        runs = {}
         for name, value in given.items():
             for path in value if isinstance(value, list) else [value]:
-                if isinstance(path, Path) and len(path.parts) > 1 and path.parts[0][-1] == ":":
-                    uri = "//".join((path.parts[0], "/".join(path.parts[1:])))
+                uri = _meant(path) if isinstance(path, Path) else None
+                if uri is None:
+                    continue
+                marks = getattr(parameters[name].annotation, "__metadata__", ())
+                mark = next((mark for mark in marks if isinstance(mark, FromBucket)), None)
+                if mark is not None:
+                    runs[name] = (uri, mark.part)
+                else:
+                    from labelwise.errors import SettingsError
+
                     raise SettingsError(
                         f"{name} must be on a local or mounted disk, got {uri}; copy it, or mount "
                         "the store"
                     )
+        if runs:
+            from labelwise.runs import fetched_run
+
+            given |= {name: fetched_run(*run) for name, run in runs.items()}
         verb(**given)
 
     return checked
+
+
+def _meant(path: Path) -> str | None:
+    """Return the URI that a path was made of, None if it was none."""
+    first, *rest = path.parts or ("",)
+    return "//".join((first, "/".join(rest))) if rest and first[-1] == ":" else None

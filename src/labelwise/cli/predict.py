@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from labelwise.cli.options import DecodeKind, DecodeOption, chosen_decoder
+from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
 
 if TYPE_CHECKING:
     from labelwise.data import ImageSource
@@ -32,7 +32,7 @@ SHARD_ROWS = 4096
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run or model, or an exported model.")],
+    run: Annotated[Path, typer.Argument(help="A run or model, or an exported model."), A_MODEL],
     images: Annotated[
         list[str],
         typer.Argument(

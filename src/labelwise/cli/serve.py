@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
+from labelwise.cli.options import A_RUN
+
 __all__ = ["serve"]
 
 
 def serve(
     run: Annotated[
-        Path, typer.Argument(envvar="LABELWISE_RUN", help="The folder of a run, or of a model.")
+        Path,
+        typer.Argument(envvar="LABELWISE_RUN", help="The folder of a run, or of a model."),
+        A_RUN,
     ],
     index: Annotated[
         Path | None,

@@ -29,7 +29,7 @@ def complain(sentence: str) -> None:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
+def resumable(folder: Path | str) -> Iterator[None]:
     """Say, if Ctrl-C stops the block, that the same command goes on in ``folder``."""
     try:
         yield

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from labelwise.runs import RunFolder
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
@@ -15,7 +16,14 @@ __all__ = ["train", "train_and_report"]
 def train(
     data: Annotated[str | None, typer.Argument(help="scenes, a file, or a folder.")] = None,
     settings: Annotated[Path | None, typer.Option(help="A YAML file; flags override it.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The run folder; an s3:// or gs:// place is sent what changes at each checkpoint.",
+        ),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="auto, or one of `labelwise methods`.")] = None,
     on_error: Annotated[
         str | None, typer.Option(help="Pictures that cannot be read: stop (default) or skip.")
@@ -99,6 +107,7 @@ def train(
     given = dict(locals())
     from labelwise.api import default_folder
     from labelwise.errors import SettingsError
+    from labelwise.runs import RunFolder
     from labelwise.training.settings import SHORT_NAMES, parse_assignments, read_settings
 
     given["log"] = log or None
@@ -109,13 +118,13 @@ def train(
         if folds is not None:
             raise SettingsError("--folds trains in this process; leave out --engine ray")
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    place = out or default_folder(resolved)
-    train_and_report(resolved, place, fresh=fresh, folds=folds, on_ray=on_ray)
+    with RunFolder.working_in(out or default_folder(resolved)) as run:
+        train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray)
 
 
 def train_and_report(
     settings: "Settings",
-    folder: Path,
+    folder: "RunFolder",
     *,
     fresh: bool,
     folds: int | None = None,
@@ -129,13 +138,13 @@ def train_and_report(
     from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
     from labelwise.progress import make_watch
-    from labelwise.runs import RunFolder
+    from labelwise.storage import address_of
     from labelwise.training.run import train as run
 
-    trained_elsewhere = False
-    with resumable(folder):
+    place, trained_elsewhere = folder.address, False
+    with resumable(place):
         watch = make_watch()
-        if on_ray is not None and (fresh or not RunFolder(folder).is_finished):
+        if on_ray is not None and (fresh or not _is_finished(folder)):
             from labelwise.experiments.ray_training import RayTraining
 
             RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
@@ -145,20 +154,26 @@ def train_and_report(
         done = run(settings, folder, watch=watch, fresh=fresh)
     if done is None:
         return None
-    report = report_run(done, command=command())
+    report_run(done, command=command())
+    folder.publish()
     if folds is not None:
         from labelwise.training.folds import train_folds
 
-        with resumable(folder):
-            train_folds(done, folds, watch=make_watch(), fresh=fresh)
+        with resumable(place):
+            train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
     if done.was_finished and not trained_elsewhere:
-        say(f"{folder} was finished before; --fresh starts over")
+        say(f"{place} was finished before; --fresh starts over")
     summarise(done.evaluation)
     say()
     say("Next:")
-    say(f"  open {report}")
-    say(f"  labelwise predict {folder} PICTURES...")
-    say(f"  labelwise evaluate {folder}")
+    say(f"  open {address_of(place, folder.report.name)}")
+    say(f"  labelwise predict {place} PICTURES...")
+    say(f"  labelwise evaluate {place}")
     if folds is not None:
-        say(f"  labelwise data suspects {folder} -o suspects.csv")
+        say(f"  labelwise data suspects {place} -o suspects.csv")
     return done
+
+
+def _is_finished(run: "RunFolder") -> bool:
+    run.fetch(tensors=False)
+    return run.is_finished

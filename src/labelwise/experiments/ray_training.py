@@ -3,7 +3,8 @@
 Each worker is an actor with one core (and one GPU, where the cluster has some): a process that
 finds the others by the environment variables of torchrun and trains its share of every batch. When
 a worker or its node dies, all are started anew and go on from the newest checkpoint, as many as
-the cluster then has room for. Folder, data and weights must be the same place for every node.
+the cluster then has room for. Folder, data and weights must be the same place for every node; a
+run that is kept in a bucket is fetched by the first worker and followed by this process.
 """
 
 import os
@@ -22,6 +23,7 @@ from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.experiments.jobs import REPORT_SECONDS, TrainingJob, progress_of
 from labelwise.progress import Watch
 from labelwise.runs import RunFolder
+from labelwise.storage import StorageError
 from labelwise.training import checkpoint
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
@@ -33,8 +35,12 @@ END_SECONDS = 15.0  # that the others have to end after the first failure
 STOP_SECONDS = 60.0  # that a checkpoint may take when the user stops the command
 
 
-def _train(settings: Settings, folder: Path, fresh: bool) -> None:
-    train(settings, folder, fresh=fresh)
+Place = str | Path
+
+
+def _train(settings: Settings, place: Place, fresh: bool) -> None:
+    with RunFolder.working_in(place) as run:
+        train(settings, run, fresh=fresh)
 
 
 @dataclass(frozen=True)
@@ -42,13 +48,12 @@ class RayTraining:
     """Trains a run by ``workers`` processes of a Ray cluster; ``run`` is what each of them does."""
 
     workers: int
-    run: Callable[[Settings, Path, bool], None] = _train
+    run: Callable[[Settings, Place, bool], None] = _train
 
-    def __call__(self, settings: Settings, folder: Path, watch: Watch, *, fresh: bool) -> None:
+    def __call__(self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool) -> None:
         """Train to the end, or raise what went wrong in a worker."""
         _check(settings, self.workers)
         ray = require_ray()
-        folder = folder.absolute()
         with joined(self.workers):
             gpus = 1.0 if _uses_gpus(ray, settings) else 0.0
             failures, before = 0, -1
@@ -57,18 +62,18 @@ class RayTraining:
                 if len(group.actors) < self.workers:
                     watch.say(f"the cluster has room for {len(group.actors)} workers now")
                 try:
-                    if group.train(settings, folder, fresh, watch):
+                    if group.train(settings, run, fresh, watch):
                         return
                 finally:
-                    group.end(RunFolder(folder))
+                    group.end(run)
                 fresh = False
-                step = _step(folder)
+                step = _step(run)
                 failures, before = 1 if step > before else failures + 1, step
                 if failures == ATTEMPTS:
                     raise LabelwiseError(
-                        f"{ATTEMPTS} times a worker died before the run in {folder} got further; "
-                        "it may need more memory than a node has: run the same command again with "
-                        "a smaller --batch-size, or more --workers"
+                        f"{ATTEMPTS} times a worker died before the run in {run.address} got "
+                        "further; it may need more memory than a node has: run the same command "
+                        "again with a smaller --batch-size, or more --workers"
                     )
                 watch.say("a worker died; starting all again from the newest checkpoint")
 
@@ -89,9 +94,10 @@ def _uses_gpus(ray: Any, settings: Settings) -> bool:
     return wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
 
 
-def _step(folder: Path) -> int:
+def _step(run: RunFolder) -> int:
     """Return the step of the newest checkpoint, 0 before the first."""
-    return int(checkpoint.latest_facts(RunFolder(folder).checkpoint).get("step", 0))
+    run.fetch(tensors=False)
+    return int(checkpoint.latest_facts(run.checkpoint).get("step", 0))
 
 
 def _ask_to_stop(process: int) -> None:
@@ -112,9 +118,9 @@ class _Rank:
 
     def train(
         self,
-        run: Callable[[Settings, Path, bool], None],
+        run: Callable[[Settings, Place, bool], None],
         settings: Settings,
-        folder: Path,
+        place: Place,
         fresh: bool,
         environment: dict[str, str],
         home: str,
@@ -127,7 +133,7 @@ class _Rank:
                 f"every node must have the folder {home}, in which the command was given"
             ) from None
         with suppress(KeyboardInterrupt):  # asked to stop: whoever asked knows
-            run(settings, folder, fresh)
+            run(settings, place, fresh)
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ class _Group:
     """The workers of one attempt, and where each of them is."""
 
     ray: Any
-    run: Callable[[Settings, Path, bool], None]
+    run: Callable[[Settings, Place, bool], None]
     actors: Sequence[Any]
     places: Sequence[tuple[str, int, str, int]]
 
@@ -166,8 +172,9 @@ class _Group:
             "give fewer --workers"
         )
 
-    def train(self, settings: Settings, folder: Path, fresh: bool, watch: Watch) -> bool:
+    def train(self, settings: Settings, run: RunFolder, fresh: bool, watch: Watch) -> bool:
         """Return whether the run came to its end; False if a worker died, or was stopped."""
+        place = run.path.absolute() if run.mirror is None else run.mirror.storage.place
         address, port, *_ = self.places[0]
         shared = {
             "MASTER_ADDR": address,
@@ -181,7 +188,7 @@ class _Group:
             actor.train.remote(
                 self.run,
                 settings,
-                folder,
+                place,
                 fresh,
                 shared | {"RANK": str(rank), "GROUP_RANK": str(rank)},
                 os.getcwd(),
@@ -189,7 +196,7 @@ class _Group:
             for rank, actor in enumerate(self.actors)
         ]
         try:
-            self._wait(pending, TrainingJob(settings, folder), watch)
+            self._wait(pending, settings, run, watch)
         except KeyboardInterrupt:
             self._stop(pending)
             raise
@@ -199,13 +206,18 @@ class _Group:
         told = [error for error in errors if isinstance(error, LabelwiseError)]
         if errors:
             raise told[0] if told else TrainingError(f"a worker stopped: {errors[0]}")
-        return RunFolder(folder).is_finished
+        run.fetch(tensors=False)
+        return run.is_finished
 
-    def _wait(self, pending: Sequence[Any], job: TrainingJob, watch: Watch) -> None:
+    def _wait(
+        self, pending: Sequence[Any], settings: Settings, run: RunFolder, watch: Watch
+    ) -> None:
         """Wait until all have ended, or a little longer than the first that failed."""
-        left, shown = list(pending), ""
+        left, shown, job = list(pending), "", TrainingJob(settings, run.path)
         while left:
             done, left = self.ray.wait(left, num_returns=1, timeout=REPORT_SECONDS)
+            with suppress(StorageError):  # it is only told
+                run.fetch(tensors=False)
             text = progress_of(job)
             if text and text != shown and not done:
                 watch.say(shown := text)
@@ -245,7 +257,7 @@ class _Group:
         for actor in self.actors:
             self.ray.kill(actor)
         deadline = time.monotonic() + END_SECONDS
-        while run.path.is_dir() and time.monotonic() < deadline:
+        while run.mirror is None and run.path.is_dir() and time.monotonic() < deadline:
             try:
                 with run.lock():
                     return

@@ -17,7 +17,7 @@ from labelwise.files import locked, replacing
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.progress import Watch
-from labelwise.runs import RunFolder
+from labelwise.runs import RunFolder, fetched_run
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
 from labelwise.search.scored_files import score_files
@@ -34,7 +34,7 @@ def update_index(
     folder: Path,
     roots: Sequence[str | Path] = (),
     *,
-    model: Path | None = None,
+    model: str | Path | None = None,
     device: str = "cpu",
     batch_size: int = 64,
     workers: int | None = None,
@@ -114,13 +114,14 @@ def _require_device(index: Index, device: str) -> None:
 
 
 def _opened(
-    folder: Path, model: Path | None, rebuild: bool, decode: Literal["cpu", "cuda"] | None
+    folder: Path, model: str | Path | None, rebuild: bool, decode: Literal["cpu", "cuda"] | None
 ) -> tuple[Index, Path]:
     """Return the index, new if there is none, and the folder of the model of its logits."""
     index = Index(folder) if (folder / "index.json").exists() else None
     if index is None and model is None:
         raise DataError("a new index needs a model: name a run with --model")
-    place = model if model is not None else Path(index.facts.model if index else "")
+    named = str(model) if model is not None else index.facts.model if index else ""
+    place = fetched_run(named)
     spec = RunFolder(place).spec
     if index is not None and decode not in (None, index.facts.decode):
         if not rebuild:
@@ -137,14 +138,15 @@ def _opened(
     if index is not None and spec.weights_sha256 != index.spec.weights_sha256:
         if not rebuild:
             raise DataError(
-                f"{folder} was made with other weights than {place} has; "
+                f"{folder} was made with other weights than {named} has; "
                 "add --rebuild to score every photo again with them"
             )
         _start_rebuild(index)
         index = None
     held_out, split = _held_out(place)
     if index is None:
-        facts = IndexFacts(model=os.path.abspath(place), held_out=split, decode=decode or "cpu")
+        lasting = named if is_uri(named) else os.path.abspath(named)
+        facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
         index = Index.create(folder, spec, facts)
         if (folder / ASIDE).is_dir():
             for root in Index(folder / ASIDE).store.roots().values():

@@ -15,7 +15,6 @@ already, or said to be unknowable, is not asked again.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from labelwise.data import FileImages, LabelTable
 from labelwise.errors import DataError
 from labelwise.labelling import Pool, asked_in_turn, changes_set
-from labelwise.runs import RunFolder
+from labelwise.runs import RunFolder, fetched_run
 from labelwise.search.index import Index
 from labelwise.storage import is_uri
 
@@ -162,7 +161,7 @@ def _tested_photos(index: Index) -> set[str]:
     ids: set[str] = set()
     if index.held_out is not None and index.facts.held_out != "val":
         ids |= set(map(str, index.held_out.ids))
-    run = RunFolder(Path(index.facts.model))
+    run = RunFolder(fetched_run(index.facts.model))
     if "test" in run.splits:
         ids |= set(map(str, run.predictions("test").ids))
     return ids

@@ -28,6 +28,8 @@ from labelwise.methods import find_method, make_objective
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.predictor import HeadSpec, Model
+from labelwise.runs import fetched_run
+from labelwise.storage import is_uri
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 
@@ -38,6 +40,7 @@ __all__ = [
     "choose_method",
     "labels_per_image",
     "set_biases_to_priors",
+    "weights_of",
 ]
 
 TABLE_ENTRIES = 1 << 26  # of a table on the GPU: 0.8 GB with Adam's moments
@@ -59,6 +62,12 @@ def choose_method(table: LabelTable) -> tuple[str, str]:
     return "softmax-or-none", "no image has more than one label"
 
 
+def weights_of(settings: Settings) -> str | None:
+    """Return what the backbone's weights are; of a run in a bucket, the copy of its model."""
+    weights = settings.weights
+    return str(fetched_run(weights, "model")) if weights and is_uri(weights) else weights
+
+
 def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]:
     """Return the model with new weights (the backbone's may be given), and its head's spec."""
     features = table.images.features if isinstance(table.images, FeatureRows) else None
@@ -74,7 +83,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
         )
     backbone = create_backbone(
         name,
-        weights=settings.weights if settings.start is None else None,
+        weights=weights_of(settings) if settings.start is None else None,
         image_size=settings.image_size,
         squash=settings.squash,
         channels=None if features is None else features.shape[1],

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labelwise.distributed import gather_rows
+from labelwise.distributed import gather_rows, rank, tensors_of_first, value_of_first
 from labelwise.errors import CheckpointError
 from labelwise.files import load_tensors, part_of, replacing, replacing_folder, save_tensors
 from labelwise.objectives import Objective
@@ -105,9 +105,12 @@ class TrainingState:
             facts["average_updates"] = self.average.updates
         save(folder, tensors, facts)
 
-    def restore(self, folder: Path, rank: int) -> "Checkpoint | None":
-        """Go back to the newest good checkpoint and return it, or None if there is none."""
-        found = load_latest(folder)
+    def restore(self, folder: Path) -> "Checkpoint | None":
+        """Go back to the newest good checkpoint and return it, or None if there is none.
+
+        The first process reads it and sends it to the others, which need not have its folder.
+        """
+        found = _sent(load_latest(folder) if rank() == 0 else None, self.device)
         if found is None:
             return None
         tensors, facts = found.tensors, found.facts
@@ -130,7 +133,7 @@ class TrainingState:
                 f"the checkpoint in {folder} does not fit these settings ({error}); "
                 "start over with --fresh"
             ) from error
-        _set_random_state(part_of(tensors, "random"), rank, self.device)
+        _set_random_state(part_of(tensors, "random"), self.device)
         return found
 
     def save_best(self, folder: Path) -> None:
@@ -140,10 +143,19 @@ class TrainingState:
     def restore_best(self, folder: Path) -> None:
         """Load the best weights into the deployed model, and their link."""
         if self.position.best_step is not None:
-            tensors = load_best(folder, self.position.best_step)
+            own = load_best(folder, self.position.best_step) if rank() == 0 else {}
+            tensors = tensors_of_first(own, self.device)
             self.deployed.load_state_dict(part_of(tensors, "model"))
             if self.objective.link is not None:
                 self.objective.link.load_state_dict(part_of(tensors, "link"))
+
+
+def _sent(found: "Checkpoint | None", device: torch.device) -> "Checkpoint | None":
+    """Return what the first process found, in every process."""
+    words = value_of_first(None if found is None else (found.facts, found.damaged), device)
+    if words is None:
+        return None
+    return Checkpoint(tensors_of_first({} if found is None else found.tensors, device), *words)
 
 
 def _best_tensors(state: TrainingState) -> dict[str, Tensor]:
@@ -182,13 +194,14 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
     return {name: gather_rows(state[None].to(device)) for name, state in states.items()}
 
 
-def _set_random_state(states: dict[str, Tensor], rank: int, device: torch.device) -> None:
-    if rank >= len(states["cpu"]):
+def _set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
+    own = rank()
+    if own >= len(states["cpu"]):
         return  # more processes than before: the new ones keep their own seeds
     # A row is a view with an offset, which torch would read from the start of its storage.
-    torch.set_rng_state(states["cpu"][rank].clone())
+    torch.set_rng_state(states["cpu"][own].clone())
     if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"][rank].clone(), device)
+        torch.cuda.set_rng_state(states["cuda"][own].clone(), device)
 
 
 @dataclass(frozen=True)

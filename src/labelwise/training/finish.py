@@ -76,7 +76,7 @@ def _fit_and_measure(
     own: Link | None,
     model: Model,
 ) -> Evaluation:
-    settings, folder = training.settings, training.folder
+    settings, folder = training.settings, training.run.path
     fits = "val" in predictions
     what = "fitting the calibrator and the rule on validation, " if fits else ""
     training.watch.say(f"{what}measuring on {'test' if 'test' in predictions else 'what is there'}")

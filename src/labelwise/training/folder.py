@@ -25,12 +25,27 @@ CONTENTS = {
 
 @contextmanager
 def opened(training: Training, *, fresh: bool) -> Iterator[bool]:
-    """Have the folder for a run while the block runs; yield whether it must be finished again."""
-    with training.run.lock():
-        yield _prepare(training, fresh=fresh)
+    """Have the folder for a run while the block runs; yield whether it must be finished again.
+
+    Settings of a finished run are written when what follows from them is: a command that is
+    stopped in between finishes it again the next time.
+    """
+    run = training.run
+    with run.lock():
+        again = _finish_again(training, fresh=fresh)
+        run.claim()
+        finished = run.is_finished
+        if not finished:
+            training.settings.save(run.settings_path)
+            run.publish()
+        yield again
+        if finished:
+            training.settings.save(run.settings_path)
+        run.publish()
 
 
-def _prepare(training: Training, *, fresh: bool) -> bool:
+def _finish_again(training: Training, *, fresh: bool) -> bool:
+    """Return whether a finished run must be finished again; raise if it may not be gone on with."""
     run, changed = training.run, {}
     if fresh:
         run.clear()
@@ -50,19 +65,18 @@ def _prepare(training: Training, *, fresh: bool) -> bool:
         others = [text for key, text in changed.items() if key not in AFTERWARDS | same]
         if others:
             raise SettingsError(
-                f"{run.path} was begun with other settings ({'; '.join(others)}); "
+                f"{run.address} was begun with other settings ({'; '.join(others)}); "
                 "choose another folder with -o, or start over with --fresh"
             )
         if run.is_finished and facts and facts.get("data") != training.contents["data"]:
-            since = f"the data changed since the run in {run.path} was trained"
+            since = f"the data changed since the run in {run.address} was trained"
             if changed:
                 raise SettingsError(f"{since}; bring the old data back, or start over with --fresh")
             training.watch.say(
                 f"{since}: its figures are of the old rows; --fresh trains on the new ones"
             )
     elif run.checkpoint.exists():
-        raise CheckpointError(f"{run.path} has a checkpoint but no settings.yaml; use --fresh")
-    training.settings.save(run.settings_path)
+        raise CheckpointError(f"{run.address} has a checkpoint but no settings.yaml; use --fresh")
     return bool(AFTERWARDS & changed.keys()) or (run.is_finished and _other_taxonomy(training))
 
 

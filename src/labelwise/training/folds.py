@@ -9,6 +9,7 @@ computed once for all of them.
 fold's own calibrated link: logits of different fits need not mean the same.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,11 +35,17 @@ FAR = 50.0  # log-odds beyond which nothing changes
 
 
 def train_folds(
-    run: Run, folds: int, *, watch: Watch | None = None, fresh: bool = False
+    run: Run,
+    folds: int,
+    *,
+    watch: Watch | None = None,
+    fresh: bool = False,
+    publish: Callable[[], None] = lambda: None,
 ) -> Predictions:
     """Return predictions of every training row of a run, by runs that were trained on the others.
 
-    Folds that were finished before are taken as they are; one that was stopped goes on.
+    Folds that were finished before are taken as they are; one that was stopped goes on. ``publish``
+    is called after each, and at the end.
     """
     files, watch = RunFolder(run.folder), watch or Silent()
     settings = read_settings(files.settings_path, {})
@@ -62,8 +69,10 @@ def train_folds(
                 f"{folder} was trained on other rows; start over with --fresh, or choose another "
                 "folder with -o"
             )
+        publish()
     made = _joined(parts, [run.table.ids[row] for row in rows.tolist()])
     made.save(files.folds_path)
+    publish()
     return made
 
 

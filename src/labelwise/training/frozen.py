@@ -16,7 +16,7 @@ from labelwise.errors import SettingsError
 from labelwise.methods import find_method
 from labelwise.predictor import HeadSpec, Model
 from labelwise.progress import Watch
-from labelwise.training.build import advice_for_photos
+from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings
 
@@ -57,7 +57,7 @@ def frozen_features(
         )
     backbone = frozen_backbone(
         settings.backbone,
-        weights=settings.weights,
+        weights=weights_of(settings),
         image_size=settings.image_size,
         squash=settings.squash,
         channels=None if held is None else held.shape[1],

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labelwise.data import ImageSource
 from labelwise.errors import TrainingError
 from labelwise.predictor import Model
+from labelwise.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
 from labelwise.training.inference import infer_logits
@@ -101,7 +102,7 @@ class _Loop:
     def _restore(self) -> None:
         rank, state = self.fabric.global_rank, self.state
         torch.manual_seed(self.training.settings.seed + 1 + rank)  # dropout differs by process
-        found = state.restore(self.folder, rank)
+        found = state.restore(self.folder)
         if found is not None and found.damaged:
             self.watch.say(found.damaged)
         if found is not None and not state.position.done:
@@ -222,8 +223,8 @@ class _Loop:
         return TrainingError(
             f"the loss became {value} in epoch {self.state.position.epoch + 1}, "
             f"batch {batch + 1} of {len(self.loader)} (images {names}, ...); the last good "
-            f"checkpoint is kept in {self.folder}; try a lower learning rate or gradient "
-            "clipping, with --fresh"
+            f"checkpoint is kept in {self.training.run.address}; try a lower learning rate or "
+            "gradient clipping, with --fresh"
         )
 
     def _end_epoch(self, images_per_second: float) -> None:
@@ -284,13 +285,23 @@ class _Loop:
                 position = self.state.position
                 raise TrainingError(
                     f"the weights {name!r} are no longer numbers after epoch {position.epoch}, "
-                    f"batch {position.batch}; the last good checkpoint is kept in {self.folder}; "
-                    "try a lower learning rate or gradient clipping, with --fresh"
+                    f"batch {position.batch}; the last good checkpoint is kept in "
+                    f"{self.training.run.address}; try a lower learning rate or gradient clipping, "
+                    "with --fresh"
                 )
         self.state.position.journal_bytes = self.journal.size
         self.state.save(self.folder, write=self.fabric.is_global_zero)
+        if self.fabric.is_global_zero:
+            self._publish()
         self.saved_at = time.monotonic()
         self.saving_seconds = self.saved_at - begun
+
+    def _publish(self) -> None:
+        """Send the checkpoint where the run is kept; an outage there does not stop training."""
+        try:
+            self.training.run.publish()
+        except StorageError as error:
+            self.watch.say(f"the checkpoint was not sent, the next one will be ({error})")
 
     def _scalars(self) -> dict[str, float]:
         """Return the single numbers an objective keeps, such as quasibinary's normaliser."""

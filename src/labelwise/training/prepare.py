@@ -29,13 +29,14 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.decide import find_promise, find_rule
+from labelwise.distributed import value_of_first
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_method
 from labelwise.objectives import Objective
 from labelwise.predictor import HeadSpec, Model, Predictor, find_head
 from labelwise.progress import Watch
-from labelwise.runs import RunFolder
+from labelwise.runs import RunFolder, fetched_run
 from labelwise.scoring import decoded
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
@@ -47,6 +48,7 @@ from labelwise.training.build import (
     choose_method,
     labels_per_image,
     set_biases_to_priors,
+    weights_of,
 )
 from labelwise.training.execution import autocast_type
 from labelwise.training.frozen import FrozenBackbone, frozen_features, standardised
@@ -71,7 +73,7 @@ class Training:
     """One run, prepared: the rows, what is trained on them, how, where, and who is told."""
 
     settings: Settings
-    folder: Path
+    run: RunFolder
     fabric: Any
     watch: Watch
     table: LabelTable
@@ -81,11 +83,6 @@ class Training:
     objective: Objective
     frozen: FrozenBackbone | None = None
     taxonomy: Taxonomy | None = None
-
-    @property
-    def run(self) -> RunFolder:
-        """The files of the run."""
-        return RunFolder(self.folder)
 
     @property
     def tree(self) -> LabelTree | None:
@@ -143,7 +140,7 @@ class Training:
     @cached_property
     def contents(self) -> dict[str, str | None]:
         """Hashes of the rows of every split, and of the weights the backbone begins with."""
-        weights = self.settings.weights
+        weights = weights_of(self.settings)
         file = None if weights is None else _weights_file(Path(weights))
         return {
             "data": fingerprint(self.splits),
@@ -153,7 +150,7 @@ class Training:
 
 def prepare(
     settings: Settings,
-    folder: Path,
+    run: RunFolder,
     fabric: Any,
     watch: Watch,
     *,
@@ -162,10 +159,11 @@ def prepare(
 ) -> Training:
     """Return the run with new weights, or those it starts from; nothing is written yet."""
     _check_batch(settings.batch_size, fabric.world_size)
+    there = checkpoint.is_there(run.checkpoint)
+    begun = not fresh and value_of_first(there, fabric.device)
     if settings.precision == "bf16" and not autocast_type("bf16", fabric.device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     if table is None:
-        begun = not fresh and checkpoint.is_there(RunFolder(folder).checkpoint)
         table = _load(settings, watch, begun=begun)
     taxonomy = None
     if settings.taxonomy is not None:
@@ -208,12 +206,12 @@ def prepare(
             "labels, such as bce, spa or softmax"
         )
     parts = (table, splits, model, head, objective, frozen, taxonomy)
-    training = Training(settings, folder, fabric, watch, *parts)
+    training = Training(settings, run, fabric, watch, *parts)
     if settings.start is None:
         if settings.recipe.prior_bias:
             set_biases_to_priors(model, objective, facts)
-    elif fresh or not checkpoint.is_there(training.run.checkpoint):
-        watch.say(_go_on_from(Path(settings.start), training))
+    elif not begun:
+        watch.say(_go_on_from(settings.start, training))
     return training
 
 
@@ -302,25 +300,26 @@ def _check_zero_share(share: float, splits: Mapping[str, LabelTable]) -> None:
         raise SettingsError(f"zero_share cannot be used with val: {error}") from None
 
 
-def _go_on_from(folder: Path, training: Training) -> str:
+def _go_on_from(place: str, training: Training) -> str:
     """Load the model of a finished run and what its objective knew; return the words for it."""
+    folder = fetched_run(place, "all")
     earlier = Predictor.load(folder)
     if earlier.space != training.table.space:
         raise SettingsError(
-            f"the run in {folder} has other labels; take its backbone alone with weights={folder}"
+            f"the run in {place} has other labels; take its backbone alone with weights={place}"
         )
     try:
         training.model.load_state_dict(earlier.model.state_dict())
     except RuntimeError:
         raise SettingsError(
-            f"the run in {folder} has another model ({earlier.model.backbone.name}, head "
+            f"the run in {place} has another model ({earlier.model.backbone.name}, head "
             f"{earlier.head.name!r}); start needs the same backbone and head"
         ) from None
     found = checkpoint.load_latest(RunFolder(folder).checkpoint, "objective")
     knew = False
     if found is not None and found.facts.get("data") == training.contents["data"]:
         knew = training.objective.start_from(found.tensors)
-    return f"starting from {folder}" + (", with its estimates of the labels" if knew else "")
+    return f"starting from {place}" + (", with its estimates of the labels" if knew else "")
 
 
 def _weights_file(path: Path) -> Path | None:

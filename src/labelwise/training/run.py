@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data import LabelTable
+from labelwise.distributed import value_of_first
 from labelwise.evaluate import Evaluation
 from labelwise.progress import Silent, Watch
+from labelwise.runs import RunFolder
 from labelwise.training.execution import (
     errors_told_by_the_first,
     fastest_convolutions,
@@ -36,7 +38,7 @@ class Run:
 
 def train(
     settings: Settings,
-    folder: Path,
+    folder: Path | RunFolder,
     *,
     table: LabelTable | None = None,
     watch: Watch | None = None,
@@ -46,15 +48,19 @@ def train(
     """Train, or go on training, and return the finished run; None in helper processes.
 
     ``fabric`` is a launched Lightning Fabric, whose devices and processes are then used; without
-    one it is made from the settings' hardware. ``table`` spares reading the data.
+    one it is made from the settings' hardware. ``table`` spares reading the data. Only the first
+    process reads and writes the folder.
     Ctrl-C stops between two steps with a checkpoint written, and raises KeyboardInterrupt.
     """
     check_names(settings)
     fabric = fabric or make_fabric(settings.hardware, settings.precision)
     if not fabric.is_global_zero or watch is None:
         watch = Silent()
+    run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     with errors_told_by_the_first(fabric):
-        training = prepare(settings, folder, fabric, watch, table=table, fresh=fresh)
+        if fabric.is_global_zero and not fresh:
+            run.fetch()
+        training = prepare(settings, run, fabric, watch, table=table, fresh=fresh)
         return _fit_and_finish(training, fresh=fresh)
 
 
@@ -62,7 +68,7 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
     first = training.is_first
     with opened(training, fresh=fresh) if first else nullcontext(False) as changed:
         training.fabric.barrier()
-        if training.run.is_finished:
+        if value_of_first(training.run.is_finished, training.fabric.device):
             finished, evaluation = True, None
             if first:
                 log_history(training.run, training.settings)
@@ -78,4 +84,4 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
             finished = False
     if evaluation is None:
         return None
-    return Run(training.folder, evaluation, training.table, was_finished=finished)
+    return Run(training.run.path, evaluation, training.table, was_finished=finished)
