@@ -8,7 +8,7 @@ text at all.
 import re
 import unicodedata
 
-__all__ = ["as_cell", "first_line", "for_terminal", "from_cell", "one_line"]
+__all__ = ["as_cell", "first_line", "for_terminal", "from_cell", "one_line", "one_line_of"]
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 QUOTED = re.compile(r"'+[=+\-@\t\r]")
@@ -36,6 +36,15 @@ def one_line(text: str) -> str:
     'first second'
     """
     return for_terminal(" ".join(text.split()))
+
+
+def one_line_of(error: BaseException) -> str:
+    """Return all that an error says as one printable line, its class where it says nothing.
+
+    >>> one_line_of(ValueError("no such file\\nsee above")), one_line_of(KeyboardInterrupt())
+    ('no such file see above', 'KeyboardInterrupt')
+    """
+    return one_line(str(error)) or type(error).__name__
 
 
 def first_line(error: BaseException) -> str:

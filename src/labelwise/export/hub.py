@@ -23,7 +23,7 @@ from labelwise.errors import SettingsError
 from labelwise.export.checks import require_new_folder, require_picture_model
 from labelwise.export.quiet import quiet
 from labelwise.files import replacing, replacing_folder
-from labelwise.plain import one_line
+from labelwise.plain import one_line_of
 from labelwise.predictor import WEIGHTS_FILE, Predictor
 
 __all__ = ["CONFIG_FILE", "HubModel", "export_hub"]
@@ -84,7 +84,7 @@ def _write_model(predictor: Predictor, folder: Path) -> HubModel:
         try:
             difference = _difference(predictor, folder)
         except Exception as error:  # constructors of timm raise errors of every kind
-            reason = reason or f"timm cannot load it: {one_line(str(error))[:200]}"
+            reason = reason or f"timm cannot load it: {one_line_of(error)[:200]}"
             continue
         if difference <= CLOSE:
             return HubModel(predictor, difference=difference)

@@ -33,7 +33,7 @@ from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.rules import default_thresholds
 from labelwise.export.runtime import GraphModel, NodeValue, Part
 from labelwise.files import replacing_folder
-from labelwise.plain import one_line
+from labelwise.plain import one_line_of
 from labelwise.predictor import ModelSpec, Predictor
 from labelwise.progress import Watch
 
@@ -83,7 +83,7 @@ def export_openvino(
         converted = openvino.Core().read_model(graph.SerializeToString())
     except Exception as error:  # OpenVINO's own classes have no common base but this
         raise LabelwiseError(
-            f"OpenVINO cannot read this model ({one_line(str(error))[:300]}); use --format onnx"
+            f"OpenVINO cannot read this model ({one_line_of(error)[:300]}); use --format onnx"
         ) from None
     if "thresholds" in (one.name for one in graph.graph.input):
         _open_thresholds(openvino, converted, len(facts.space))
@@ -181,7 +181,7 @@ class OpenVinoModel(GraphModel):
             model.answers(np.zeros((1, 3, model.size, model.size), np.uint8))
         except Exception as error:  # OpenVINO's own classes have no common base but this
             raise CheckpointError(
-                f"{folder} cannot be run by OpenVINO: {one_line(str(error))[:300]}"
+                f"{folder} cannot be run by OpenVINO: {one_line_of(error)[:300]}"
             ) from None
         return model
 

@@ -1,9 +1,10 @@
-"""METHODS: the only place where a name becomes an object.
+"""Methods, heads, links and rules by name: they are looked up here and nowhere else.
 
 A method is a named bundle of head and objective, with a sentence, a source and an honest word on
-what its probabilities are. Links, heads and methods are looked up here and nowhere else.
+what its probabilities are.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from labelwise.errors import SettingsError
@@ -27,6 +28,7 @@ __all__ = [
     "METHODS",
     "RULES",
     "Method",
+    "find_head",
     "find_method",
     "link_from_spec",
     "link_to_spec",
@@ -47,6 +49,13 @@ def find_method(name: str) -> Method:
     if name not in METHODS:
         raise SettingsError(f"unknown method {name!r}{nearest(name, METHODS)}")
     return METHODS[name]
+
+
+def find_head(name: str) -> Callable[..., Head]:
+    """Return what makes the heads of that name; an unknown name says which are nearest."""
+    if name not in HEADS:
+        raise SettingsError(f"unknown head {name!r}{nearest(name, HEADS)}")
+    return HEADS[name]
 
 
 def make_objective(name: str, facts: DatasetFacts, **options: Any) -> Objective:

@@ -32,9 +32,9 @@ from labelwise.decide import find_promise, find_rule
 from labelwise.distributed import value_of_first
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
-from labelwise.methods import find_method
+from labelwise.methods import find_head, find_method
 from labelwise.objectives import Objective
-from labelwise.predictor import HeadSpec, Model, Predictor, find_head
+from labelwise.predictor import HeadSpec, Model, Predictor
 from labelwise.progress import Watch
 from labelwise.runs import RunFolder, fetched_run
 from labelwise.scoring import decoded

@@ -1,0 +1,82 @@
+"""Model: the network that is trained and deployed, a backbone and a head."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from labelwise.backbones import Backbone
+from labelwise.errors import SettingsError
+from labelwise.heads import Head, LinearHead
+from labelwise.types import Outputs
+
+__all__ = ["Model"]
+
+
+class Model(nn.Module):
+    """Images (B, 3, H, W) to Outputs: the backbone, then the head.
+
+    In evaluation the logits are the mean over views of an image. A ``mirrored`` model looks at its
+    mirror image too; one of five ``crops`` at the middle and the corners, each as large as the
+    input, of the image enlarged by 8/7 (ImageNet's 256 to 224). Both together are ten views.
+    """
+
+    def __init__(
+        self, backbone: Backbone, head: Head, *, mirrored: bool = False, crops: Literal[1, 5] = 1
+    ) -> None:
+        super().__init__()
+        if crops not in (1, 5):
+            raise SettingsError(f"crops must be 1 or 5, got {crops}")
+        self.backbone, self.head, self.mirrored, self.crops = backbone, head, mirrored, crops
+
+    def forward(self, images: Tensor) -> Outputs:
+        """Return the outputs of the head."""
+        return self.outputs_and_features(images)[0]
+
+    def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
+        """Return the outputs of the head and the feature map (B, D, h, w) they come from.
+
+        Of several views both are means, but for ``aux``, which is the first one's.
+        """
+        if self.training or images.ndim < 4:
+            return self._seen(images)
+        seen = []
+        for window in _five_crops(images) if self.crops == 5 else (images,):
+            seen.append(self._seen(window))
+            if self.mirrored:
+                outputs, features = self._seen(window.flip(-1))
+                seen.append((outputs, features.flip(-1)))
+        if len(seen) == 1:
+            return seen[0]
+        logits = sum((outputs.logits for outputs, _ in seen[1:]), seen[0][0].logits)
+        features = sum((features for _, features in seen[1:]), seen[0][1])
+        return Outputs(logits / len(seen), seen[0][0].aux), features / len(seen)
+
+    def timm_names(self) -> dict[str, str]:
+        """Return timm's name for each tensor, if timm has such a model; raise if it has none."""
+        if self.backbone.classifier is None:
+            raise SettingsError(f"the network {self.backbone.name!r} is not one of timm's")
+        if not isinstance(self.head, LinearHead):
+            raise SettingsError(f"timm has linear heads only, got {type(self.head).__name__}")
+        own = "backbone.network.", "head.classifier."
+        return {
+            name: name.removeprefix(own[0])
+            if name.startswith(own[0])
+            else f"{self.backbone.classifier}.{name.removeprefix(own[1])}"
+            for name in self.state_dict()
+        }
+
+    def _seen(self, images: Tensor) -> tuple[Outputs, Tensor]:
+        features: Tensor = self.backbone(images)
+        outputs: Outputs = self.head(features)
+        return outputs, features
+
+
+def _five_crops(images: Tensor) -> list[Tensor]:
+    """Return the middle and the four corners, of their own size, of images enlarged by 8/7."""
+    height, width = (int(side) for side in images.shape[-2:])
+    size = (round(height * 8 / 7), round(width * 8 / 7))
+    large = interpolate(images, size, mode="bilinear", align_corners=False)
+    down, right = size[0] - height, size[1] - width
+    places = ((down // 2, right // 2), (0, 0), (0, right), (down, 0), (down, right))
+    return [large[..., y : y + height, x : x + width] for y, x in places]
