@@ -76,6 +76,12 @@ def test_markup_is_not_escaped_twice_and_absent_attributes_are_left_out():
     assert join("<", None, 3) == "&lt;3"
 
 
+@pytest.mark.parametrize("name", ["br", "col", "hr", "img", "input", "link", "meta"])
+def test_elements_that_hold_nothing_have_no_end_tag(name):
+    """HTML calls them void: an end tag is an error."""
+    assert tag(name, id="a") == f'<{name} id="a">'
+
+
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 @settings(max_examples=50, deadline=None)
 def test_ticks_cover_what_is_drawn_and_are_few(low, span):

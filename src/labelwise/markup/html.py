@@ -1,4 +1,4 @@
-"""Markup that cannot be forgotten to escape.
+"""Markup that is escaped by construction.
 
 ``tag("p", "a < b", class_="note")`` returns ``Markup``; every child and attribute that is not
 already ``Markup`` is escaped. Nothing else in the project builds angle brackets.
@@ -8,7 +8,7 @@ from html import escape
 
 __all__ = ["Child", "Markup", "join", "tag", "trusted"]
 
-_VOID = frozenset({"meta", "img", "br", "hr", "col", "link"})
+_VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta"})
 
 
 class Markup(str):
