@@ -39,20 +39,13 @@ class TorchvisionBackbone(Backbone):
     def __init__(self, name: str, weights: str | None = None, image_size: int | None = None):
         tags = models.get_model_weights(name.removeprefix(PREFIX))
         published = tags[weights] if weights in tags.__members__ else tags.DEFAULT
-        recipe = published.transforms()
-        size = image_size or recipe.crop_size[0]
+        transform = Transform.of_recipe(published.transforms(), image_size)
+        size = transform.size
         network = _network(name.removeprefix(PREFIX), size)
         with torch.no_grad():
             features = network.eval()(torch.zeros(1, 3, size, size))["features"]
         network.train()
         channels = features.shape[2] if features.ndim == 3 else features.shape[1]
-        transform = Transform(
-            size,
-            tuple(recipe.mean),
-            tuple(recipe.std),
-            recipe.interpolation.value,
-            recipe.crop_size[0] / recipe.resize_size[0],
-        )
         super().__init__(name, channels, transform)
         self.network, self.layout = network, find_layout(features, channels)
         if weights is not None:

@@ -62,6 +62,17 @@ class Transform:
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(f"mean and std must be three numbers, std positive, got {self}")
 
+    @staticmethod
+    def of_recipe(recipe: Any, size: int | None = None) -> "Transform":
+        """Return the transform of torchvision's recipe for a model, for inputs of another size."""
+        return Transform(
+            size or recipe.crop_size[0],
+            tuple(recipe.mean),
+            tuple(recipe.std),
+            recipe.interpolation.value,
+            recipe.crop_size[0] / recipe.resize_size[0],
+        )
+
     def spec(self) -> dict[str, Any]:
         """Return the fields as plain data; ``Transform(**spec)`` is the same transform."""
         return asdict(self)
@@ -128,11 +139,8 @@ class Transform:
         if self.crop is None:  # Pillow scales rows first: size x height pixels in between
             factor = ceil(self.size * height / MAX_SCALED)
             return image.reduce((1, factor)) if factor > 1 else image
-        longest = THIN * min(width, height)
-        if max(width, height) <= longest:
-            return image
-        left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
-        return image.crop((left, top, width - left, height - top))
+        left, top = _thin_ends(width, height)
+        return image.crop((left, top, width - left, height - top)) if left or top else image
 
     def resizes_planes(self, width: int, height: int) -> bool:
         """Return whether :meth:`resize_planes` can do what :meth:`resize` does at a size."""
@@ -144,8 +152,7 @@ class Transform:
         """Return :meth:`resize` of uint8 planes (..., 3, H, W), to the bit, on their device."""
         height, width = planes.shape[-2:]
         if self.crop is not None:
-            longest = THIN * min(width, height)
-            left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
+            left, top = _thin_ends(width, height)
             planes = planes[..., top : height - top, left : width - left]
             height, width = planes.shape[-2:]
         rows, columns = self._axes(width, height)
@@ -175,6 +182,12 @@ class Transform:
     def __call__(self, image: Image.Image) -> Tensor:
         """Return the float32 input (3, size, size) of one picture."""
         return self.normalise(self.pixels(image))
+
+
+def _thin_ends(width: int, height: int) -> tuple[int, int]:
+    """Return how much of a very thin picture is cut off at each end: (columns, rows)."""
+    longest = THIN * min(width, height)
+    return max(0, (width - longest) // 2), max(0, (height - longest) // 2)
 
 
 def _middle(image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:

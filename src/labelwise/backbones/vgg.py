@@ -1,9 +1,8 @@
 """VGG16 for 32-pixel pictures, and the published one with its dense layers fc6 and fc7.
 
-The small one is its thirteen 3x3 convolutions with batch norm, no dense layers.
-
-Widths 64 x 2, 128 x 2, 256 x 3, 512 x 3, 512 x 3 with 2x2 max pooling between the groups and
-after the last; 32 x 32 -> 1 x 1.
+The small one has the thirteen 3x3 convolutions, with batch norm, and no dense layers: widths
+64 x 2, 128 x 2, 256 x 3, 512 x 3, 512 x 3 with 2x2 max pooling between the groups and after the
+last; 32 x 32 -> 1 x 1.
 """
 
 import torch
@@ -43,14 +42,7 @@ class VGG16Dense(Backbone):
             from torchvision import models  # slow to import, and seldom needed
 
         published = models.VGG16_Weights.IMAGENET1K_V1
-        recipe = published.transforms()
-        transform = Transform(
-            image_size or recipe.crop_size[0],
-            tuple(recipe.mean),
-            tuple(recipe.std),
-            recipe.interpolation.value,
-            recipe.crop_size[0] / recipe.resize_size[0],
-        )
+        transform = Transform.of_recipe(published.transforms(), image_size)
         super().__init__("vgg16-fc7", 4096, transform)
         self.network = models.vgg16(weights=None)
         del self.network.classifier[6]  # fc8, the classifier of ImageNet
