@@ -76,7 +76,7 @@ def replacing(path: Path) -> Iterator[Path]:
     removed. Only this file and its folder are forced to the disk.
     """
     temporary = _temporary(path)
-    try:
+    with _removed_on_error(temporary, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _held(temporary):
             _remove_abandoned(path)
@@ -84,19 +84,13 @@ def replacing(path: Path) -> Iterator[Path]:
             _sync(temporary)
             os.replace(temporary, path)
         _sync(path.parent)
-    except OSError as error:
-        _remove(temporary)
-        raise write_error(path, error) from error
-    except BaseException:
-        _remove(temporary)
-        raise
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a new temporary folder beside ``path``, which must be free when the block ends."""
     temporary = _temporary(path)
-    try:
+    with _removed_on_error(temporary, path):
         temporary.mkdir(parents=True)
         yield temporary
         for file in sorted(temporary.rglob("*"), reverse=True):
@@ -104,6 +98,13 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         _sync(temporary)
         os.replace(temporary, path)
         _sync(path.parent)
+
+
+@contextmanager
+def _removed_on_error(temporary: Path, path: Path) -> Iterator[None]:
+    """Remove what was written for ``path`` where the block fails, and say why it could not be."""
+    try:
+        yield
     except OSError as error:
         _remove(temporary)
         raise write_error(path, error) from error
@@ -120,7 +121,7 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: str | None = None) -> Iterator[bool]:
-    """Have a file or folder alone while the block runs; the lock ends with its process.
+    """Hold a lock on a file or folder while the block runs; it ends with its process.
 
     Where another process has it, wait; or raise at once with the sentence ``busy``. Yields False
     where there are no locks: on some file systems, and on Windows, where folders have none.
@@ -183,9 +184,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
-    """Return the named tensors of a safetensors file, on the CPU; of one ``part`` by the rest.
+    """Return the named tensors of a safetensors file, on the CPU.
 
-    A file that :func:`save_tensors` wrote is checked: one flipped bit, and it is refused.
+    With ``part``, only those named ``part.rest``, by the rest. A file that :func:`save_tensors`
+    wrote is checked: one flipped bit, and it is refused.
     """
     try:
         _check_sum(path)

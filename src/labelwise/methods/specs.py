@@ -1,7 +1,7 @@
 """Links and rules as plain data, and back."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from labelwise.calibrate import (
     AveragedCurves,
@@ -25,6 +25,8 @@ from labelwise.objectives import (
 from labelwise.types import nearest
 
 __all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec", "rule_to_spec"]
+
+T = TypeVar("T")
 
 LINKS: dict[str, type[Link]] = {
     link.kind: link
@@ -50,15 +52,7 @@ def link_to_spec(link: Link) -> dict[str, Any]:
 
 def link_from_spec(spec: Mapping[str, Any]) -> Link:
     """Return the link that ``link_to_spec`` described."""
-    kind = spec.get("kind") if isinstance(spec, Mapping) else None
-    if not isinstance(kind, str) or kind not in LINKS:
-        raise SettingsError(f"unknown link {kind!r}{nearest(str(kind), LINKS)}")
-    arguments = {
-        key: link_from_spec(value) if isinstance(value, Mapping) and "kind" in value else value
-        for key, value in spec.items()
-        if key != "kind"
-    }
-    return LINKS[kind](**arguments)
+    return _from_spec(spec, LINKS, "link")
 
 
 def rule_to_spec(rule: Rule) -> dict[str, Any]:
@@ -68,12 +62,19 @@ def rule_to_spec(rule: Rule) -> dict[str, Any]:
 
 def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
     """Return the rule that ``rule_to_spec`` described."""
+    return _from_spec(spec, RULES, "rule")
+
+
+def _from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+    """Return the link or rule that plain data describes, the ones inside it included."""
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
-    if not isinstance(kind, str) or kind not in RULES:
-        raise SettingsError(f"unknown rule {kind!r}{nearest(str(kind), RULES)}")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise SettingsError(f"unknown {what} {kind!r}{nearest(str(kind), kinds)}")
     arguments = {
-        key: rule_from_spec(value) if isinstance(value, Mapping) and "kind" in value else value
+        key: _from_spec(value, kinds, what)
+        if isinstance(value, Mapping) and "kind" in value
+        else value
         for key, value in spec.items()
         if key != "kind"
     }
-    return RULES[kind](**arguments)
+    return kinds[kind](**arguments)
