@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from labelwise.errors import DataError
 
-__all__ = ["Keyword", "keywords_in", "our_labels", "tagged", "untagged"]
+__all__ = ["Keyword", "tagged", "untagged"]
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"
@@ -160,24 +160,6 @@ def untagged(data: bytes) -> bytes:
         else:
             ours += [*tags, *emptied]
     return _spliced(data, [(_with_space(data, one), one.end, b"") for one in _outermost(ours)])
-
-
-def our_labels(data: bytes) -> list[str]:
-    """Return the labels that we wrote to a side-car."""
-    return [_field(note, "label") for note in _our_notes(_rdf(_parsed(data)))]
-
-
-def keywords_in(data: bytes) -> dict[str, list[str]]:
-    """Return what stands in each list of keywords, by whomever it was written."""
-    rdf = _rdf(_parsed(data))
-    return {
-        kind.written: [
-            item.text.strip()
-            for container in _containers(rdf, kind)
-            for item in container.find(f"{RDF} li")
-        ]
-        for kind in LISTS.values()
-    }
 
 
 # Reading
