@@ -6,6 +6,8 @@ A label that is not known is
     CVAT           a tag with the attribute state = unknown, or = predicted by a model
     FiftyOne       in the field ``unknown``, beside ``ground_truth``
 
+Where an object is marked in Label Studio or CVAT (a box, a polygon), its label is present, as in
+COCO and VOC.
 In CVAT a tag with state = absent says that the label is not there, and state = present says no
 more than the tag itself. A task without annotation, or one that was cancelled, and a sample without
 ``ground_truth`` are unlabelled; one whose annotation is empty was reviewed and has none of them.
@@ -28,6 +30,7 @@ __all__ = ["read_cvat", "read_fiftyone", "read_label_studio"]
 
 
 CVAT_STATES = ("present", "absent", "unknown", "predicted")
+CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polyline", "skeleton"}
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
     for number, task in enumerate(tasks, 1):
         where = f"{path.name}, task {number}"
         if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
-            raise DataError(f"{where}: must be an object with 'data'")
+            raise DataError(
+                f"{where}: must be an object with 'data'; export from Label Studio as JSON, not "
+                "as JSON-MIN"
+            )
         where = f"{path.name}, task {task.get('id', number)!r:.40}"
         facts = task["data"]
         image = facts.get("image", facts.get("img"))
@@ -70,7 +76,10 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
 
 
 def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | None]:
-    """Return the present and the unknown labels of the task's newest annotation."""
+    """Return the present and the unknown labels of the task's newest annotation.
+
+    Objects have the type rectanglelabels, polygonlabels, brushlabels and the like.
+    """
     listed = task.get("annotations", task.get("completions", []))
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise DataError(f"{where}: 'annotations' must be a list of objects")
@@ -83,10 +92,11 @@ def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | N
     present: list[str] = []
     unknown: list[str] = []
     for result in results:
-        if not isinstance(result, dict) or result.get("type") != "choices":
+        kind = result.get("type") if isinstance(result, dict) else None
+        if not isinstance(kind, str) or not (kind == "choices" or kind.endswith("labels")):
             continue
         value = result.get("value")
-        chosen = value.get("choices") if isinstance(value, dict) else None
+        chosen = value.get(kind) if isinstance(value, dict) else None
         target = unknown if result.get("from_name") == "unknown" else present
         target.extend(_words(chosen, where))
     return present, unknown
@@ -108,7 +118,7 @@ def _local(image: str) -> str:
 
 
 def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
-    """Return the tags of a "CVAT for images" XML file."""
+    """Return the tags and the labels of the shapes of a "CVAT for images" XML file."""
     tree = read_xml(path)
     if tree.tag != "annotations":
         raise DataError(f"{path}: a CVAT file must begin with <annotations>, got <{tree.tag:.40}>")
@@ -135,6 +145,8 @@ def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:
                 unknown.append(label)
             elif states != ["absent"]:
                 present.append(label)
+        shapes = (one for one in image if one.tag in CVAT_SHAPES)
+        present += [label for shape in shapes if (label := (shape.get("label") or "").strip())]
         rows.append(AnnotatedPhoto(where, name, present, unknown, image.get("subset")))
     if not rows:
         raise DataError(f"{path}: there are no images")

@@ -136,7 +136,7 @@ def _reject_conflict(table: LabelTable, name: str, first: int, second: int) -> N
     if not same:
         raise DataError(
             f"{table.name}: every image must be named once, got {name!r} in {where}, "
-            "with different labels"
+            "with different labels; all labels of an image stand in one row, as dog|beach"
         )
 
 
@@ -155,6 +155,10 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     there = _are_there(images)
     if there.all():
         return table
+    if isinstance(table.images, FileImages):
+        table, images, there = _with_slashes(table, table.images, there)
+        if there.all():
+            return table
     root = images.root
     if not there.any() and isinstance(table.images, FileImages):
         found = _searched_below(images)
@@ -176,6 +180,27 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
         raise DataError(f"{table.name}: {sentence}; nothing is left")
     kept = table.subset(there)
     return replace(kept, notes=(*kept.notes, f"left out: {sentence}"))
+
+
+def _with_slashes(
+    table: LabelTable, images: FileImages, there: NDArray[np.bool_]
+) -> tuple[LabelTable, FileImages, NDArray[np.bool_]]:
+    """Return the table with the paths that Windows wrote as others write them.
+
+    Nothing changes unless that finds more images; a name may hold a backslash.
+    """
+    odd = [row for row in np.flatnonzero(~there).tolist() if "\\" in images.ids[row]]
+    if not odd or images.real_names:
+        return table, images, there
+    names = list(images.ids)
+    for row in odd:
+        names[row] = names[row].replace("\\", "/")
+    turned = FileImages(images.root, names)
+    found = _are_there(turned)
+    if found.sum() == there.sum():
+        return table, images, there
+    note = f"{len(odd):,} path{'s' * (len(odd) > 1)} had \\ between folders, read as /"
+    return replace(table, images=turned, notes=(*table.notes, note)), turned, found
 
 
 def _are_there(images: FileImages) -> NDArray[np.bool_]:

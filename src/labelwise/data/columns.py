@@ -3,17 +3,19 @@
 Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``file``, ``id``)
 names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
 is a list or text split on ``|``, ``unknown`` names labels not known, ``split`` and ``group`` are
-optional. Without ``labels`` every other column is a label holding 1, 0, or nothing (also -1) for
-unknown. Soft labels stand beside ``labels`` in two columns, ``soft`` (names) and ``shares`` (as
-many numbers between 0 and 1), or, if the reader is told so, in the label columns themselves.
+optional. Without ``labels`` every other column is a label holding 1, 0, or nothing (also -1, unless
+the reader is told that it means absent) for unknown. Soft labels stand beside ``labels`` in two
+columns, ``soft`` (names) and ``shares`` (as many numbers between 0 and 1), or, if the reader is
+told so, in the label columns themselves. Blanks around the name of a column do not belong to it.
 """
 
 import ast
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +29,8 @@ from labelwise.types import LabelSpace, nearest
 __all__ = [
     "MEANINGS",
     "PATH_HEADERS",
+    "MinusOne",
+    "OneHot",
     "SparseRows",
     "TableColumns",
     "Vocabulary",
@@ -44,7 +48,9 @@ EVERYTHING = "*"
 WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
 LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$)""")
 STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
-STATES |= {"": -1, "-1": -1, "-1.0": -1, "nan": -1}  # unknown
+STATES |= {"": -1, "nan": -1}  # unknown
+MINUS_ONES = ("-1", "-1.0")
+MinusOne = Literal["unknown", "absent"]
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
 
@@ -67,6 +73,10 @@ class TableColumns:
         named = [getattr(self, meaning) for meaning in MEANINGS]
         return [header for header in named if header is not None] + list(self.one_hot)
 
+    def label_names(self) -> list[str]:
+        """Return the names of the labels that have a column of their own."""
+        return [header.strip() for header in self.one_hot]
+
 
 def find_columns(
     header: Sequence[str],
@@ -77,10 +87,11 @@ def find_columns(
     text_only: bool = False,
 ) -> TableColumns:
     """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
-    for name in header:
-        if list(header).count(name) > 1:
+    for name, count in Counter(header).items():
+        if count > 1:
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")
-    given = dict(columns or {})
+    given = {meaning: _meant(name, header) for meaning, name in (columns or {}).items()}
+    ignore = [_meant(name, header) for name in ignore]
     for meaning, name in given.items():
         if meaning not in MEANINGS:
             raise SettingsError(f"a column cannot mean {meaning!r}{nearest(meaning, MEANINGS)}")
@@ -95,11 +106,12 @@ def find_columns(
     known["path"] = PATH_HEADERS
     if text_only:
         known |= {"path": (*PATH_HEADERS, "image"), "image": ()}
-    if not (given.get("labels") or "labels" in free):  # then these are labels like any other
+    plain = {name.strip(): name for name in reversed(free)}
+    if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
         known |= {"soft": (), "shares": ()}
     for meaning, choices in known.items():
         if found[meaning] is None:
-            found[meaning] = next((name for name in choices if name in free), None)
+            found[meaning] = next((plain[name] for name in choices if name in plain), None)
     if found["path"] is None and found["image"] is None:
         raise DataError(
             f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
@@ -118,6 +130,13 @@ def find_columns(
             "'shares' (their shares)"
         )
     return TableColumns(**found, one_hot=one_hot)
+
+
+def _meant(name: str, header: Sequence[str]) -> str:
+    """Return the header that a name means: itself, or the one with blanks around it."""
+    if name in header:
+        return name
+    return next((one for one in header if one.strip() == name), name)
 
 
 class Vocabulary:
@@ -200,12 +219,12 @@ def read_lists(
     dictionary = coded.dictionary.to_pylist()
     numbers = np.full(len(dictionary) + 1, -1, np.int32)
     everything = np.zeros(len(null), np.bool_)
+    first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
     for index, word in enumerate(dictionary):
         if word == EVERYTHING:
             everything[parents[code == index]] = True
         elif word:
-            row = int(parents[(code == index).argmax()])
-            numbers[index] = vocabulary.number(word, at(row))
+            numbers[index] = vocabulary.number(word, at(int(parents[first[index]])))
     number = numbers[code]
     kept = number >= 0
     sizes = np.bincount(parents[kept], minlength=len(null)).astype(np.int32)
@@ -249,17 +268,34 @@ def read_shares(
     return shares.astype(np.float32)
 
 
-def read_one_hot(
-    batch: Any, headers: Sequence[str], at: At, *, soft: bool = False
-) -> tuple[SparseRows, SparseRows, SparseRows, NDArray[np.float32]]:
-    """Return present, unknown and soft labels of one column per label, and the soft ones' shares.
+class OneHot(NamedTuple):
+    """Rows of one column per label: column k is number k; ``minus_ones`` says that there is a -1.
 
-    Column k is number k. Shares are taken only if ``soft``.
+    ``shares`` are those of the soft labels.
     """
+
+    present: SparseRows
+    unknown: SparseRows
+    soft: SparseRows
+    shares: NDArray[np.float32]
+    minus_ones: bool
+
+
+def read_one_hot(
+    batch: Any,
+    headers: Sequence[str],
+    at: At,
+    *,
+    soft: bool = False,
+    minus_one: MinusOne = "unknown",
+) -> OneHot:
+    """Return the labels of one column per label; shares are taken only if ``soft``."""
     states = np.empty((batch.num_rows, len(headers)), np.int8)
     shares = np.zeros(states.shape if soft else (0, 0), np.float32)
-    words = pa.array(list(STATES), pa.large_string())
-    values = np.array([*STATES.values(), 2], np.int8)
+    known = STATES | dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
+    words = pa.array(list(known), pa.large_string())
+    values = np.array([*known.values(), 2], np.int8)
+    minus_ones = False
     for place, header in enumerate(headers):
         column = batch.column(header)
         if not _is_scalar(column.type):
@@ -271,8 +307,9 @@ def read_one_hot(
         text = pc.utf8_lower(pc.utf8_trim_whitespace(text))
         if pa.types.is_floating(column.type):
             text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
-        found = pc.fill_null(pc.index_in(text, value_set=words), len(STATES))
-        states[:, place] = values[np.asarray(found)]
+        found = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
+        minus_ones = minus_ones or bool(((found >= len(STATES)) & (found < len(known))).any())
+        states[:, place] = values[found]
         strange = np.flatnonzero(states[:, place] == 2)
         if len(strange):
             numbers = _numbers(text.take(pa.array(strange)))
@@ -289,7 +326,8 @@ def read_one_hot(
             shares[strange, place] = numbers
     there = states == 2
     of_soft = shares[there] if soft else shares.ravel()
-    return _rows_where(states == 1), _rows_where(states == -1), _rows_where(there), of_soft
+    present, unknown = _rows_where(states == 1), _rows_where(states == -1)
+    return OneHot(present, unknown, _rows_where(there), of_soft, minus_ones)
 
 
 def _numbers(texts: Any) -> NDArray[np.float64]:

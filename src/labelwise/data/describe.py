@@ -12,6 +12,7 @@ from labelwise.data.table import LabelTable
 __all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "describe"]
 
 PAIRS_SHOWN = 20
+MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ class Description:
 
 
 def describe(table: LabelTable) -> Description:
-    """Return the numbers of a table; its most frequent pairs come first."""
+    """Return the numbers of a table; its most frequent pairs come first.
+
+    Where there may be more than 50 million pairs, none is counted.
+    """
     present, unknown = table.present.counts(), table.unknown.counts()
     unknown_sizes = table.unknown.sizes()
     labels = [
@@ -119,6 +123,9 @@ def _share(present: int, known: int) -> float | None:
 
 
 def _pairs(table: LabelTable) -> list[PairCount]:
+    sizes = table.present.sizes()
+    if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
+        return []
     sets = table.present.plain()
     ones = np.ones(len(sets.columns), np.int64)
     shape = (len(table), len(table.space))

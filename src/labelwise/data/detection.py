@@ -2,7 +2,8 @@
 
 COCO: category ids have gaps, so columns follow the order of ``categories``. An image without any
 annotation was reviewed and has none of them; ``drop_unlabelled`` leaves those out, as the papers
-do (82,081 and 40,137 of 82,783 and 40,504 images of 2014).
+do (82,081 and 40,137 of 82,783 and 40,504 images of 2014). LVIS says of each image which labels
+were looked for in vain (``neg_category_ids``): all others without an annotation are unknown.
 
 VOC: the XML of each image, or the ``ImageSets/Main/<class>_<part>.txt`` files. In ``Main`` a class
 is 1 (present), -1 (absent) or 0 (only "difficult" objects); in the XML each object may be
@@ -36,6 +37,7 @@ VOC_MARKS = tuple(
     for below in ("ImageSets/Main/*.txt", "Annotations/*.xml")
 )
 
+SHOWN = 10  # names in a note
 VOC_PARTS = {"train": "train", "val": "val", "test": "test", "trainval": "train"}
 Difficult = Literal["unknown", "absent"]
 States = dict[str, dict[str, bool]]  # image: {class: whether there is a plain object}
@@ -59,6 +61,7 @@ def read_coco(
         return _read_coco_parts(path, drop_unlabelled, string_order)
     where = path.name
     content = read_json(path)
+    _name_by_address(content)
     images = _coco_records(content, "images", {"id": int, "file_name": str}, where)
     categories = _coco_records(content, "categories", {"id": int, "name": str}, where)
     wanted = {"image_id": int, "category_id": int}
@@ -81,40 +84,56 @@ def read_coco(
                 f"a category of the file, got image {image} and category {category}"
             )
         present[row[image]].add(column[category])
+    unknown, notes = _coco_unknown(images, column, present, where)
     table = LabelTable(
         space,
         FileImages(
             _coco_root(path, images) if root is None else root, [i["file_name"] for i in images]
         ),
         LabelSets.from_lists(present, len(space)),
-        LabelSets.from_lists(_coco_unknown(images, column, present, where), len(space)),
+        unknown,
         _coco_split(images),
         name=path.stem,
+        notes=notes,
     )
     if string_order:
         table = table.subset(np.argsort([str(image["id"]) for image in images], kind="stable"))
     return table.subset(~table.zero_label()) if drop_unlabelled else table
 
 
+def _name_by_address(content: Any) -> None:
+    """Name images by their address where they have no file name: LVIS has .../train2017/1.jpg."""
+    images = content.get("images") if isinstance(content, dict) else None
+    for image in images if isinstance(images, list) else ():
+        address = image.get("coco_url") if isinstance(image, dict) else None
+        if isinstance(address, str) and "file_name" not in image:
+            image["file_name"] = "/".join(address.split("/")[-2:])
+
+
 def _coco_unknown(
     images: list[dict[str, Any]], column: dict[int, int], present: list[set[int]], where: str
-) -> list[set[int]]:
-    """Return the columns in ``unknown_category_ids``, which our own exports write."""
-    unknown = []
+) -> tuple[LabelSets, tuple[str, ...]]:
+    """Return what is unknown by ``unknown_category_ids`` (our exports) or by LVIS, and notes."""
+    federated = any("neg_category_ids" in image for image in images)
+    key = "neg_category_ids" if federated else "unknown_category_ids"
+    stated = []
     for number, image in enumerate(images):
-        ids = image.get("unknown_category_ids", [])
+        ids = image.get(key, [])
         if not isinstance(ids, list) or not all(type(i) is int and i in column for i in ids):
-            raise DataError(
-                f"{where}: 'unknown_category_ids' of image {image['id']} must be ids of categories"
-            )
-        hidden = {column[i] for i in ids}
-        if hidden & present[number]:
+            raise DataError(f"{where}: {key!r} of image {image['id']} must be ids of categories")
+        columns = {column[i] for i in ids}
+        if columns & present[number]:
             raise DataError(
                 f"{where}: a category of image {image['id']} cannot be both in an annotation and "
-                "in 'unknown_category_ids'"
+                f"in {key!r}"
             )
-        unknown.append(hidden)
-    return unknown
+        stated.append(columns)
+    if not federated:
+        return LabelSets.from_lists(stated, len(column)), ()
+    known = [there | absent for there, absent in zip(present, stated, strict=True)]
+    sets = LabelSets.from_lists(known, len(column))
+    note = "labels of an image that are neither annotated nor in its neg_category_ids are unknown"
+    return replace(sets, inverted=np.ones(len(images), np.bool_)), (note,)
 
 
 def _coco_split(images: list[dict[str, Any]]) -> NDArray[np.str_] | None:
@@ -177,7 +196,7 @@ def _coco_root(file: Path, images: list[dict[str, Any]]) -> Path:
         above / "images",
         above,
     ):
-        if images and _is_file(place / images[0]["file_name"]):
+        if images and _is_file(place / images[0]["file_name"].replace("\\", "/")):
             return place
     return file.parent
 
@@ -249,6 +268,9 @@ def read_voc(
     chosen = parts or {part: part for part in VOC_PARTS if (sets / f"{part}.txt").is_file()}
     if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
+    notes: tuple[str, ...] = ()
+    if parts is None and annotations == "main":
+        chosen, notes = _with_classes(sets, chosen)
     if not chosen:
         raise DataError(f"{path}: a VOC folder must have ImageSets/Main/train.txt or the like")
     names: list[str] = []
@@ -264,14 +286,29 @@ def read_voc(
         order.extend(images)
         split.extend([VOC_PARTS.get(target, target)] * len(images))
         names.extend(name for state in states.values() for name in state)
-    return from_rows(
+    listed, more = _voc_names(path, set(names) | set(_voc_classes(sets)))
+    table = from_rows(
         (path, [_voc_image(path, image) for image in order]),
         labels,
-        names=_voc_names(path, set(names) | set(_voc_classes(sets))),
+        names=listed,
         unknown=unknown,
         split=split,
         name=path.name,
     )
+    return replace(table, notes=(*notes, *more))
+
+
+def _with_classes(sets: Path, chosen: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the parts that have class files, and a note on others: VOC 2012's test has none."""
+    kept = {part: split for part, split in chosen.items() if any(sets.glob(f"*_{part}.txt"))}
+    notes = []
+    for part in chosen.keys() - kept.keys() if kept else ():
+        count = len(read_lines(sets / f"{part}.txt"))
+        notes.append(
+            f"left out: the {count:,} image{'s' * (count != 1)} of {part}.txt, since no file such "
+            f"as dog_{part}.txt says what they show"
+        )
+    return kept or chosen, tuple(sorted(notes))
 
 
 def _read_voc_below(
@@ -311,22 +348,32 @@ def _read_voc_xml(path: Path, difficult: Difficult) -> LabelTable:
     states = _from_xml(path, images)
     plain = [[n for n, plain in states[image].items() if plain] for image in images]
     hidden = [[n for n, plain in states[image].items() if not plain] for image in images]
-    return from_rows(
+    names, unlisted = _voc_names(path, {name for state in states.values() for name in state})
+    table = from_rows(
         (path, [_voc_image(path, image) for image in images]),
         plain,
-        names=_voc_names(path, {name for state in states.values() for name in state}),
+        names=names,
         unknown=hidden if difficult == "unknown" else None,
         name=path.name,
     )
+    return replace(table, notes=unlisted)
 
 
-def _voc_names(path: Path, found: set[str]) -> list[str]:
-    """Return the labels of ``labelmap.txt``, which CVAT writes, in its order, and the others."""
+def _voc_names(path: Path, found: set[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the labels of ``labelmap.txt``, which CVAT writes, in its order, and the others.
+
+    A note names those others: a misspelt name would be a label of its own.
+    """
     file = path / "labelmap.txt"
     lines = read_lines(file) if file.is_file() else []
     listed = [line.partition(":")[0].strip() for line in lines if not line.startswith("#")]
     named = [name for name in dict.fromkeys(listed) if name and name != "background"]
-    return named + sorted(found - set(named))
+    others = sorted(found - set(named)) if named else []
+    note = (
+        f"labels that labelmap.txt does not list: {', '.join(map(repr, others[:SHOWN]))}"
+        f"{', ...' if len(others) > SHOWN else ''}; add them to it, or correct a misspelt name"
+    )
+    return named + sorted(found - set(named)), (note,) if others else ()
 
 
 def _voc_image(path: Path, image: str) -> str:

@@ -7,8 +7,8 @@
 
 In a shard the labels are in ``key.json`` (a list, or an object with ``labels`` and perhaps
 ``unknown``, ``split`` and ``group``), in ``key.txt`` (names split on ``|``) or in ``key.cls`` (one
-class). The images stay in the shard; only their places are kept. Shards named ``train-...`` are a
-split.
+class: its name, or its number among given names). The images stay in the shard; only their places
+are kept. Shards named ``train-...`` are a split.
 """
 
 import json
@@ -181,8 +181,12 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
     samples = []
     for key, files in _files_of_samples(stream, shard, end).items():
         image, label = _parts(shard, key, files)
-        labels = _labels(f"{shard}, {key}{label}", label, files[label].content, separator)
-        place = files[image]
+        place, where = files[image], f"{shard}, {key}"
+        labels = _labels(f"{where}{label}", label, files[label].content, separator)
+        if labels is None and ".cls" in files:  # beside it, JSON may be facts of another kind
+            labels = _labels(f"{where}.cls", ".cls", files[".cls"].content, separator)
+        if labels is None:
+            raise DataError(f"{where}{label}: there must be a key 'labels'")
         samples.append(Sample(key + image, place.offset, place.size, stated | labels))
     return samples
 
@@ -233,15 +237,35 @@ def table_of_samples(
     name: str,
 ) -> LabelTable:
     """Return the table of what samples say; its images are to be put in."""
-    used = [one for one in SAMPLE_COLUMNS if any(one in sample for sample in labels)]
+    given = label_names(names)
+    known = set(given or ())
+    samples = [
+        _with_class(sample, given or [], known, one)
+        for one, sample in zip(ids, labels, strict=True)
+    ]
+    used = [one for one in SAMPLE_COLUMNS if any(one in sample for sample in samples)]
     found = {one: one if one in used else None for one in SAMPLE_COLUMNS}
     layout = TableColumns(
         **{**found, "path": "path", "image": None, "labels": "labels"}, one_hot=()
     )
-    gather = TableBuilder(layout, Vocabulary(label_names(names)), separator=separator)
-    if labels:
-        gather.add(_batch(ids, labels, used), name, 0)
+    gather = TableBuilder(layout, Vocabulary(given), separator=separator)
+    if samples:
+        gather.add(_batch(ids, samples, used), name, 0)
     return gather.finish(Path(), name)
+
+
+def _with_class(
+    sample: dict[str, Any], names: list[str], known: set[str], where: str
+) -> dict[str, Any]:
+    """Return a sample whose class has a name; among given names it may be a number from 0 on."""
+    if "class" not in sample:
+        return sample
+    word = sample["class"]
+    if names and word not in known and word.isdecimal():
+        if int(word) >= len(names):
+            raise DataError(f"{where}: the class must be in 0..{len(names) - 1}, got {word}")
+        word = names[int(word)]
+    return sample | {"labels": [word]}
 
 
 def _parts(shard: str, key: str, files: dict[str, _Member]) -> tuple[str, str]:
@@ -255,11 +279,12 @@ def _parts(shard: str, key: str, files: dict[str, _Member]) -> tuple[str, str]:
     return images[0], labels[0]
 
 
-def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any]:
+def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str, Any] | None:
+    """Return what a file says of its image; None if it is JSON that says nothing of labels."""
     try:
         text = content.decode("utf-8-sig").strip()
         if suffix == ".cls":
-            return {"labels": [text]}
+            return {"class": text}
         if suffix == ".txt":
             return {"labels": text.split(separator)}
         value = json.loads(text)
@@ -269,7 +294,7 @@ def _labels(where: str, suffix: str, content: bytes, separator: str) -> dict[str
         raise DataError(f"{where}: not JSON ({error})") from None
     sample = value if isinstance(value, dict) else {"labels": value}
     if "labels" not in sample:
-        raise DataError(f"{where}: there must be a key 'labels'")
+        return None
     for name in ("labels", "unknown"):
         listed = sample.get(name)
         if isinstance(listed, str):

@@ -182,6 +182,7 @@ def _nuswide_part(path: Path, part: str) -> tuple[list[str], NDArray[np.bool_]]:
 def read_wider(path: Path) -> LabelTable:
     """Return WIDER-Attribute: each person's box is a row; 0 = unspecified is unknown.
 
+    The people of a photo are a group, so that validation never shows a photo of training.
     ``Anno/wider_attribute_{trainval,test}.json`` (or beside ``Image``), photos in ``Image``.
     """
     files, boxes, ids, split = [], [], [], []
@@ -211,7 +212,9 @@ def read_wider(path: Path) -> LabelTable:
     source = CropImages(
         FileImages(path / "Image", files), np.array(boxes, np.float64).reshape(-1, 4), ids
     )
-    return from_rows(source, labels, names=names, unknown=unknown, split=split, name="wider")
+    return from_rows(
+        source, labels, names=names, unknown=unknown, split=split, group=files, name="wider"
+    )
 
 
 def read_vispr(path: Path) -> LabelTable:

@@ -343,7 +343,7 @@ def _parquet_table(
             words = (
                 names if names is not None or own.labels is None else file.class_names(own.labels)
             )
-            known = words if own.labels is not None else list(own.one_hot)
+            known = words if own.labels is not None else own.label_names()
             plain = replace(own, image=None, path="path")
             builder = TableBuilder(plain, Vocabulary(known), separator=separator)
         elif own != layout:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.data.columns import (
+    MinusOne,
     SparseRows,
     TableColumns,
     Vocabulary,
@@ -108,9 +109,10 @@ class TableBuilder:
         *,
         separator: str = "|",
         soft: bool = False,
+        minus_one: MinusOne = "unknown",
     ) -> None:
         self.columns, self.vocabulary, self.separator = layout, vocabulary, separator
-        self.soft_columns = soft
+        self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
         self.paths: list[Any] = []
         self.images = Spool()
         self.present: list[SparseRows] = []
@@ -176,19 +178,31 @@ class TableBuilder:
             np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
             Names(pa.chunked_array(self.group)) if self.group else None,
             name,
-            soft=soft,
+            self._notes(stated, unknown),
+            soft,
+        )
+
+    def _notes(self, stated: LabelSets, unknown: LabelSets) -> tuple[str, ...]:
+        """Return a note where columns of 1 and -1 leave no label that is known to be absent."""
+        entries = len(stated) * stated.width
+        if not self.minus_ones or len(stated.columns) + len(unknown.columns) < entries:
+            return ()
+        return (
+            "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
+            "-1 is read as unknown; if it means absent, set minus_one=absent",
         )
 
     def _add_labels(self, batch: Any, at: Any) -> None:
         layout = self.columns
         if layout.labels is None:
-            present, unknown, soft, shares = read_one_hot(
-                batch, layout.one_hot, at, soft=self.soft_columns
+            rows = read_one_hot(
+                batch, layout.one_hot, at, soft=self.soft_columns, minus_one=self.minus_one
             )
-            self.present.append(present)
-            self.unknown.append(unknown)
-            self.soft.append(soft)
-            self.shares.append(shares)
+            self.present.append(rows.present)
+            self.unknown.append(rows.unknown)
+            self.soft.append(rows.soft)
+            self.shares.append(rows.shares)
+            self.minus_ones = self.minus_ones or rows.minus_ones
             return
         words = self.vocabulary, at
         present = read_lists(
@@ -345,14 +359,15 @@ def read_tables(
     delimiter: str | None = None,
     extension: str = "",
     soft: bool = False,
+    minus_one: MinusOne = "unknown",
     called: str | None = None,
 ) -> LabelTable:
     """Return the table of one file, or of several with the split each stands for, or None.
 
     Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
     parts the labels of a cell, ``delimiter`` the columns of CSV, TSV and TXT. ``soft`` allows
-    shares between 0 and 1 in the label columns. The table is ``called`` after the first file
-    unless told otherwise.
+    shares between 0 and 1 in the label columns, and ``minus_one`` says what -1 means there. The
+    table is ``called`` after the first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
     if not separator:
@@ -382,13 +397,17 @@ def read_tables(
             words = stream.class_names(layout.labels)
         if builder is None:
             first = file
-            known = words if layout.labels is not None else layout.one_hot
+            known = words if layout.labels is not None else layout.label_names()
             if soft and layout.labels is not None:
                 raise SettingsError(
                     f"{file.name}: soft=true is for one column per label; beside a column "
                     f"{layout.labels!r} soft labels stand in the columns 'soft' and 'shares'"
                 )
-            builder = TableBuilder(layout, Vocabulary(known), separator=separator, soft=soft)
+            if minus_one != "unknown" and layout.labels is not None:
+                raise SettingsError(f"{file.name}: minus_one is for one column per label")
+            builder = TableBuilder(
+                layout, Vocabulary(known), separator=separator, soft=soft, minus_one=minus_one
+            )
         elif layout != builder.columns:
             raise DataError(f"{file.name} and {first.name} must have the same columns")
         elif words is not None and words != list(builder.vocabulary):
