@@ -136,40 +136,15 @@ class Predictions:
     @staticmethod
     def load(path: Path) -> "Predictions":
         """Return the predictions saved at ``path``."""
+        table, stated = _opened(path)
         try:
-            table = pq.read_table(path)
-            facts = json.loads((table.schema.metadata or {})[b"labelwise"])
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} does not exist") from None
-        except KeyError:
-            raise CheckpointError(
-                f"{path} is a Parquet file without labelwise metadata; "
-                "predictions are written by `labelwise train`"
-            ) from None
-        except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path} is not a readable predictions file: {first_line(error)}"
-            ) from None
-        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-            got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-            raise CheckpointError(
-                f"{path} must have format {FORMAT}, got {got!r:.40}; "
-                "write it again with this version"
-            )
-        try:
-            stated = PredictionsFacts.model_validate(facts)
-            names = LabelSpace(stated.names).names
-            link = None if stated.link is None else _fitting(link_from_spec(stated.link), names)
-            columns = {
-                name: matrix_of_lists(_column(table, name), len(names), name)
-                for name in ("logits", "labels", "observed")
-                if name in table.column_names or name != "observed"
-            }
+            facts = PredictionsFacts.model_validate(stated)
+            names = LabelSpace(facts.names).names
+            link = None if facts.link is None else _fitting(link_from_spec(facts.link), names)
+            logits, labels, observed = _matrices(table, len(names))
             ids = _column(table, "id").to_pylist()
             if not all(isinstance(name, str) for name in ids):
                 raise DataError("id must be a column of text without empty cells")
-            if "observed" in columns and columns["observed"].dtype != np.bool_:
-                raise DataError(f"observed must be boolean, got {columns['observed'].dtype}")
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
@@ -177,16 +152,7 @@ class Predictions:
         except (LabelwiseError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in columns.items()}
-        return Predictions(
-            ids,
-            tensors["logits"].float(),
-            tensors["labels"],
-            tensors.get("observed"),
-            names,
-            stated.split,
-            link,
-        )
+        return Predictions(ids, logits.float(), labels, observed, names, facts.split, link)
 
 
 class PredictionsFacts(BaseModel):
@@ -197,6 +163,43 @@ class PredictionsFacts(BaseModel):
     names: tuple[str, ...] = Field(strict=False)
     split: str
     link: dict[str, Any] | None
+
+
+def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """Return the table in a file and what its metadata states, which must be of our format."""
+    try:
+        table = pq.read_table(path)
+        stated = json.loads((table.schema.metadata or {})[b"labelwise"])
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist") from None
+    except KeyError:
+        raise CheckpointError(
+            f"{path} is a Parquet file without labelwise metadata; "
+            "predictions are written by `labelwise train`"
+        ) from None
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is not a readable predictions file: {first_line(error)}"
+        ) from None
+    if not isinstance(stated, dict) or stated.get("format") != FORMAT:
+        got = stated.get("format") if isinstance(stated, dict) else type(stated).__name__
+        raise CheckpointError(
+            f"{path} must have format {FORMAT}, got {got!r:.40}; write it again with this version"
+        )
+    return table, stated
+
+
+def _matrices(table: pa.Table, labels: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the logits, the labels, and which labels are known where a column says so."""
+    columns = {
+        name: matrix_of_lists(_column(table, name), labels, name)
+        for name in ("logits", "labels", "observed")
+        if name in table.column_names or name != "observed"
+    }
+    if "observed" in columns and columns["observed"].dtype != np.bool_:
+        raise DataError(f"observed must be boolean, got {columns['observed'].dtype}")
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in columns.items()}
+    return tensors["logits"], tensors["labels"], tensors.get("observed")
 
 
 def _fitting(link: Link, names: Sequence[str]) -> Link:
