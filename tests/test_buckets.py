@@ -122,7 +122,7 @@ def test_photos_of_a_bucket_are_found_shown_and_corrected(
     assert call(monkeypatch, "tag", library.folder, "--xmp") == 1
     assert "side-cars are written beside photos on a disk" in capsys.readouterr().err
     bucket.put(f"{library.prefix}/2023/1.png", b"other bytes")
-    assert Index(library.folder).picture(Index(library.folder).require(address)) is None
+    assert Index(library.folder).picture(Index(library.folder).row_of(address)) is None
 
 
 def test_photos_of_a_bucket_are_served_and_a_slow_one_holds_up_no_search(

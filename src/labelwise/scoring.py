@@ -2,9 +2,9 @@
 
     images --decoders--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
 
-Some batches are decoded while another is on the device. Rows come in order and each
-exactly once: answered, or failed with its reason; whatever goes wrong with one image is that
-image's failure and never stops the others. Link and rule are applied on the CPU in float64, as
+Some batches are decoded while another is on the device. Rows come in order and each exactly once:
+answered, or failed with its reason; whatever goes wrong with one image is that image's failure and
+never stops the others. Link and rule are applied on the CPU in float64, as
 they were fitted: in float32 a probability can fall on the other side of its threshold.
 
 :func:`infer` runs any network over images; :func:`score` runs a :class:`Scorer`, the deployed
@@ -338,10 +338,10 @@ def decoded(
     limit: float | None = None,
     workers: int | None = None,
 ) -> ImageSource:
-    """Return the images scaled to a model's input and held in memory, if that is little of it.
+    """Return the images scaled to a model's input and held in memory, if they take little of it.
 
-    For images that are looked at again and again, as a validation split is. ``limit`` bytes are
-    a sixteenth of the memory by default, or one GiB.
+    For images that are looked at again and again, such as a validation split. ``limit``, in bytes,
+    is a sixteenth of the memory by default, at least one GiB.
     """
     size = len(images) * transform.size**2 * 3
     if (

@@ -80,7 +80,7 @@ class LabelSpace:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return '; did you mean ...?' for the closest names, or the first few names there are."""
+    """Return '; did you mean ...?' with the closest names, or '; there are: ...' with the first."""
     choices = list(names)
     folded = {choice.casefold(): choice for choice in choices}
     close = get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)

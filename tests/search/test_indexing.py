@@ -311,7 +311,7 @@ def test_photos_whose_names_differ_in_case_are_two_photos(update, photos, model)
     picture(photos / "a.png", 41)
     assert counts(update()) == {"new": 14}
     index = Index(update.folder)
-    assert index.require(photos / "A.png") != index.require(photos / "a.png")
+    assert index.row_of(photos / "A.png") != index.row_of(photos / "a.png")
     (photos / "a.png").unlink()
     (photos / "A.png").rename(photos / "a.PNG")
     assert counts(update()) == {"copied": 1, "missing": 2, "unchanged": 12}

@@ -2,8 +2,9 @@
 
     gamma (w * x + b - mean) / sqrt(var + eps) + beta  =  w' * x + b'
 
-What stands behind what is seen in one forward pass, and what was fused is compared with what was:
-where a convolution's output is used by others too, nothing is changed.
+Which norm follows which convolution is seen in one forward pass. The fused network is then compared
+with the original: where a convolution's output is used elsewhere too, they differ, and the original
+is kept.
 """
 
 from copy import deepcopy

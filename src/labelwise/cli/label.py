@@ -46,7 +46,7 @@ def label(
     if photo is None or not labels:
         raise SettingsError("name a photo of the index and its labels, or --export FILE")
     index = Index(folder)
-    row = index.require(photo)
+    row = index.row_of(photo)
     states: dict[str, Fact] = {}
     for text in labels:
         name = text.lstrip("-?!")

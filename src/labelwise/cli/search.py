@@ -88,7 +88,7 @@ def search(
         show_table(("file", "reason"), index.store.unreadable())
         return
     if like is not None:
-        row = index.require(like)
+        row = index.row_of(like)
         copies, similar = nearest_photos(index, row, top)
         _show_similar(copies, similar, as_json, paths_only)
         return

@@ -27,7 +27,7 @@ class Head(nn.Module, ABC):
         """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
 
     def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        """Do for features what was done for ``(features - mean) / scale``; for heads that pool."""
+        """Answer for features as before for ``(features - mean) / scale``; for heads that pool."""
         raise TypeError(f"{type(self).__name__} is not linear in the features")
 
 

@@ -1,4 +1,4 @@
-"""Average precision of queries, exact and aware of ties: one by one, all in a walk, or batched.
+"""Average precision of queries, exact also under ties: one by one, all in a walk, or batched.
 
     AP = mean over relevant i of  relevant at or above i / images at or above i
 

@@ -136,9 +136,9 @@ def log1mexp(values: Numbers) -> Numbers:
 
 
 class _Pairs(ABC):
-    """What an expression and its opposite have, over columns with given pairs; each is found once.
+    """The pair (of an expression, of its opposite) over columns with given pairs; computed once.
 
-    ``sure`` and ``never`` are what certainty and its opposite have.
+    ``sure`` and ``never`` are the numbers of certainty and of its opposite.
     """
 
     def __init__(self, pairs: Mapping[str, PairOf], sure: Values, never: Values) -> None:
@@ -151,7 +151,7 @@ class _Pairs(ABC):
 
     @abstractmethod
     def mixed(self, label: PairOf, present: PairOf, absent: PairOf) -> PairOf:
-        """Return the pair of what has one pair with a label and another without it."""
+        """Return the pair of an expression, from its pairs with and without a label."""
 
     def of(self, expression: Expression | bool) -> PairOf:
         """Return the pair of an expression, or of a certainty."""

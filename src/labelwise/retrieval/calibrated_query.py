@@ -23,7 +23,7 @@ PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo 
 ROWS_AT_ONCE = 1 << 17  # as many as a processor keeps near
 DROPPED_BITS = 15
 BUCKETS, MIDDLE = 1 << (31 - DROPPED_BITS), 1 << (DROPPED_BITS - 1)
-INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of it
+INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of infinity
 FAR = 30.0  # log-odds beyond which a product is as good as sure
 
 
@@ -67,10 +67,10 @@ class CalibratedQuery:
         return values
 
     def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
-        """Return the expected number of hits; the interval holds chance and the fit's own doubt.
+        """Return the expected number of hits, with an interval for chance and for the fit's error.
 
-        Scores of 32 bits, which are many, are told apart to one part in 500; what that errs by
-        cancels (a millionth of the number for a label in 3 % of a million photos).
+        Scores of 32 bits, of which there may be millions, are binned to one part in 500. The errors
+        cancel: for a label in 3 % of a million photos a millionth of the number is left.
         """
         if log_scores.dtype != np.float32:
             scores, times = log_scores, np.ones(len(log_scores), np.int64)

@@ -5,9 +5,9 @@
     mAP(n)            =  mean over queries of length n of their average precision
 
 A query with no relevant image has no average precision: it is left out and counted. A length
-with at most ``exhaustive`` queries is evaluated whole; of a longer one a seeded uniform sample
-of queries that have a relevant image is, with a standard error. An image whose label is unknown
-is left out of the queries that name that label.
+with at most ``exhaustive`` queries is evaluated completely; for a longer one, a seeded uniform
+sample of the queries that have a relevant image is evaluated, with a standard error. An image
+whose label is unknown is left out of the queries that name that label.
 """
 
 from dataclasses import dataclass

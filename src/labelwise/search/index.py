@@ -366,7 +366,7 @@ class Index:
             ]
         )
 
-    def require(self, photo: str | Path) -> int:
+    def row_of(self, photo: str | Path) -> int:
         """Return the row of a photo, which must be in the index."""
         row = self.store.row_of(os.fspath(photo))
         if row is None:

@@ -23,8 +23,8 @@ class PhotoFiles:
     def read(self) -> tuple[bytes, str] | None:
         """Return the bytes of the photo and its name, from a file that still holds that photo.
 
-        None where no file does; StorageError if one could not be asked. A link that leads out of
-        its root is not followed.
+        None where no file does. Where a storage did not answer and no other file holds the photo,
+        its StorageError is raised. A link that leads out of its root is not followed.
         """
         unasked: StorageError | None = None
         for root, name in self.places:

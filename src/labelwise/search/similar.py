@@ -32,7 +32,7 @@ class Projection:
     """From a backbone's features (n, D) to the embeddings (n, at most 256) that are kept."""
 
     def __init__(self, numbers: Vectors) -> None:
-        """Take what :attr:`numbers` of another projection are: its mean, then its directions."""
+        """Take ``numbers`` (1 + width, D): the mean of the features, then the directions R V."""
         self.numbers = np.asarray(numbers, np.float32)
 
     @classmethod
@@ -93,7 +93,7 @@ def nearest_rows(
 
 
 def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]:
-    """Return in how many signs each of the codes (at most 3 words, n) differs from one."""
+    """Return in how many signs each of n codes (at most 3 words, n) differs from ``own``."""
     distance = np.empty(codes.shape[1], np.uint8)
     for start in range(0, len(distance), BLOCK):
         part = codes[:, start : start + BLOCK]
@@ -105,9 +105,9 @@ def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]
 
 
 def _least(distance: NDArray[np.integer[Any]], count: int) -> NDArray[np.int64]:
-    """Return the places of the ``count`` smallest distances or more, those of equals included.
+    """Return the places of at least the ``count`` smallest distances, ties included.
 
-    The places of rows that are left out (FAR) never come out.
+    Rows that are left out (at distance FAR) are never among them.
     """
     step = max(1, len(distance) // SAMPLED)
     sample = np.bincount(distance[::step], minlength=FAR + 1)[:FAR].cumsum() * step

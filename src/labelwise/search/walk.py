@@ -1,4 +1,4 @@
-"""Which files below a folder or in a bucket are photos: what is looked at, and what passed over.
+"""Which files below a folder or in a bucket are photos, and what is passed over.
 
 Passed over are hidden files and folders, the folders that photo tools and network disks keep their
 own pictures in, links that lead out of the root or back into it, and everything that is no regular
