@@ -264,6 +264,12 @@ def test_stored_features_and_no_pictures_are_refused(tmp_path):
         export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1))
 
 
+def test_an_unknown_kind_of_input_is_refused(tmp_path):
+    model = predictor(link=Sigmoid())
+    with pytest.raises(ValueError, match="must be image or pixels, got 'picture'"):
+        export_onnx(model, spec(model), tmp_path / "m.onnx", pictures(1), input="picture")
+
+
 def test_the_verbs_export_and_predict(tmp_path, run_verb):
     model = predictor(link=Sigmoid(), rule=Threshold(0.5))
     model.save(tmp_path / "run")

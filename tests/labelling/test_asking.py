@@ -162,6 +162,11 @@ def test_closed_entries_are_never_asked():
     assert sorted(rows) == [0, 1, 2, 3]
 
 
+def test_an_unknown_criterion_is_refused():
+    with pytest.raises(ValueError, match=r"by must be one of value, entropy, .* got 'worth'"):
+        choose_photos(Pool.of(np.full((4, 2), 0.5), np.zeros((4, 2))), 1, "worth")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("next")

@@ -92,7 +92,14 @@ def test_only_what_exists_is_corrected(index):
         index.correct(0, {"dgo": "present"})
     with pytest.raises(LabelwiseError, match="numbered from 0 to 11"):
         index.correct(12, {"dog": "present"})
+    with pytest.raises(LabelwiseError, match=r"must be one of present, absent.* got 'yes'"):
+        index.correct(0, {"dog": "yes"})
     assert index.store.corrections() == []
+
+
+def test_photos_are_sorted_by_score_or_date_alone(index):
+    with pytest.raises(LabelwiseError, match="sorted by score or date, got 'name'"):
+        answer(index, Query.parse("dog"), sort="name")
 
 
 @pytest.mark.parametrize("rule", [Threshold((0.3, 0.5, 0.47, 0.4)), TopK(2)])

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -68,6 +68,11 @@ class Facts:
     precision: str = "float32"
     promises: tuple[Mapping[str, Any], ...] = ()
     taxonomy: Taxonomy | None = None
+
+    def __post_init__(self) -> None:
+        if self.input not in get_args(Input):
+            choices = " or ".join(get_args(Input))
+            raise ValueError(f"the input of a file must be {choices}, got {self.input!r}")
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata, with the keys that other tools read too."""

@@ -28,7 +28,7 @@ the answers of two photos overlap.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 Criterion = Literal["value", "entropy", "diverse", "expected-f"]
-CRITERIA: tuple[Criterion, ...] = ("value", "entropy", "diverse", "expected-f")
+CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 Numbers = NDArray[np.float64]
 Vectors = NDArray[np.float32]
 CANDIDATES, MORE_CANDIDATES = 4, 500  # per label: times what it will ask, and so many more
@@ -222,6 +222,8 @@ class _Seen:
 
 def worth_of_labels(pool: Pool, by: Criterion) -> Numbers:
     """Return what the answer to each label of each photo is worth, (N, K)."""
+    if by not in CRITERIA:
+        raise ValueError(f"by must be one of {', '.join(CRITERIA)}, got {by!r}")
     if by == "value":
         return np.asarray(changes_set(pool.probs, pool.sets), np.float64)
     if by == "entropy":

@@ -29,6 +29,7 @@ __all__ = ["Change", "Reviewed", "read_review", "repair", "write_changes", "writ
 
 Answer = Literal["yes", "no", "unknown", ""]
 Given = Literal["present", "absent", "unknown"]
+ChangeReason = Literal["answered", "promised"]
 ANSWERS: dict[str, Answer] = {
     "yes": "yes",
     "y": "yes",
@@ -75,7 +76,7 @@ class Change:
     label: str
     before: str
     after: str
-    because: Literal["answered", "promised"]
+    because: ChangeReason
 
 
 def write_review(path: Path, questions: Sequence[Reviewed]) -> None:
@@ -165,7 +166,8 @@ def repair(
     labels = np.where(known, labels, 0)
     changes = []
     for one in questions:
-        answer, because = one.answer, "answered"
+        answer: Answer = one.answer
+        because: ChangeReason = "answered"
         if not answer and accept_promised and one.promised and one.given != "unknown":
             answer, because = ("yes" if one.given == "absent" else "no"), "promised"
         if not answer:
@@ -184,15 +186,7 @@ def repair(
                 "review test photos that the model did not choose as well"
             )
         labels[row, column], known[row, column] = answer == "yes", answer != "unknown"
-        changes.append(
-            Change(
-                one.photo,
-                one.label,
-                before,
-                after,
-                "promised" if because == "promised" else "answered",
-            )
-        )
+        changes.append(Change(one.photo, one.label, before, after, because))
     repaired = replace(
         table,
         present=LabelSets.from_dense(labels > 0.5),

@@ -8,7 +8,7 @@ that the model was not trained on, whose answers are known, and its probability 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,8 @@ def answer(
     """Return the ``top`` photos of a query, of those that are probable or promised enough."""
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
+    if sort not in get_args(Sort):
+        raise DataError(f"photos are sorted by {' or '.join(get_args(Sort))}, got {sort!r}")
     bound = bind(query, index.space, index.query_taxonomy)
     refit = wrong_at_most is None  # corrections fit links on the photos that promises are made on
     dead = index.store.dead_rows()

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -353,8 +353,11 @@ class Index:
         source: str = "correction",
     ) -> None:
         """Note what a person says of some labels of a photo; an unknown label is refused."""
-        for name in states:
+        for name, state in states.items():
             self.space.column(name)
+            if state not in get_args(Fact):
+                known = ", ".join(get_args(Fact))
+                raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
         if not 0 <= row < len(self):
             raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
         self.__dict__.pop("_sets", None)
