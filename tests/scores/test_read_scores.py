@@ -1,4 +1,4 @@
-"""Other people's files: read to the last bit, or refused with the row and the mend."""
+"""Other people's files: read to the last bit, or refused with the row and the way out."""
 
 import csv
 import io

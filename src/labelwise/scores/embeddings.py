@@ -120,7 +120,7 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
         if written is None:
             raise DataError(f"{path}: there is no array 'prompts', the texts of the embeddings")
         pairs = read_prompts(prompts)
-        rows = np.array([_place(path, prompts, written, *one) for one in pairs])
+        rows = np.array([_place(path, prompts, written, line, text) for line, _, text in pairs])
         names, written, unit = (
             tuple(one[1] for one in pairs),
             tuple(one[2] for one in pairs),
@@ -178,9 +178,7 @@ def write_prompts(path: Path, texts: Texts) -> None:
         writer.writerows(texts.prompts)
 
 
-def _place(
-    path: Path, prompts: Path, written: tuple[str, ...], line: int, label: str, text: str
-) -> int:
+def _place(path: Path, prompts: Path, written: tuple[str, ...], line: int, text: str) -> int:
     """Return the row of a text among those that have an embedding."""
     if text not in written:
         raise DataError(

@@ -112,7 +112,7 @@ class Guard:
         answer: Response | None = None
         try:
             self._check(scope)
-            await self.app(scope, self._limited(scope, receive), marked)
+            await self.app(scope, self._limited(receive), marked)
         except RefusedError as refused:
             answer = problem(refused.status, refused.detail, refused.headers)
         except Exception:
@@ -181,7 +181,7 @@ class Guard:
             {"connection": "close"},
         )
 
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
+    def _limited(self, receive: Receive) -> Receive:
         """Return a receive that counts bytes and seconds until the body is there."""
         end = time.monotonic() + self.settings.request_seconds
         size, whole = 0, False
