@@ -60,6 +60,15 @@ def test_lines_leave_the_output_to_another_program_if_told_so(capsys, monkeypatc
     assert shown.err == "scoring  400/1,000 images  10 images/s  60 s left\n"
 
 
+def test_nothing_done_has_no_rate(capsys, monkeypatch):
+    set_clock(monkeypatch, 0.0, 40.0, 50.0)
+    watch = LineWatch(seconds=30)
+    watch.start("indexing", 10)
+    watch.advance(0)
+    watch.advance(5)
+    assert capsys.readouterr().out == "indexing  5/10 images  0 images/s  50 s left\n"
+
+
 def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
     set_clock(monkeypatch, 0.0, 40.0)
     watch = NamedWatch(LineWatch(seconds=30), "bce, seed-1")

@@ -74,7 +74,7 @@ class LineWatch(Watch):
     def advance(self, images: int) -> None:
         self._done += images
         now = time.monotonic()
-        if now - self._shown >= self.seconds:
+        if now - self._shown >= self.seconds and self._done > self._first:
             self._shown = now
             rate = (self._done - self._first) / (now - self._begun)
             left = (self._total - self._done) / rate

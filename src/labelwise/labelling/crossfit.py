@@ -207,13 +207,13 @@ def crossfit_heads(
             f"features must be (N, D) for {len(truth)} rows, got {tuple(inputs.shape)}"
         )
     watch = watch or Silent()
-    watch.start("refitting heads", folds)
+    watch.start("refitting heads", len(inputs))
     logits = torch.empty(truth.shape, dtype=torch.float32)
     for held in _folds(len(inputs), folds, seed):
         mask = None if known is None else known[~held]
         weight, bias = fit_linear_head(inputs[~held], truth[~held], mask, l2=l2)
         logits[held] = inputs[held].float() @ weight + bias
-        watch.advance(1)
+        watch.advance(int(held.sum()))
     watch.finish()
     return logits
 
