@@ -20,7 +20,7 @@ from typing import Any
 
 from labelwise.experiments.protocols import DATASETS, Experiment
 from labelwise.methods import METHODS
-from labelwise.training.settings import Settings
+from labelwise.training.settings import Settings, flattened
 
 __all__ = ["Deviation", "deviations_of", "facts_of", "published_protocol"]
 
@@ -47,17 +47,17 @@ def published_protocol(experiment: Experiment, row: str) -> dict[str, Any]:
         return {}
     stated = {
         key: value
-        for key, value in _flat({**experiment.protocol, **experiment.rows[row].values}).items()
+        for key, value in flattened({**experiment.protocol, **experiment.rows[row].values}).items()
         if key not in experiment.unstated
     }
-    return {**stated, **_flat(experiment.stated), **_flat(experiment.rows[row].stated)}
+    return {**stated, **flattened(experiment.stated), **flattened(experiment.rows[row].stated)}
 
 
 def facts_of(
     settings: Settings, experiment: Experiment, row: str, data: str | None = None
 ) -> dict[str, Any]:
     """Return the same keys as the run has them; ``data`` is a source in place of the paper's."""
-    facts = _flat(settings.model_dump(mode="json", exclude=set(OURS)))
+    facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
     taken = experiment.validation or experiment.rows[row].hold_out
     own_split = DATASETS[experiment.data].has_validation and data is None
     facts["held_out"] = 0.1 if taken and not own_split else 0.0
@@ -127,13 +127,3 @@ def _same(published: Any, here: Any) -> bool:
 
 def _shown(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

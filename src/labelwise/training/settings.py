@@ -37,6 +37,7 @@ __all__ = [
     "ScheduleSettings",
     "Settings",
     "differences",
+    "flattened",
     "nested",
     "parse_assignments",
     "read_settings",
@@ -414,7 +415,7 @@ def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -
 
 def differences(one: Settings, other: Settings) -> dict[str, str]:
     """Return the keys by which two settings give different results, as 'key: old -> new'."""
-    old, new = _flat(one.model_dump(mode="json")), _flat(other.model_dump(mode="json"))
+    old, new = flattened(one.model_dump(mode="json")), flattened(other.model_dump(mode="json"))
     keys = sorted(old.keys() | new.keys())
     return {
         key: f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
@@ -466,11 +467,12 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted names: ``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flattened(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat
@@ -490,7 +492,7 @@ def _sentence(error: ValidationError) -> str:
 def _nearest_key(path: tuple[int | str, ...]) -> str:
     """Return a hint: the same name elsewhere, or else the nearest name at the same place."""
     *parents, last = map(str, path)
-    keys = _flat(Settings(data="").model_dump(mode="json"))
+    keys = flattened(Settings(data="").model_dump(mode="json"))
     same = [key for key in keys if key.rpartition(".")[2] == last]
     if same:
         return f"; did you mean {' or '.join(map(repr, same))}?"
