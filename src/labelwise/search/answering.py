@@ -76,7 +76,12 @@ def answer(
     confidence: float = 0.95,
     sort: Sort = "score",
 ) -> Found:
-    """Return the ``top`` photos of a query, of those that are probable or promised enough."""
+    """Return the ``top`` photos of a query, the most probable first.
+
+    ``at_least`` is the least probability of a photo that is listed. ``wrong_at_most`` cuts the
+    list where at most that share of it is wrong, promised with ``confidence``. ``sort="date"``
+    lists the newest photos above these cuts first.
+    """
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
     if sort not in get_args(Sort):
