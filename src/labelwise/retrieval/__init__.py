@@ -5,7 +5,7 @@ from labelwise.retrieval.calibrated_query import CalibratedQuery, HitCount, cali
 from labelwise.retrieval.enumeration import count_queries
 from labelwise.retrieval.quality import LengthResult, retrieval_map
 from labelwise.retrieval.query import Query, complete
-from labelwise.retrieval.rank import RankedImages, query_log_scores, rank
+from labelwise.retrieval.rank import RankedImages, rank
 
 __all__ = [
     "BoundQuery",
@@ -18,7 +18,6 @@ __all__ = [
     "calibrate_query",
     "complete",
     "count_queries",
-    "query_log_scores",
     "rank",
     "retrieval_map",
 ]

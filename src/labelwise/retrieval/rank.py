@@ -6,18 +6,17 @@ The labels are taken as independent given the image. Products of many small prob
 underflow; their logs do not.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from labelwise.arrays import Array, to_numpy
+from labelwise.arrays import Array
 from labelwise.retrieval.bound_query import bind
 from labelwise.retrieval.query import Query
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["RankedImages", "query_log_scores", "rank"]
+__all__ = ["RankedImages", "rank"]
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,6 @@ class RankedImages:
     probs: np.ndarray
 
 
-def query_log_scores(
-    log_p: Array, log_q: Array, wanted: Sequence[int], unwanted: Sequence[int]
-) -> np.ndarray:
-    """Return the (N,) float64 log joint probability of wanted and unwanted columns."""
-    _same_shape(log_p, log_q)
-    scores = np.zeros(log_p.shape[0])
-    for table, columns in ((log_p, wanted), (log_q, unwanted)):
-        for column in columns:
-            scores += to_numpy(table[:, column])
-    return scores
-
-
 def rank(
     log_p: Array,
     log_q: Array,
@@ -54,7 +41,11 @@ def rank(
     taxonomy: Taxonomy | None = None,
 ) -> RankedImages:
     """Return the images (all, or the ``top`` first) in order of the query's joint probability."""
-    _same_shape(log_p, log_q)
+    if log_p.shape != log_q.shape:
+        raise ValueError(
+            "log_p and log_q must have one shape, "
+            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
+        )
     bound = bind(query, space, taxonomy)
     columns = list(bound.columns)
     scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
@@ -65,11 +56,3 @@ def rank(
         rows = np.flatnonzero(scores >= cut)
     order = rows[np.argsort(-scores[rows], kind="stable")][:count]
     return RankedImages(order, scores[order], np.exp(scores[order]))
-
-
-def _same_shape(log_p: Array, log_q: Array) -> None:
-    if log_p.shape != log_q.shape:
-        raise ValueError(
-            "log_p and log_q must have one shape, "
-            f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
-        )
