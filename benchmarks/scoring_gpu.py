@@ -28,8 +28,9 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise import batches
-from labelwise.batches import CHUNK, available_cores, decode_on_gpu
-from labelwise.batches.device import CHUNK_OF_FILES
+from labelwise.batches import CHUNK, available_cores
+from labelwise.batches.gpu_decoder import borrowed_decoder, decode_by_torchvision
+from labelwise.batches.loading import CHUNK_OF_FILES, Jpeg
 from labelwise.data import FileImages
 from labelwise.data.decode import by_pillow, decode_pixels
 from labelwise.decoding import SLOT_BYTES, Kind, Work, borrowed_processes, items_ahead
@@ -94,7 +95,7 @@ def by_threads(work: Callable[[int], object], count: int, threads: int) -> Calla
     return run
 
 
-def slices(items: list[Tensor], size: int) -> Iterator[list[Tensor]]:
+def slices(items: list, size: int) -> Iterator[list]:
     for at in range(0, len(items), size):
         yield items[at : at + size]
 
@@ -187,9 +188,17 @@ def measure_gpu(
 
             def decoded() -> None:
                 for some in slices(tensors, batch):
-                    decode_on_gpu(some, device)
+                    decode_by_torchvision(some, device)
 
-            figures.add("decode by nvJPEG", rate(len(few), decoded))
+            figures.add("decode by torchvision's nvJPEG", rate(len(few), decoded))
+            files = [Jpeg(0, 0, tensor, size[1], size[0]) for tensor in tensors]
+            with borrowed_decoder(device) as decoder:
+
+                def by_engines() -> None:
+                    for some in slices(files, batch):
+                        decoder.decode(some)
+
+                figures.add("one decoder of ours", rate(len(few), by_engines))
         at_size = at_least if decode == "cpu" else None
         height, width = decode_pixels(contents[0], "x", at_size).shape[:2]
         at_once = max(1, min(batch, (1 << 30) // (3 * height * width)))
@@ -234,7 +243,7 @@ def compare_pixels(contents: list[bytes], at_least: int, device: torch.device) -
         (found.permute(1, 2, 0).cpu().int() - torch.from_numpy(decode_pixels(content, "x").copy()))
         .abs()
         .flatten()
-        for found, content in zip(decode_on_gpu(tensors, device), contents, strict=True)
+        for found, content in zip(decode_by_torchvision(tensors, device), contents, strict=True)
     ]
     levels = torch.cat(apart).float()
     print(

@@ -14,8 +14,10 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from labelwise.backbones import Transform
-from labelwise.batches import decodes_on_gpu, device, read_ahead
+from labelwise.batches import decodes_on_gpu, device, gpu_decoder, loading, read_ahead
 from labelwise.batches.device import DeviceFeeder
+from labelwise.batches.gpu_decoder import GpuDecoder
+from labelwise.batches.loading import PictureLoader
 from labelwise.data import ArrayImages, BytesImages, JoinedImages
 from labelwise.data.decode import by_pillow
 
@@ -46,6 +48,7 @@ BLOBS = [
     encoded((400, 300), 4),  # decoded at a fraction of its size
     encoded((900, 20), 5),  # its ends are cut off
     encoded((31, 30), 6, progressive=True),
+    encoded((60, 40), 8, keep_rgb=True),  # whose colours a device's decoder may take for others
     encoded((60, 40), 7)[:-80],
 ]
 SOURCE = BytesImages(BLOBS, [f"p{row}" for row in range(len(BLOBS))])
@@ -55,7 +58,7 @@ BROKEN = [3, len(BLOBS) - 1]
 def fed(images, transform, *, decodes=False, batch=5, processes=False):
     rows = np.arange(len(images))
     parts = [rows[at : at + batch] for at in range(0, len(rows), batch)]
-    feeder = DeviceFeeder(images, transform, transform, CPU, decodes, processes)
+    feeder = DeviceFeeder(PictureLoader(images, transform, transform, CPU, decodes, processes))
     return list(feeder.batches(parts, workers=2))
 
 
@@ -96,7 +99,7 @@ def test_pixels_made_on_the_device_are_pillows(transform):
 
 def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
     transform = Transform(24, interpolation="bicubic", crop=0.875)
-    monkeypatch.setattr(device, "MAX_SENT", 3000)
+    monkeypatch.setattr(loading, "MAX_SENT", 3000)
     monkeypatch.setattr(device, "RESIZED_VALUES", 1)
     _, pixels = joined(fed(SOURCE, transform))
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
@@ -106,12 +109,12 @@ def test_pictures_too_large_to_send_are_resized_before(monkeypatch):
 def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
     transform = Transform(24, interpolation="bicubic", crop=0.875)
     monkeypatch.setattr(device, "PORTION", portion)
-    monkeypatch.setattr(device, "decode_on_gpu", whole_by_libjpeg)
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
     order = np.random.default_rng(portion).permutation(len(BLOBS))
     cuts = [order[:2], order[2:2], order[2:9], np.array([BROKEN[0]]), order[9:]]
     rows, pixels = by_hand(transform, whole=True)
     expected = dict(zip(rows, pixels, strict=True))
-    feeder = DeviceFeeder(SOURCE, transform, transform, CPU, decodes=True)
+    feeder = DeviceFeeder(PictureLoader(SOURCE, transform, transform, CPU, decodes=True))
     found = list(feeder.batches(cuts, workers=2))
     for cut, part in zip(cuts, found, strict=True):
         assert part.rows.tolist() == [row for row in cut.tolist() if row not in BROKEN]
@@ -124,18 +127,22 @@ def test_batches_are_cut_from_portions_of_any_size(portion, monkeypatch):
 
 def test_an_error_of_any_thread_is_raised_and_the_threads_end(monkeypatch):
     before = threading.active_count()
-    feeder = DeviceFeeder(SOURCE, Transform(24), Transform(24), CPU, decodes=True)
+    feeder = DeviceFeeder(PictureLoader(SOURCE, Transform(24), Transform(24), CPU, decodes=True))
 
     def broken(*given):
         raise MemoryError("no room")
 
-    for name in ("_by_device", "_runs_of_planes", "_load"):
+    for owner, name in (
+        (PictureLoader, "_load"),
+        (GpuDecoder, "decode"),
+        (DeviceFeeder, "_inputs"),
+    ):
         with monkeypatch.context() as patched:
-            patched.setattr(device, "decode_on_gpu", whole_by_libjpeg)
-            patched.setattr(DeviceFeeder, name, broken)
+            patched.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
+            patched.setattr(owner, name, broken)
             with pytest.raises(MemoryError, match="no room"):
                 list(feeder.batches([np.arange(4), np.arange(4, 8)], workers=2))
-    monkeypatch.setattr(device, "decode_on_gpu", whole_by_libjpeg)
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
     batches = feeder.batches([np.arange(4), np.arange(4, 8)], workers=2)
     next(batches)
     batches.close()
@@ -163,14 +170,14 @@ def test_jpegs_decoded_by_the_device_are_turned_and_resized(monkeypatch):
         taken.extend(contents)
         return whole_by_libjpeg(contents, device)
 
-    monkeypatch.setattr(device, "decode_on_gpu", decode)
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", decode)
     expected_rows, expected = by_hand(transform, whole=True)
     for at_once in (device.DECODED_VALUES, 20_000, 1):
         monkeypatch.setattr(device, "DECODED_VALUES", at_once)
         rows, pixels = joined(fed(SOURCE, transform, decodes=True))
         assert rows == expected_rows
         np.testing.assert_array_equal(pixels, expected)
-        assert len(taken) == len(BLOBS) - 3  # but not the PNG and those that are broken
+        assert len(taken) == len(BLOBS) - 4  # but not the PNG, RGB and those that are broken
         taken.clear()
 
 
@@ -180,7 +187,7 @@ def test_a_picture_that_the_device_refuses_spoils_no_other(monkeypatch):
     def refuse(contents, device):
         raise RuntimeError("nvJPEG error")
 
-    monkeypatch.setattr(device, "decode_on_gpu", refuse)
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", refuse)
     _, pixels = joined(fed(SOURCE, transform, decodes=True))
     np.testing.assert_array_equal(pixels, by_hand(transform)[1])
 

@@ -19,7 +19,8 @@ from PIL import Image
 from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined, whole_by_libjpeg
 
 from labelwise.backbones import Transform
-from labelwise.batches import device
+from labelwise.batches import gpu_decoder, loading
+from labelwise.batches.loading import PictureLoader
 from labelwise.data import BytesImages, FileImages, JoinedImages, PictureImages
 from labelwise.data.images import SpanImages
 from labelwise.decoding import (
@@ -99,7 +100,7 @@ def test_every_source_gives_the_pixels_and_reasons_of_threads(kind, tmp_path):
 
 
 def test_files_for_the_devices_decoder_come_whole(monkeypatch):
-    monkeypatch.setattr(device, "decode_on_gpu", whole_by_libjpeg)
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
     rows, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True))
     expected_rows, expected = by_hand(TRANSFORM, whole=True)
     assert rows == expected_rows
@@ -107,14 +108,14 @@ def test_files_for_the_devices_decoder_come_whole(monkeypatch):
 
 
 def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
-    feeder = device.DeviceFeeder(files(tmp_path), TRANSFORM, TRANSFORM, CPU, decodes=True)
+    loader = PictureLoader(files(tmp_path), TRANSFORM, TRANSFORM, CPU, decodes=True)
     rows = [np.arange(len(BLOBS))[at:] for at in range(4)]
     largest = max(map(len, BLOBS[:4]))
-    assert feeder._files_of_a_slot(rows) == device.CHUNK_OF_FILES
-    monkeypatch.setattr(device, "SLOT_BYTES", 3 * largest + 3)
-    assert feeder._files_of_a_slot(rows) == 3
-    monkeypatch.setattr(device, "SLOT_BYTES", largest)
-    assert feeder._files_of_a_slot(rows) == 1
+    assert loader.files_of_a_slot(rows) == loading.CHUNK_OF_FILES
+    monkeypatch.setattr(loading, "SLOT_BYTES", 3 * largest + 3)
+    assert loader.files_of_a_slot(rows) == 3
+    monkeypatch.setattr(loading, "SLOT_BYTES", largest)
+    assert loader.files_of_a_slot(rows) == 1
 
 
 def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeypatch):
@@ -127,10 +128,10 @@ def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeyp
         taken.extend(contents)
         return whole_by_libjpeg(contents, device)
 
-    monkeypatch.setattr(device, "decode_on_gpu", decode)
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", decode)
     _, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True, batch=32))
     np.testing.assert_array_equal(pixels, by_hand(TRANSFORM, whole=True)[1])
-    assert len(taken) == len(BLOBS) - 4
+    assert len(taken) == len(BLOBS) - 5
 
 
 def test_paths_are_relative_to_where_the_program_is_now(tmp_path, monkeypatch):

@@ -110,6 +110,34 @@ def test_whatever_is_not_plain_is_left_to_pillow(content):
     assert outcome(decode, content) == outcome(by_pillow, content)
 
 
+@pytest.mark.parametrize(
+    ("options", "rgb", "usual"),
+    [
+        ({"subsampling": 0}, False, True),
+        ({"subsampling": 1}, False, True),
+        ({"subsampling": 2}, False, True),
+        ({"progressive": True}, False, False),
+        ({"keep_rgb": True}, True, True),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_the_coding_is_what_the_file_was_saved_with(options, rgb, usual):
+    header = plain_header(saved(photo(40, 24), **options))
+    assert (header.width, header.height, header.layers) == (40, 24, 3)
+    assert (header.rgb, header.usual_coding) == (rgb, usual)
+
+
+def test_other_samplings_and_several_scans_are_not_usual():
+    content = bytearray(saved(photo(40, 24), subsampling=2))
+    frame = content.index(b"\xff\xc0")
+    content[frame + 11] = 0x41  # 4:1:1
+    assert not plain_header(bytes(content)).usual_coding
+    content[frame + 11] = 0x22
+    assert plain_header(bytes(content)).usual_coding
+    content[content.index(b"\xff\xda") + 4] = 1  # the first scan holds the brightness alone
+    assert not plain_header(bytes(content)).usual_coding
+
+
 def test_too_many_pixels_are_refused_before_anything_is_decoded(monkeypatch):
     content = bytearray(saved(photo(16, 16)))
     frame = content.index(b"\xff\xc0")

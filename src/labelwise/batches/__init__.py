@@ -2,7 +2,7 @@
 
     on the CPU     file --threads: decode, resize--> uint8 (n, 3, size, size)
     on a GPU       file --processes: decode--> shared memory --one thread: copy, resize--> ...
-    decode="cuda"  file --processes: read--> shared memory --one thread: nvJPEG, resize--> ...
+    decode="cuda"  file --processes: read--> shared memory --threads: nvJPEG, resize--> ...
 
 Processes do not share Python's lock, which sixteen threads that feed a GPU wait for most of their
 time. For few images, which would be done before processes have started, and for pictures that are
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.batches.device import DeviceFeeder, decode_on_gpu
+from labelwise.batches.device import DeviceFeeder
 from labelwise.batches.inputs import (
     CHUNK,
     Decode,
@@ -33,6 +33,7 @@ from labelwise.batches.inputs import (
     decodes_on_gpu,
     sent,
 )
+from labelwise.batches.loading import PictureLoader
 from labelwise.batches.threads import resized_by_threads
 from labelwise.data import ArrayImages, FeatureRows, ImageSource
 from labelwise.data.mapped import MappedFeatures
@@ -46,7 +47,6 @@ __all__ = [
     "PlanesResizer",
     "Resizer",
     "available_cores",
-    "decode_on_gpu",
     "decodes_on_gpu",
     "read_ahead",
     "resized_array",
@@ -69,8 +69,8 @@ def read_ahead(
         yield from _from_array(array, batches, device)
     elif device.type == "cuda" and isinstance(transform, PlanesResizer):
         processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
-        feeder = DeviceFeeder(images, transform, transform, device, on_gpu, processes)
-        yield from feeder.batches(batches, workers)
+        loader = PictureLoader(images, transform, transform, device, on_gpu, processes)
+        yield from DeviceFeeder(loader).batches(batches, workers)
     else:
         yield from resized_by_threads(images, transform, batches, workers, device)
 

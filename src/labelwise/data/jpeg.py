@@ -25,26 +25,42 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-__all__ = ["JpegHeader", "draft_scale", "plain_header", "plain_pixels", "turned"]
+__all__ = [
+    "JpegHeader",
+    "draft_scale",
+    "operators_library",
+    "plain_header",
+    "plain_pixels",
+    "turned",
+]
 
 Pixels = NDArray[np.uint8]
 
 RGB = 3  # torchvision's ImageReadMode.RGB
-SCAN, TABLE, EXIF_SEGMENT = 0xDA, 0xDB, 0xE1
+SCAN, TABLE, EXIF_SEGMENT, BASELINE = 0xDA, 0xDB, 0xE1, 0xC0
 FRAMES = frozenset((0xC0, 0xC1, 0xC2))  # baseline, extended and progressive Huffman coding
 UNREAD = frozenset((0xC4, 0xDD, 0xFE))  # Huffman tables, restart interval, comment: libjpeg's own
-KNOWN = {0xE0: (b"JFIF\0", 14), 0xE2: (b"ICC_PROFILE\0", 15), 0xEE: (b"Adobe", 12)}
+JFIF, ADOBE = 0xE0, 0xEE
+KNOWN = {JFIF: (b"JFIF\0", 14), 0xE2: (b"ICC_PROFILE\0", 15), ADOBE: (b"Adobe", 12)}
+USUAL_SAMPLING = frozenset((b"\x11", b"\x11\x11\x11", b"\x21\x11\x11", b"\x22\x11\x11"))
 ORIENTATION = 0x0112
 
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """Size as stored, colour components (1 or 3), and the EXIF orientation (1 for upright)."""
+    """Size as stored, colour components (1 or 3), and the EXIF orientation (1 for upright).
+
+    ``rgb`` is stored as it is, not as brightness and colour differences. ``usual_coding`` is
+    baseline in one scan with colours at full, half or a quarter of the resolution (4:4:4, 4:2:2,
+    4:2:0): what cameras write and JPEG hardware decodes.
+    """
 
     width: int
     height: int
     layers: int
     orientation: int = 1
+    rgb: bool = False
+    usual_coding: bool = True
 
 
 def plain_pixels(content: bytes, largest: int, at_least: int | None = None) -> Pixels | None:
@@ -84,15 +100,18 @@ def plain_header(content: bytes) -> JpegHeader | None:
     """Return the header of a JPEG that is plain up to its first scan, else None."""
     if not content.startswith(b"\xff\xd8") or not content.endswith(b"\xff\xd9"):
         return None  # not a JPEG, or cut off
-    frame: tuple[int, int, int] | None = None
+    frame: tuple[int, bytes] | None = None
     orientation, exif, profiles, at = 1, False, 0, 2
+    known: dict[int, bytes] = {}
     while at + 4 <= len(content):
         lead, marker, length = struct.unpack_from(">BBH", content, at)
         start, at = at + 4, at + 2 + length
         if lead != 0xFF or length < 2 or at > len(content):
             return None
         if marker == SCAN:
-            return None if frame is None else JpegHeader(*frame, orientation)
+            if frame is None:
+                return None
+            return _header(*frame, known, content[start:at], orientation)
         if marker in UNREAD:
             continue
         if marker == TABLE:
@@ -106,7 +125,7 @@ def plain_header(content: bytes) -> JpegHeader | None:
                 return None
             if length != 8 + 3 * layers:
                 return None
-            frame = width, height, layers
+            frame = marker, content[start:at]
         elif marker == EXIF_SEGMENT:
             found = _exif_orientation(content[start:at])
             if exif or found is None:
@@ -116,10 +135,27 @@ def plain_header(content: bytes) -> JpegHeader | None:
             word, least = KNOWN.get(marker, (b"", 0))
             if not word or length - 2 < least or not content.startswith(word, start):
                 return None
+            known[marker] = content[start:at]
             profiles += marker == 0xE2
             if profiles > 1:
                 return None
     return None
+
+
+def _header(
+    coding: int, frame: bytes, known: dict[int, bytes], scan: bytes, orientation: int
+) -> JpegHeader:
+    """Return what the segments of a JPEG say; whether it is RGB as libjpeg tells it."""
+    height, width, layers = struct.unpack_from(">HHB", frame, 1)
+    names, sampling = frame[6::3], frame[7::3]
+    if JFIF in known:
+        rgb = False
+    elif ADOBE in known:
+        rgb = layers == 3 and known[ADOBE][11] == 0
+    else:
+        rgb = names == b"RGB"
+    usual = coding == BASELINE and sampling in USUAL_SAMPLING and scan[:1] == frame[5:6]
+    return JpegHeader(width, height, layers, orientation, rgb, usual)
 
 
 def _plain_tables(body: bytes) -> bool:
@@ -172,14 +208,22 @@ def _decoder() -> Callable[[bytes], Pixels] | None:
 
 
 def _load_operators() -> None:
-    """Load torchvision's library of image operators without its models, which take a second."""
+    """Load torchvision's image operators without its models, which take a second."""
+    library = operators_library()
+    if library is not None:
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+        return
+    import torchvision.io  # noqa: F401
+
+
+def operators_library() -> str | None:
+    """Return the path of torchvision's library of image operators, if it is where it usually is."""
     package = find_spec("torchvision")
     for folder in (package.submodule_search_locations or ()) if package else ():
         library = os.path.join(folder, "image.so")
         if os.path.exists(library):
-            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-            return
-    import torchvision.io  # noqa: F401
+            return library
+    return None
 
 
 def _agrees(decode: Callable[[bytes], Pixels]) -> bool:

@@ -3,7 +3,7 @@
     messages in    {"work": ...}                      how pictures are loaded from now on
                    {"slot": number, "folder": of relative paths, "items": [...]}
                    then the bytes of items that come without file
-    message out    [[kind, offset, size, height, width, orientation] or reason, ...]
+    message out    [[kind, offset, size, height, width, orientation, usual] or reason, ...]
 
 Pixels and files are written to the slot of the shared memory, one after the other; its first bytes
 hold the place of the item at work, which tells what a process died of. Messages are JSON.
@@ -62,6 +62,7 @@ class Entry(NamedTuple):
     height: int
     width: int
     orientation: int = 1  # that a JPEG has to be turned by
+    usual_coding: bool = True  # of a JPEG
 
 
 class Item(NamedTuple):
@@ -106,12 +107,12 @@ class Work:
         """
         if self.kind == Kind.JPEG and len(content) <= room:
             header = plain_header(content)
-            if header is not None and header.layers == 3:
+            if header is not None and header.layers == 3 and not header.rgb:
                 small = header.width * header.height <= MAX_PIXELS
                 if small and self.transform.resizes_planes(header.width, header.height):
                     values = np.frombuffer(content, np.uint8)
-                    sides = header.height, header.width
-                    return Entry(Kind.JPEG, 0, values.size, *sides, header.orientation), values
+                    facts = header.height, header.width, header.orientation, header.usual_coding
+                    return Entry(Kind.JPEG, 0, values.size, *facts), values
         if self.kind == Kind.RESIZED:
             side = self.transform.size
             least = self.transform.at_least if window is None else window.at_least(side)
