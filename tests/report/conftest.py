@@ -36,6 +36,15 @@ def opened(browser):
 
 
 @pytest.fixture
-def least_contrast():
-    """Return a function from a page to the least contrast of its texts and marks."""
-    return lambda page: page.evaluate(CONTRAST)
+def assert_readable():
+    """Return a function that fails unless texts and marks of a page stand out, as WCAG AA wants."""
+
+    def check(page, scheme, media):
+        page.emulate_media(media=media, color_scheme=scheme)
+        contrast = page.evaluate(CONTRAST)
+        assert contrast["text"] >= 4.5
+        assert contrast["chart"] >= 4.5
+        assert contrast["marks"] >= 3
+        assert contrast["lines"] >= 3
+
+    return check

@@ -168,7 +168,7 @@ def promise_suspects(
 ) -> SuspectPromise:
     """Return how much of a list holds at most ``level`` false suspects.
 
-    ``confirmed`` gives, by place in the list, whether a marked suspect is a mistake indeed; what
+    ``confirmed`` gives, by place in the list, whether a marked suspect really is a mistake; what
     a person cannot tell counts as false. A stretch with marked suspects nobody answered ends the
     list.
     """

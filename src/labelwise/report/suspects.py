@@ -129,7 +129,7 @@ def _labels(questions: Sequence[Reviewed]) -> Markup:
         confirmed = [one.confirmed for one in own if one.confirmed is not None]
         counts = (len(own), len(confirmed), sum(confirmed))
         cells.append([label, *(Cell(f"{count:,}", count) for count in counts)])
-    head = ("label", "suspects", "answered", "mistakes indeed")
+    head = ("label", "suspects", "answered", "confirmed mistakes")
     return section(
         "labels", "Labels", table(head, cells, caption="Suspects per label", sortable=True)
     )
