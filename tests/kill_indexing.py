@@ -72,7 +72,7 @@ def correct(home, number):
     index = Index(home / "photos.index")
     if len(index):
         index.correct(number % len(index), {"dog": "present"}, who=str(number))
-        (home / "said").open("a").write(f"{number}\n")
+        (home / "answers").open("a").write(f"{number}\n")
 
 
 def check(home, whole=False):
@@ -93,9 +93,9 @@ def check(home, whole=False):
         expected = Predictor.load(home / "run").predict([path for _, path in same]).logits.numpy()
         np.testing.assert_allclose(columns[[row for row, _ in same]], expected, atol=1e-5)
     answer(index, Query.parse("dog, -beach"))
-    said = (home / "said").read_text().split() if (home / "said").exists() else []
+    answers = (home / "answers").read_text().split() if (home / "answers").exists() else []
     database = index.store._database.execute("SELECT who FROM corrections WHERE source != 'edit'")
-    assert [who for (who,) in database] == said
+    assert [who for (who,) in database] == answers
     if whole:
         assert len(same) == len(files)
         assert sorted(path for _, path in same) == sorted((home / "photos").rglob("*.png"))

@@ -241,7 +241,7 @@ def test_training_streams_from_a_bucket_as_from_a_disk(bucket, tmp_path, monkeyp
     assert not (tmp_path / "bucket" / "model.safetensors").exists()
     hearing = Hearing()
     train(streamed, tmp_path / "bucket", watch=hearing)
-    assert "going on from epoch 2, batch 3" in hearing.said
+    assert "going on from epoch 2, batch 3" in hearing.messages
     files = [tmp_path / name / "model.safetensors" for name in ("disk", "bucket")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

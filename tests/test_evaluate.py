@@ -53,8 +53,8 @@ def test_the_curve_holds_every_entry_and_its_errors_follow_from_it():
         curve = part.pooled
         assert sum(curve.counts) == 400 * 5
         gaps = [
-            (abs(said - seen), count)
-            for said, seen, count in zip(
+            (abs(claimed - seen), count)
+            for claimed, seen, count in zip(
                 curve.confidence, curve.frequency, curve.counts, strict=True
             )
             if count
@@ -154,9 +154,9 @@ def test_the_price_of_quiet_is_told_for_each_stage_and_for_the_labels_shares():
             (~empty, row.log_loss_in, row.brier_in),
             (empty, row.log_loss_out, row.brier_out),
         ):
-            flat, said = truth[rows].ravel(), probs[rows].ravel()
-            assert loss == pytest.approx(log_loss(flat, said, labels=[0, 1]), rel=1e-5)
-            assert brier == pytest.approx(((said - flat) ** 2).mean(), rel=1e-5)
+            flat, claimed = truth[rows].ravel(), probs[rows].ravel()
+            assert loss == pytest.approx(log_loss(flat, claimed, labels=[0, 1]), rel=1e-5)
+            assert brier == pytest.approx(((claimed - flat) ** 2).mean(), rel=1e-5)
 
 
 def test_the_price_of_quiet_leaves_out_unknown_entries():
@@ -166,8 +166,8 @@ def test_the_price_of_quiet_leaves_out_unknown_entries():
     seen, inside = predictions.observed.numpy(), predictions.labels.bool() & predictions.observed
     rows = inside.any(1).numpy()
     flat = predictions.labels.numpy()[rows][seen[rows]]
-    said = predictions.logits.double().sigmoid().numpy()[rows][seen[rows]]
-    assert zero.by_stage[0].log_loss_in == pytest.approx(log_loss(flat, said), rel=1e-5)
+    claimed = predictions.logits.double().sigmoid().numpy()[rows][seen[rows]]
+    assert zero.by_stage[0].log_loss_in == pytest.approx(log_loss(flat, claimed), rel=1e-5)
 
 
 def test_sets_and_log_odds_may_be_given_instead_of_rule_and_link():
@@ -225,8 +225,8 @@ def test_labels_that_are_no_shares_are_refused():
 def test_softmax_is_evaluated_with_its_own_link():
     predictions = sample()
     result = evaluate(predictions, Softmax())
-    said = predictions.logits.softmax(1).mean(0)
-    assert [row.mean_prob for row in result.rows] == pytest.approx(said.tolist(), rel=1e-4)
+    claimed = predictions.logits.softmax(1).mean(0)
+    assert [row.mean_prob for row in result.rows] == pytest.approx(claimed.tolist(), rel=1e-4)
     assert result.link == "softmax"
 
 

@@ -265,7 +265,9 @@ def test_another_taxonomy_needs_no_training_if_no_label_changes(tmp_path):
 def test_labels_that_follow_are_told(tmp_path):
     heard = Hearing()
     train(tiny(tmp_path), tmp_path / "run", table=tiny_table(), watch=heard)
-    assert any("labels were raised, since a kind of them is there" in text for text in heard.said)
+    assert any(
+        "labels were raised, since a kind of them is there" in text for text in heard.messages
+    )
 
 
 def test_a_shift_to_more_empty_photos_stays_consistent(tmp_path):

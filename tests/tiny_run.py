@@ -11,10 +11,10 @@ class Hearing(Silent):
     """Keeps what is said."""
 
     def __init__(self):
-        self.said = []
+        self.messages = []
 
     def say(self, text):
-        self.said.append(text)
+        self.messages.append(text)
 
 
 def tiny_table(rows=96, seed=0, features=6):

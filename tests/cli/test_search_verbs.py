@@ -226,10 +226,10 @@ def test_corrections_become_a_table_to_train_on(library, tmp_path):
     table = load(out)
     labels, observed = table.targets()
     names = [Path(name).name for name in table.ids]
-    said = {
+    noted = {
         (names[row], table.space.names[k]): bool(labels[row, k]) for row, k in np.argwhere(observed)
     }
-    assert said == {("05.png", "dog"): True, ("05.png", "beach"): False, ("07.png", "dog"): False}
+    assert noted == {("05.png", "dog"): True, ("05.png", "beach"): False, ("07.png", "dog"): False}
     assert set(table.split) == {"train"}
     assert table.images.read(0).size == (32, 24)
     with pytest.raises(LabelwiseError, match="leave out photo"):

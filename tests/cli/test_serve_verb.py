@@ -59,9 +59,9 @@ def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(
         finally:
             process.kill()  # in the middle of a correction
     saying.join(30)
-    (said,) = Index(index).store.corrections()
-    assert (said.label, said.state) == ("dog", "absent")
-    assert answered[-1] <= int(said.who) <= answered[-1] + 1
+    (correction,) = Index(index).store.corrections()
+    assert (correction.label, correction.state) == ("dog", "absent")
+    assert answered[-1] <= int(correction.who) <= answered[-1] + 1
     for _ in range(500):  # the decoders of that session end by themselves
         try:
             os.killpg(process.pid, 0)

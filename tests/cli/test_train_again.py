@@ -56,15 +56,15 @@ def test_a_rule_that_cannot_be_fitted_leaves_a_model_and_the_next_command_anothe
     lines = photos.read_text().replace("red|blue,val", ",val").replace("red,val", ",val")
     photos.write_text(lines.replace("blue,val", ",val"))
     out = tmp_path / "run"
-    said = trained(photos, out)
-    assert "rule 'best-f' cannot be fitted: labels must hold a present entry" in said
-    assert "with another rule, calibrator or share will not train again" in said
+    printed = trained(photos, out)
+    assert "rule 'best-f' cannot be fitted: labels must hold a present entry" in printed
+    assert "with another rule, calibrator or share will not train again" in printed
     assert rule_of(out) == {"kind": "threshold", "value": 0.5}
     before = state(out)
-    said = trained(photos, out, "--rule", "top-1")
+    printed = trained(photos, out, "--rule", "top-1")
     assert rule_of(out) == {"kind": "top-k", "k": 1}
     assert state(out) == before
-    assert "epoch" not in said
+    assert "epoch" not in printed
 
 
 def test_another_rule_and_calibrator_do_not_train_again(photos, tmp_path):
@@ -110,8 +110,8 @@ def test_broken_pictures_stop_a_run_before_it_begins_or_are_left_out(photos, tmp
     assert "5.png" in str(done.exception)
     assert "leave them out with `--on-error skip`" in str(done.exception)
     assert not out.exists()
-    said = trained(photos, out, "--on-error", "skip")
-    assert "left out: 1 of 48 images cannot be read" in said
+    printed = trained(photos, out, "--on-error", "skip")
+    assert "left out: 1 of 48 images cannot be read" in printed
     assert "finished before" in trained(photos, out, "--on-error", "skip")
 
 
@@ -124,9 +124,9 @@ def test_missing_pictures_can_be_left_out(photos, tmp_path):
 
 def test_a_table_without_validation_is_given_one(photos, tmp_path):
     photos.write_text(photos.read_text().replace(",val", ",train"))
-    said = trained(photos, tmp_path / "run")
-    assert "of 36 training images became validation, there was none" in said
+    printed = trained(photos, tmp_path / "run")
+    assert "of 36 training images became validation, there was none" in printed
     assert (tmp_path / "run" / "predictions" / "val.parquet").exists()
-    said = trained(photos, tmp_path / "none", "--set", "val_share=0")
-    assert "became validation" not in said
-    assert "no validation split" in said
+    printed = trained(photos, tmp_path / "none", "--set", "val_share=0")
+    assert "became validation" not in printed
+    assert "no validation split" in printed

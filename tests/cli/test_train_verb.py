@@ -202,6 +202,6 @@ def test_compare_writes_its_page_table_figures_and_charts(tmp_path, monkeypatch,
         assert name in shown
     assert "calibrate: none" in (tmp_path / "bce" / "seed-0" / "settings.yaml").read_text()
     assert call(monkeypatch, *arguments, "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert re.search(r"2 runs, about \d+ seconds in all", said)
-    assert "seconds per run" in said
+    printed = capsys.readouterr().out
+    assert re.search(r"2 runs, about \d+ seconds in all", printed)
+    assert "seconds per run" in printed

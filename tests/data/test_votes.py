@@ -61,11 +61,11 @@ def test_one_step_is_that_of_crowd_kits_published_example(monkeypatch):
 
     It starts from the plain shares and has no prior; figures there have two decimals.
     """
-    said = {"w1": "nyyyy", "w2": "yynyn", "w3": "-ynyn", "w4": "ynyyn", "w5": "nnnyn"}
+    votes = {"w1": "nyyyy", "w2": "yynyn", "w3": "-ynyn", "w4": "ynyyn", "w5": "nnnyn"}
     words = {"y": "yes", "n": "no", "-": "unknown"}
     rows = [
         (f"t{task}", "label", worker, words[answer])
-        for worker, answers in said.items()
+        for worker, answers in votes.items()
         for task, answer in enumerate(answers, 1)
     ]
     monkeypatch.setattr(
@@ -89,8 +89,8 @@ def slow_em(rows, q, s, m, steps):
     """Return {(photo, label): P(t = 1)}: one loop per formula of the docstring."""
     truth = {}
     for photo, label, _, _ in rows:
-        said = [row[3] == "yes" for row in rows if row[:2] == (photo, label)]
-        truth[photo, label] = (sum(said) + 0.5) / (len(said) + 1)
+        present = [row[3] == "yes" for row in rows if row[:2] == (photo, label)]
+        truth[photo, label] = (sum(present) + 0.5) / (len(present) + 1)
     for _ in range(steps):
         a, b = {}, {}
         for _, label, worker, _ in rows:
@@ -180,7 +180,7 @@ ANSWERS = st.sampled_from(["yes", "No", "don't know", "?", "1", "0"])
     )
 )
 def test_shares_are_shares_and_order_means_nothing(answers):
-    rows = [(f"p{p}", "ab"[k], f"w{w}", said) for (p, k, w), said in answers.items()]
+    rows = [(f"p{p}", "ab"[k], f"w{w}", answer) for (p, k, w), answer in answers.items()]
     for make in (count_votes, model_workers):
         made, other = make(Votes.of(rows)), make(Votes.of(rows[::-1]))
         known = made.shares[~np.isnan(made.shares)]

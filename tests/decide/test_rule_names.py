@@ -56,9 +56,9 @@ LABELS = RNG.random((80, 4)) < PROBS
     ],
 )
 def test_a_name_is_the_function_it_stands_for(text, expected, words):
-    rule, said = fit_rule(text, PROBS, LABELS)
+    rule, description = fit_rule(text, PROBS, LABELS)
     assert rule == expected
-    assert words in said
+    assert words in description
 
 
 def test_python_and_command_line_share_their_defaults():

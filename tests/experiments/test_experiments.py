@@ -100,10 +100,10 @@ class Counting(Silent):
     """Keeps what was said and started, and how much of it is not finished."""
 
     def __init__(self):
-        self.tasks, self.said, self.open = [], [], 0
+        self.tasks, self.messages, self.open = [], [], 0
 
     def say(self, text):
-        self.said.append(text)
+        self.messages.append(text)
 
     def start(self, task, total, done=0):
         self.tasks.append(task)
@@ -114,10 +114,11 @@ class Counting(Silent):
 
 
 def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
-    plan, table, said = ComparisonPlan(base(), ("bce", "two-way"), seeds=(0, 1)), small_table(), []
+    plan = ComparisonPlan(base(), ("bce", "two-way"), seeds=(0, 1))
+    table, messages = small_table(), []
     watch = Counting()
-    first = compare(plan, tmp_path, executor=InProcess(table), say=said.append, watch=watch)
-    assert len(said) == plan.num_runs == 4
+    first = compare(plan, tmp_path, executor=InProcess(table), say=messages.append, watch=watch)
+    assert len(messages) == plan.num_runs == 4
     assert "two-way, seed-1, epoch 15/15" in watch.tasks
     assert watch.open == 0
     assert set(first.column("mAP@class")["two-way"]) == {0, 1}
@@ -128,12 +129,12 @@ def test_a_comparison_runs_goes_on_and_says_what_came_out(tmp_path):
     assert first.column("host MB")["bce"][1] > 50
     weights = tmp_path / "bce" / "seed-1" / "model.safetensors"
     stamp = weights.stat().st_mtime_ns
-    assert compare(plan, tmp_path, executor=InProcess(table), say=said.append) == first
+    assert compare(plan, tmp_path, executor=InProcess(table), say=messages.append) == first
     assert weights.stat().st_mtime_ns == stamp
     assert Comparison.load(tmp_path) == first
     longer = replace(plan, base=base(**{"recipe.epochs": 16}))
     with pytest.raises(SettingsError, match=r"other settings \(recipe.epochs: 15 -> 16\)"):
-        compare(longer, tmp_path, executor=InProcess(table), say=said.append)
+        compare(longer, tmp_path, executor=InProcess(table), say=messages.append)
     assert "| bce |" in (tmp_path / "comparison.md").read_text()
 
 
@@ -444,16 +445,18 @@ def test_a_table_is_run_beside_the_papers_figures(tmp_path, monkeypatch):
         rows=("binary", "quasibinary", "softmax-or-none", "softmax-or-none at 77 % empty"),
         overrides=small,
     )
-    said, tables = [], []
+    messages, tables = [], []
 
     def say(text):
         written = tmp_path / "runs" / "table.md"
         tables.append(written.read_text() if written.exists() else "")
-        said.append(text)
+        messages.append(text)
 
     done = reproduce(request, tmp_path / "runs", say=say)
-    assert len(said) == 8  # two rows are one run
-    assert re.match(r"\[1/6\] binary, seed-0: IN accuracy [\d.]+, OUT MMC [\d.]+, AUROC", said[0])
+    assert len(messages) == 8  # two rows are one run
+    assert re.match(
+        r"\[1/6\] binary, seed-0: IN accuracy [\d.]+, OUT MMC [\d.]+, AUROC", messages[0]
+    )
     assert "- 4 runs are left." in tables[2]
     assert "| binary |" in tables[2]
     assert "| quasibinary |" not in tables[2]
@@ -590,7 +593,7 @@ def test_runs_side_by_side_wait_say_how_far_they_are_and_see_one_label_an_image(
     reproduce(
         request, tmp_path / "runs", executor=LocalProcesses(3), say=lambda text: None, watch=watch
     )
-    assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.said))
+    assert re.search(r"role linear, seed-1: epoch \d/4, 0.\d min left", "\n".join(watch.messages))
     for seed in request.seeds:
         linear = tmp_path / "runs" / "role linear" / f"seed-{seed}"
         tuned = read_settings(

@@ -85,8 +85,10 @@ def test_the_direction_chooses_the_best():
 
 def test_verdict_says_what_cannot_be_said():
     one_seed = {"a": {0: 1.0}, "b": {0: 0.5}}
-    said = verdict("mAP", compare_to_best(one_seed, higher_is_better=True), higher_is_better=True)
-    assert said == "mAP: a is ahead, but one seed cannot tell luck from skill."
+    sentence = verdict(
+        "mAP", compare_to_best(one_seed, higher_is_better=True), higher_is_better=True
+    )
+    assert sentence == "mAP: a is ahead, but one seed cannot tell luck from skill."
     assert "nothing to compare" in verdict("mAP", [], higher_is_better=True)
 
 
@@ -96,7 +98,7 @@ def test_verdict_names_both_groups():
         "b": by_seed([0.5, 0.51, 0.49]),
         "c": by_seed([0.9, 1.1, 0.95]),
     }
-    said = verdict("mAP", compare_to_best(values, higher_is_better=True), higher_is_better=True)
-    assert said == (
+    sentence = verdict("mAP", compare_to_best(values, higher_is_better=True), higher_is_better=True)
+    assert sentence == (
         "mAP: a is higher than b beyond the spread of 3 seeds; a cannot be told apart from c."
     )

@@ -8,7 +8,7 @@ from labelwise.cli.app import app
 
 @pytest.fixture
 def run_verb():
-    """Return a function that runs a verb that must succeed and returns what it said."""
+    """Return a function that runs a verb that must succeed and returns what it printed."""
 
     def run(*arguments):
         done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)

@@ -277,8 +277,8 @@ def test_the_verbs_export_and_predict(tmp_path, run_verb):
     for row, picture in enumerate(pictures(3).pixels):
         Image.fromarray(picture).save(tmp_path / "photos" / f"{row}.png")
     out = tmp_path / "model.onnx"
-    said = run_verb("export", tmp_path / "run", "-o", out, "--data", tmp_path / "photos")
-    assert "agrees with the model on 3 pictures" in said
+    printed = run_verb("export", tmp_path / "run", "-o", out, "--data", tmp_path / "photos")
+    assert "agrees with the model on 3 pictures" in printed
     run_verb("predict", out, tmp_path / "photos", "-o", tmp_path / "a.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     (expected,) = score(model, PictureImages(sorted((tmp_path / "photos").glob("*.png"))))

@@ -207,10 +207,10 @@ def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):
         run_verb("export", source, "--format", "hf", "-o", out)
     with pytest.raises(SettingsError, match="--int8 does not apply to --format hf"):
         run_verb("export", source, "--format", "hf", "-o", out, "--int8")
-    said = run_verb(
+    printed = run_verb(
         "export", source, "--format", "hf", "-o", out, "--data", tmp_path / "photos.csv"
     )
-    assert "gives the same logits" in said
+    assert "gives the same logits" in printed
     assert "On 8 pictures of photos.csv" in (out / "README.md").read_text()
     run_verb("predict", out, tmp_path / "0.png", "-o", tmp_path / "a.jsonl")
     (row,) = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]

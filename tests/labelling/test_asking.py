@@ -264,8 +264,8 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
     assert len(asked) == 7 * 4 - 1
     assert (corrected[1][0], "dog") not in {(one.photo, one.label) for one in asked}
     for suffix in (".parquet", ".csv", ".jsonl"):
-        run("predict", "model", "photos", "-o", f"said{suffix}")
-        run("data", "next", f"said{suffix}", "-m", "model", "--budget", 8, "-o", "of-file.csv")
+        run("predict", "model", "photos", "-o", f"answers{suffix}")
+        run("data", "next", f"answers{suffix}", "-m", "model", "--budget", 8, "-o", "of-file.csv")
         found = load("of-file.csv")
         assert len({found.images.content(row) for row in range(8)}) == 8, suffix
     (place / "paths.csv").write_text("path\nphotos/0/0.png\nphotos/1/1.png\n")

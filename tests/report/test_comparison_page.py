@@ -139,11 +139,11 @@ def test_a_wide_interval_does_not_squeeze_the_values():
 
 
 def test_verdicts_and_headline_are_said(comparison, text):
-    said = unescape(text)
+    shown = unescape(text)
     for sentence in comparison.verdicts():
-        assert f"<li>{sentence}</li>" in said
-    assert "<h1>scenes: methods compared</h1>" in said
-    assert "3 methods: bce, asl, two-way. 3 seeds: 0, 1, 2. Each method had 4 tries" in said
+        assert f"<li>{sentence}</li>" in shown
+    assert "<h1>scenes: methods compared</h1>" in shown
+    assert "3 methods: bce, asl, two-way. 3 seeds: 0, 1, 2. Each method had 4 tries" in shown
     assert "the recipe as given; nothing was tuned" in comparison_page(comparison, tries=0)
     assert " tries" not in comparison_page(comparison)
 

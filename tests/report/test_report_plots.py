@@ -34,8 +34,8 @@ def test_reliability_draws_the_curves(evaluation):
     plots.reliability(axes, evaluation)
     lines = {line.get_label(): line for line in axes.get_lines()}
     after = next(line for name, line in lines.items() if name.startswith("after"))
-    said = [c for c in evaluation.after.pooled.confidence if c is not None]
-    assert list(after.get_xdata()) == said
+    confidences = [c for c in evaluation.after.pooled.confidence if c is not None]
+    assert list(after.get_xdata()) == confidences
 
 
 def test_every_chart_is_written_as_png_and_svg(evaluation, tmp_path):

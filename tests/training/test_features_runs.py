@@ -90,7 +90,7 @@ def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeyp
     assert len(list((tmp_path / "shards").glob("*.parts/*.npy"))) == 4
     monkeypatch.setattr("labelwise.training.solved_head.memory_bytes", lambda: 1000)
     logits("shards")
-    assert any("too much to solve the head" in text for text in watch.said)
+    assert any("too much to solve the head" in text for text in watch.messages)
 
 
 def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_the_solved_head_is_where_the_loop_would_end(tmp_path):
         },
     )
     train(settings, tmp_path / "solved", table=table, watch=watch)
-    assert any(said.startswith("solved with L2 weights from") for said in watch.said)
+    assert any(text.startswith("solved with L2 weights from") for text in watch.messages)
     model = Predictor.load(tmp_path / "solved").model.head.classifier
     (x, y), (val_x, val_y) = (
         (torch.from_numpy(part.images.features), torch.from_numpy(part.targets()[0]).double())

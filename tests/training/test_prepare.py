@@ -64,17 +64,17 @@ def test_the_model_looks_as_often_as_the_settings_say():
 
 
 def test_photos_through_a_network_for_small_pictures_are_remarked_on():
-    def said(backbone, side, content=None):
+    def warning(backbone, side, content=None):
         photo = Image.new("RGB", (2 * side, side))
         buffer = BytesIO()
         photo.save(buffer, "PNG")
         images = BytesImages([content or buffer.getvalue()], ["a.png"])
         return advice_for_photos(create_backbone(backbone), images)
 
-    assert "small-cnn sees pictures at 48 pixels, these have 144" in said("small-cnn", 144)
-    assert said("small-cnn", 143) == ""
-    assert said("resnet10t", 1000) == ""
-    assert said("small-cnn", 144, b"no picture") == ""  # whoever reads it next says so
+    assert "small-cnn sees pictures at 48 pixels, these have 144" in warning("small-cnn", 144)
+    assert warning("small-cnn", 143) == ""
+    assert warning("resnet10t", 1000) == ""
+    assert warning("small-cnn", 144, b"no picture") == ""  # whoever reads it next says so
 
 
 @pytest.mark.parametrize("method", ["bce", "spa", "asl+phi", "focal+phi", "softmax"])
@@ -255,7 +255,7 @@ def test_backbone_and_head_go_on_under_another_method(earlier, tmp_path):
     later = tiny_settings(start=str(earlier), method="asl", **STILL)
     train(later, tmp_path / "later", table=tiny_table(), watch=watch)
     assert_same_model(earlier, tmp_path / "later")
-    assert f"starting from {earlier}" in watch.said
+    assert f"starting from {earlier}" in watch.messages
 
 
 def test_a_stopped_run_goes_on_from_its_own_checkpoint(earlier, tmp_path):
@@ -277,7 +277,7 @@ def test_estimates_go_on_with_the_images_they_are_of(tmp_path, same):
     watch, table = Hearing(), tiny_table() if same else tiny_table(seed=1)
     settings = tiny_settings(**role, start=str(tmp_path / "earlier"), **STILL)
     train(settings, tmp_path / "later", table=table, watch=watch)
-    assert any("with its estimates of the labels" in text for text in watch.said) == same
+    assert any("with its estimates of the labels" in text for text in watch.messages) == same
     first, second = (estimates(tmp_path / name) for name in ("earlier", "later"))
     assert torch.allclose(first, second, atol=1e-5) == same
     assert first.std() > 0.1

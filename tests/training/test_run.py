@@ -114,7 +114,9 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(tm
     newest.write_bytes(content)
     watch = Hearing()
     train(settings, tmp_path / "cut", table=table, watch=watch)
-    assert any("is damaged" in text and "the checkpoint before it" in text for text in watch.said)
+    assert any(
+        "is damaged" in text and "the checkpoint before it" in text for text in watch.messages
+    )
     assert_same_weights(tmp_path / "whole", tmp_path / "cut", atol=0, rtol=0)
 
 
@@ -296,7 +298,7 @@ def test_bf16_is_left_to_processors_that_know_it(tmp_path, monkeypatch, knows):
     train(tiny_settings(precision="bf16"), tmp_path, table=tiny_table(), watch=watch)
     assert (torch.bfloat16 in seen) == knows
     assert torch.float32 in seen  # predictions are in full precision
-    assert ("this processor does not compute bf16: training in 32 bits" in watch.said) != knows
+    assert ("this processor does not compute bf16: training in 32 bits" in watch.messages) != knows
 
 
 def test_a_folder_in_which_someone_trains_is_left_alone(tmp_path):

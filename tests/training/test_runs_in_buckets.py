@@ -137,7 +137,7 @@ def test_a_kill_between_two_files_leaves_a_checkpoint_to_go_on_from(
     assert sent[0] == "settings.yaml"
     hearing = Hearing()
     train_in(bucket.place(prefix), hearing)
-    assert hearing.said[0].startswith(words)
+    assert hearing.messages[0].startswith(words)
     assert_equal(bucket, prefix, whole)
 
 
@@ -160,13 +160,13 @@ def test_an_outage_and_a_torn_upload_do_not_stop_a_run_and_a_damaged_file_is_lef
         patch.setattr(ObjectStorage, "upload", failing)
         with pytest.raises(SystemExit):
             train_in(bucket.place("torn"), hearing)
-    assert "the checkpoint was not sent, the next one will be" in " ".join(hearing.said)
+    assert "the checkpoint was not sent, the next one will be" in " ".join(hearing.messages)
     last = [name for name in keys(bucket, "torn") if name.endswith("state.safetensors")][-1]
     assert last != torn[0]
     bucket.put(f"torn/{last}", content(bucket, "torn", last)[:-100])
     hearing = Hearing()
     train_in(bucket.place("torn"), hearing)
-    assert any("going on from the checkpoint before it" in text for text in hearing.said)
+    assert any("going on from the checkpoint before it" in text for text in hearing.messages)
     assert_equal(bucket, "torn", whole)
 
 
@@ -263,7 +263,7 @@ def test_a_run_is_read_from_its_bucket_and_fetched_once(bucket, whole, monkeypat
     hearing = Hearing()
     started = tiny_settings(**SETTINGS, start=bucket.place("read"))
     train(started, whole.parent / "started", table=tiny_table(), watch=hearing)
-    assert any(text.startswith("starting from s3://photos/read") for text in hearing.said)
+    assert any(text.startswith("starting from s3://photos/read") for text in hearing.messages)
 
 
 def test_a_large_file_is_sent_and_fetched_in_pieces(bucket, tmp_path, monkeypatch):

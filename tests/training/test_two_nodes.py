@@ -97,7 +97,7 @@ def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_
         assert_same(two / name, one / name)
     watch = Hearing()
     train(tiny_settings(**bce), two / "cut", table=tiny_table(), watch=watch)
-    assert "going on from epoch 2, batch 1" in watch.said
+    assert "going on from epoch 2, batch 1" in watch.messages
     for name in ("begun", "kept", "cut"):
         assert_same(two / name, one / "bce")
     assert not [path for path in (two / "elsewhere").rglob("*") if path.is_file()]
