@@ -10,7 +10,12 @@ import pytest
 from web_setup import encoded, form, running
 
 from labelwise.errors import ImageError
-from labelwise.web.batching import Batcher, BusyError, Tagged, Upload
+from labelwise.predictor import Predictor
+from labelwise.runs import RunFolder
+from labelwise.web.batching import Batcher, BusyError, Tagged, Upload, model_thread
+from labelwise.web.security import RefusedError
+from labelwise.web.service import Service
+from labelwise.web.settings import ServeSettings
 
 
 class Recorder:
@@ -55,7 +60,9 @@ def run(work, recorder, **options):
 
     async def main():
         chosen = {"max_batch": 4, "max_wait": 0.2, "max_queue": 16, "openers": 4, **options}
-        batcher = Batcher(recorder.open, recorder.forward, watcher=recorder, **chosen)
+        batcher = Batcher(
+            recorder.open, recorder.forward, model=model_thread(), watcher=recorder, **chosen
+        )
         try:
             return await work(batcher)
         finally:

@@ -96,6 +96,8 @@ def serve(
     Without an index it tags only. It needs no network, and answers only this machine unless told
     otherwise. Every option can be given as LABELWISE_NAME in the environment.
     """
+    import torch
+
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
 
@@ -128,7 +130,10 @@ def serve(
 
             webbrowser.open(address)
 
-    run_server(create_app(run, index, settings, device=device), settings, started=started)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
+    app = create_app(run, index, settings, device=device, threads=threads)
+    run_server(app, settings, started=started)
 
 
 def _token(file: Path | None) -> str | None:

@@ -48,10 +48,14 @@ def create_app(
     settings: ServeSettings | None = None,
     *,
     device: str = "cpu",
+    threads: int | None = None,
 ) -> ASGIApp:
-    """Return the application that serves a run, and an index where one is given."""
+    """Return the application that serves a run, and an index where one is given.
+
+    A forward pass is computed by ``threads`` threads, by default as many as torch has here.
+    """
     settings = settings or ServeSettings()
-    service = Service(run, index, settings, device)
+    service = Service(run, index, settings, device, threads)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

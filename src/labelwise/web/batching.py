@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
 
-__all__ = ["Batcher", "BusyError", "Place", "Tagged", "Upload", "Watcher"]
+__all__ = ["Batcher", "BusyError", "Place", "Tagged", "Upload", "Watcher", "model_thread"]
 
 Pixels = NDArray[np.uint8]
 
@@ -98,6 +98,7 @@ class Batcher:
         max_wait: float,
         max_queue: int,
         openers: int,
+        model: ThreadPoolExecutor,
         watcher: Watcher,
     ) -> None:
         self.open_picture, self.forward, self.watcher = open_picture, forward, watcher
@@ -108,7 +109,7 @@ class Batcher:
         self._is_passing = self._is_stopped = False
         self._waited: asyncio.TimerHandle | None = None
         self._openers = ThreadPoolExecutor(openers, "open", _step_back, ("lw-open", 0))
-        self._model = ThreadPoolExecutor(1, "model", _step_back, ("lw-model", NICE))
+        self._model = model
         self._seconds_per_picture = 0.05
 
     def stop(self) -> None:
@@ -218,6 +219,16 @@ class Batcher:
     def _answers(self, batch: Sequence[_Waiting]) -> Sequence[Tagged]:
         pixels = np.stack([one.pixels for one in batch])
         return self.forward(pixels, [one.name for one in batch])
+
+
+def model_thread() -> ThreadPoolExecutor:
+    """Return the one thread that touches the model, from loading it to the last forward pass.
+
+    Every thread that computes with torch gets worker threads of its own, as many as there are
+    cores. From the second group on there are more than cores, and OpenMP lets all of them sleep
+    between the layers of a network instead of waiting awake: each forward pass takes longer.
+    """
+    return ThreadPoolExecutor(1, "model", _step_back, ("lw-model", NICE))
 
 
 class Place:

@@ -14,9 +14,10 @@ from labelwise import __version__
 from labelwise.data import ArrayImages, PictureImages
 from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK, WithParents
 from labelwise.predictions import Predictions
+from labelwise.predictor import Predictor
 from labelwise.runs import RunFolder
 from labelwise.scoring import require_probabilities, score
-from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload
+from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload, model_thread
 from labelwise.web.decoding import Decoders
 from labelwise.web.library import Library
 from labelwise.web.models import (
@@ -47,6 +48,7 @@ class Service:
         index: Path | None,
         settings: ServeSettings,
         device: str = "cpu",
+        threads: int | None = None,
     ) -> None:
         folder = RunFolder(run)
         self.spec, self.settings = folder.spec, settings
@@ -57,8 +59,10 @@ class Service:
             seconds=settings.decode_seconds,
             memory=settings.decode_memory,
         )
+        self._threads = threads or torch.get_num_threads()
+        self._model = model_thread()
         try:
-            self.predictor = folder.model(device)
+            self.predictor = self._model.submit(self._load, folder, device).result()
             self.link = require_probabilities(self.predictor)
             self.name = folder.path.absolute().name
             self.library = (
@@ -67,6 +71,7 @@ class Service:
             self.held_out = _held_out(folder)
             self.decoders.await_start()
         except BaseException:
+            self._model.shutdown()
             self.decoders.close()
             raise
         self.names = self.spec.space.names
@@ -75,7 +80,10 @@ class Service:
         self.rule = rule_in_words(self.spec.made_rule)
         self.monitor = Monitor(self.names, __version__, f"{self.weights}-{self.calibration}")
         self._batcher: Batcher | None = None
-        self._threads = torch.get_num_threads()
+
+    def _load(self, folder: RunFolder, device: str) -> Predictor:
+        torch.set_num_threads(self._threads)
+        return folder.model(device).fused()
 
     async def start(self) -> None:
         """Begin to take pictures."""
@@ -86,19 +94,16 @@ class Service:
             max_wait=self.settings.max_wait,
             max_queue=self.settings.max_queue,
             openers=max(1, self.settings.decode_processes),
+            model=self._model,
             watcher=self.monitor,
         )
-        # Forward passes become faster while the first pictures are answered already.
-        self._fusing = asyncio.get_running_loop().run_in_executor(None, self._fuse)
-
-    def _fuse(self) -> None:
-        self.predictor = self.predictor.fused()
 
     async def stop(self) -> None:
         """Let go of everything."""
         if self._batcher is not None:
             self._batcher.stop()
             self._batcher = None
+        self._model.shutdown()
         if self.library is not None:
             self.library.close()
         self.decoders.close()
