@@ -18,6 +18,7 @@ from labelwise.retrieval import Query
 from labelwise.runs import RunFolder
 from labelwise.search import Index, questions
 from labelwise.search.answering import answer
+from labelwise.web.decoding import DecoderError, Decoders
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,19 @@ def test_one_bad_picture_does_not_spoil_the_others(server):
     assert bad["error"] == "b.png: this is not an image file"
     assert "empty" in empty["error"]
     assert server.problem(server.upload(files[1]), 422) == "b.png: this is not an image file"
+
+
+def test_trouble_of_the_server_is_not_blamed_on_the_picture(server, monkeypatch):
+    def trouble(*_):
+        raise DecoderError("pictures cannot be opened in time at the moment; try again")
+
+    monkeypatch.setattr(Decoders, "pixels", trouble)
+    for files in ([("a.png", encoded())], [("a.png", encoded()), ("b.png", encoded())]):
+        refused = server.upload(*files)
+        assert "try again" in server.problem(refused, 503)
+        assert refused[1]["retry-after"] == "1"
+    monkeypatch.undo()
+    assert server.upload(("a.png", encoded()))[0] == 200
 
 
 def test_reliability_is_counted_on_held_out_photos(server, run):

@@ -286,3 +286,49 @@ def test_answers_are_sent_at_once():
 
     with _listener(ServeSettings(port=0)) as listener:
         assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_one_thread_has_the_model_from_its_loading_to_the_last_forward_pass(run, monkeypatch):
+    seen = []
+
+    def noted(name, real):
+        def call(*given, **options):
+            seen.append((name, threading.current_thread().name))
+            return real(*given, **options)
+
+        return call
+
+    for name in ("fused", "logits"):
+        monkeypatch.setattr(Predictor, name, noted(name, getattr(Predictor, name)))
+    monkeypatch.setattr(RunFolder, "model", noted("model", RunFolder.model))
+    content = encoded()
+
+    async def work():
+        service = Service(run, None, ServeSettings(decoders=0))
+        await service.start()
+        try:
+            return await service.tag([Upload("a", content), Upload("b", content)], None)
+        finally:
+            await service.stop()
+
+    assert all(one.probs is not None for one in asyncio.run(work()))
+    assert {name for name, _ in seen} == {"model", "fused", "logits"}
+    assert {thread for _, thread in seen} == {"model_0"}
+
+
+def test_logits_that_are_no_numbers_are_the_models_fault(run, monkeypatch):
+    real = Predictor.logits
+    monkeypatch.setattr(Predictor, "logits", lambda *given: real(*given) * float("nan"))
+
+    async def work():
+        service = Service(run, None, ServeSettings(decoders=0))
+        await service.start()
+        try:
+            await service.tag([Upload("a", encoded())], None)
+        finally:
+            await service.stop()
+
+    with pytest.raises(RefusedError, match="not finite") as refused:
+        asyncio.run(work())
+    assert refused.value.status == 503
+    assert "retry-after" in refused.value.headers

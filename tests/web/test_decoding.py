@@ -1,10 +1,14 @@
 """Decoder processes: the same pixels as the engine's own reading, and harm that stays in them."""
 
+import asyncio
 import io
 import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +19,9 @@ from labelwise.backbones import Transform
 from labelwise.data import BytesImages
 from labelwise.errors import ImageError
 from labelwise.web import decoding
-from labelwise.web.decoding import Decoders
+from labelwise.web.decoding import DecoderError, Decoders
+from labelwise.web.service import Service
+from labelwise.web.settings import ServeSettings
 
 TRANSFORM = Transform(16, crop=0.875)
 
@@ -71,15 +77,23 @@ def test_no_thread_waits_while_others_have_the_decoders_again_and_again(decoders
     assert min(counts) >= total / 40
 
 
-def test_a_decoder_that_hangs_is_killed_and_replaced(monkeypatch, tmp_path):
-    real, forbidden = decoding._pixels, tmp_path / "forbidden"
+@contextmanager
+def decoders_that(behave, **limits):
+    """Decoders whose pixels are what ``behave(blob, real)`` makes of a picture."""
+    real = decoding._pixels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "_pixels", lambda *given: behave(given[1], partial(real, *given)))
+        made = Decoders(TRANSFORM, 1, **{"seconds": 0.5, "memory": 256 << 20, **limits})
+    try:
+        yield made
+    finally:
+        made.close()
 
-    def hang(transform, blob, name):
-        if blob == b"hang":
-            time.sleep(60)
-        if blob == b"spin":
-            while True:
-                pass
+
+def test_a_picture_that_does_harm_is_refused_and_the_next_one_opened(tmp_path):
+    forbidden = tmp_path / "forbidden"
+
+    def harm(blob, real):
         if blob == b"eat":
             return np.ones((1 << 30, 4), np.uint8)
         if blob == b"die":
@@ -87,20 +101,109 @@ def test_a_decoder_that_hangs_is_killed_and_replaced(monkeypatch, tmp_path):
         if blob == b"write":
             with open(forbidden, "w") as file:
                 file.write("x")
-        return real(transform, blob, name)
+        return real()
 
-    monkeypatch.setattr(decoding, "_pixels", hang)
-    made = Decoders(TRANSFORM, 1, seconds=0.5, memory=256 << 20)
-    try:
-        for harm in (b"hang", b"spin", b"eat", b"die", b"write"):
-            began = time.monotonic()
+    with decoders_that(harm, seconds=20.0) as made:
+        for blob in (b"eat", b"die", b"write"):
             with pytest.raises(ImageError, match=r"^a: "):
-                made.pixels(harm, "a")
-            assert time.monotonic() - began < 30
+                made.pixels(blob, "a")
             assert made.pixels(encoded(), "a").shape == (16, 16, 3)
-        assert not forbidden.exists()
-    finally:
+    assert not forbidden.exists()
+
+
+def test_a_picture_is_blamed_for_the_processor_time_it_took():
+    def spin(blob, real):
+        while blob == b"spin":
+            pass
+        return real()
+
+    with decoders_that(spin, seconds=0.2) as made:
+        made.await_start()
+        (decoder,) = made._idle.queue
+        pid, seen = decoder.pid, []
+
+        def after_a_while():
+            while decoder_seconds() < 0.15:
+                time.sleep(0.02)
+            seen.append(decoder_seconds())
+            return seen[0]
+
+        decoder_seconds = decoder.processor_seconds
+        decoder.processor_seconds = after_a_while
+        with pytest.raises(ImageError, match=r"^a: the picture took more than 0.2 seconds"):
+            made.pixels(b"spin", "a")
+        assert seen
+        (other,) = made._idle.queue
+        other.await_start()
+        assert other.pid != pid
+
+
+@pytest.mark.parametrize("trouble", ["dies", "stands still", "is full", "was killed before"])
+def test_a_decoder_in_trouble_is_not_the_pictures_fault(tmp_path, trouble):
+    """Oracle: the same picture in a decoder that is well."""
+    first, content = tmp_path / "first", encoded("JPEG", (300, 200))
+    first.touch()
+
+    def in_trouble_once(blob, real):
+        if blob == content and first.exists():  # decoders can remove a file, though not open one
+            first.unlink()
+            if trouble == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if trouble == "stands still":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if trouble == "is full":
+                raise ImageError("a: cannot be read (MemoryError)") from MemoryError()
+        return real()
+
+    with decoders_that(in_trouble_once, seconds=0.5) as made:
+        replace = made._replace
+
+        def with_time(decoder):  # that the machine may need for a picture
+            made.seconds = 30.0
+            replace(decoder)
+
+        made._replace = with_time
+        if trouble != "stands still":
+            made.seconds = 30.0
+        if trouble == "was killed before":
+            first.unlink()
+            made.await_start()
+            os.kill(made._idle.queue[0].pid, signal.SIGKILL)
+        assert (made.pixels(content, "a") == decoding._pixels(TRANSFORM, content, "a")).all()
+    assert not first.exists()
+
+
+def test_decoders_that_stand_still_again_are_not_the_pictures_fault():
+    def stop(blob, real):
+        if blob == b"stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real()
+
+    with decoders_that(stop, seconds=0.2) as made:
+        with pytest.raises(DecoderError, match="try again"):
+            made.pixels(b"stop", "a")
         made.close()
+        with pytest.raises(DecoderError, match="shutting down"):
+            made.pixels(b"stop", "a")
+
+
+def test_without_the_process_that_starts_decoders_the_server_is_not_ready(run):
+    made = Service(run, None, ServeSettings(decoders=1))
+    asyncio.run(made.start())
+    try:
+        made.decoders.await_start()
+        (decoder,) = made.decoders._idle.queue
+        parent = int(Path(f"/proc/{decoder.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert made.is_ready
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        decoder.kill()
+        for _ in range(2):
+            with pytest.raises(DecoderError, match="restart the server"):
+                made.decoders.pixels(encoded(), "a")
+        assert not made.is_ready
+    finally:
+        asyncio.run(made.stop())
 
 
 def test_processes_end_with_the_server():

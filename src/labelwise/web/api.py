@@ -59,7 +59,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         415: "The content is of another type than is taken here.",
         422: "The content cannot be used.",
         429: "The server is busy; Retry-After says when to come again.",
-        503: "The storage of the photos does not answer.",
+        503: "The server cannot answer now, which is not the fault of the request.",
     }.items()
 }
 PICTURES = {

@@ -25,6 +25,7 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.storage import StorageError
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
+from labelwise.web.decoding import DecoderError
 from labelwise.web.inference_protocol import make_inference_protocol
 from labelwise.web.library import PhotoNotFoundError
 from labelwise.web.models import Health
@@ -96,6 +97,9 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
     async def out_of_reach(_: Request, error: Exception) -> Response:
         return problem(503, "the storage of the photos does not answer; try again later")
 
+    async def not_now(_: Request, error: Exception) -> Response:
+        return problem(503, str(error), {"retry-after": "1"})
+
     async def not_found(_: Request, error: Exception) -> Response:
         return problem(404, str(error))
 
@@ -126,6 +130,7 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
         BusyError: busy,
         PhotoNotFoundError: not_found,
         StorageError: out_of_reach,
+        DecoderError: not_now,
         LabelwiseError: unusable,
         HTTPException: not_http,
         RequestValidationError: invalid,
@@ -144,7 +149,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/health/ready", tags=["health"])
     async def ready() -> Health:
         if not service.is_ready:
-            raise RefusedError(503, "the server is starting or stopping")
+            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
         return Health(status="ready")
 
     @app.get("/metrics", tags=["health"], response_class=Response)

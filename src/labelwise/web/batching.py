@@ -51,13 +51,17 @@ class Upload:
 
 @dataclass(frozen=True, eq=False)
 class Tagged:
-    """What the model says of one picture: logits, probabilities, set (K,); or why nothing."""
+    """What the model says of one picture: logits, probabilities, set (K,); or why nothing.
+
+    ``error`` is about the picture, and the client is told; ``fault`` is the model's own.
+    """
 
     name: str
     logits: NDArray[np.float32] | None = None
     probs: NDArray[np.float64] | None = None
     chosen: NDArray[np.bool_] | None = None
     error: str | None = None
+    fault: str | None = None
 
 
 class Watcher(Protocol):

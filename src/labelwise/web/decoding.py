@@ -5,8 +5,16 @@
 Decoders are forked from a process that was itself forked before the server had threads or open
 connections, and does nothing else: a new one starts in milliseconds, without importing anything.
 Each has limits on memory and processor time, opens no file, writes none, and is killed when it
-does not answer in time; the picture it worked on is then refused and the next one gets a new
-decoder. How bytes become a picture is decided in :mod:`labelwise.data`, here as everywhere.
+does not answer in time. How bytes become a picture is decided in :mod:`labelwise.data`, here as
+everywhere.
+
+Whom a failure is blamed on:
+
+    the decoder says why                            the picture: ImageError
+    it used its processor time                      the picture: ImageError
+    it died, or ran out of memory                   nobody yet: once more in a new one
+    ... and that died too                           the picture: ImageError
+    no answer in time, and little of it was used    the machine: once more, then DecoderError
 """
 
 import faulthandler
@@ -16,6 +24,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -32,21 +41,26 @@ from PIL import Image
 from labelwise.backbones import Transform
 from labelwise.data import BytesImages
 from labelwise.data.decode import decode
-from labelwise.errors import ImageError
+from labelwise.errors import ImageError, LabelwiseError
 
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Decoders", "small_picture"]
+__all__ = ["DecoderError", "Decoders", "small_picture"]
 
 Pixels = NDArray[np.uint8]
 Task = Literal["pixels", "thumbnail"]
 
-HEADER = struct.Struct("!BIQ")  # task or status, a number, bytes that follow
+HEADER = struct.Struct("!BIQ")  # task or status, a number or ms of processor, bytes that follow
 TASKS: tuple[Task, ...] = ("pixels", "thumbnail")
 GOOD, BAD = 0, 1
 NICE = 5
 START_SECONDS = 60.0  # for a decoder to be there, on a machine that is busy
+TRIES = 2
+
+
+class DecoderError(LabelwiseError):
+    """A picture could not be opened, and that says nothing of the picture; try again."""
 
 
 class Decoders:
@@ -58,10 +72,12 @@ class Decoders:
         self._idle: LifoQueue[_Decoder] = LifoQueue()
         self._turn = threading.Lock()  # so that who gives a decoder back cannot take it at once
         self._parent: socket.socket | None = None
-        if count and sys.platform == "linux":
+        self.is_lost = False  # whether no decoder can be started any more
+        self.apart = count > 0 and sys.platform == "linux"
+        if self.apart:
             self._parent = self._fork_parent()
             for _ in range(count):
-                self._idle.put(self._start())
+                self._idle.put(self._start(self._parent))
 
     def await_start(self) -> None:
         """Return once the processes are there; they start while other things are done."""
@@ -72,13 +88,13 @@ class Decoders:
         """End the processes."""
         if self._parent is not None:
             self._parent.close()
-            while not self._idle.empty():
-                self._idle.get().connection.close()
             self._parent = None
+            for decoder in list(self._idle.queue):  # they stay, for those who wait for one
+                decoder.connection.close()
 
     def pixels(self, blob: bytes, name: str) -> Pixels:
         """Return the model's input (size, size, 3) of an encoded picture, or raise ImageError."""
-        if self._parent is None:
+        if not self.apart:
             return _pixels(self.transform, blob, name)
         found = self._ask("pixels", 0, blob, name)
         side = self.transform.size
@@ -86,39 +102,68 @@ class Decoders:
 
     def thumbnail(self, blob: bytes, name: str, side: int) -> bytes:
         """Return a JPEG of at most ``side`` pixels with nothing but the picture in it."""
-        if self._parent is None:
+        if not self.apart:
             return small_picture(blob, name, side)
         return self._ask("thumbnail", side, blob, name)
 
     def _ask(self, task: Task, number: int, blob: bytes, name: str) -> bytes:
-        with self._turn:
-            decoder = self._idle.get()
-        try:
-            status, answer = decoder.ask(task, number, blob, self.seconds)
-        except (OSError, EOFError):
-            decoder.kill()
-            self._idle.put(self._start())
+        for _ in range(TRIES):
+            with self._turn:
+                decoder = self._idle.get()
+            try:
+                status, answer = decoder.ask(task, number, blob, self.seconds)
+            except TimeoutError:
+                died, used = False, decoder.processor_seconds()
+            except (OSError, EOFError):
+                died, used = True, 0.0
+                decoder.pid = None  # another process may have its number by now
+            except BaseException:
+                self._replace(decoder)
+                raise
+            else:
+                self._idle.put(decoder)
+                if status == BAD:
+                    raise ImageError(f"{name}: {answer.decode()}")
+                return answer
+            self._replace(decoder)
+            if used > self.seconds / 2:
+                raise ImageError(
+                    f"{name}: the picture took more than {self.seconds:g} seconds to open, and was "
+                    "given up"
+                )
+        if died:
             raise ImageError(
-                f"{name}: the picture took more than {self.seconds:g} seconds or "
-                f"{self.memory >> 20:,} MiB to open, and was given up"
-            ) from None
-        except BaseException:
-            decoder.kill()
-            self._idle.put(self._start())
-            raise
-        self._idle.put(decoder)
-        if status == BAD:
-            raise ImageError(f"{name}: {answer.decode()}")
-        return answer
+                f"{name}: the picture took more than {self.memory >> 20:,} MiB to open, or ended "
+                f"the program that opens pictures {TRIES} times, and was given up"
+            )
+        raise DecoderError("pictures cannot be opened in time at the moment; try again")
 
     # Starting processes
 
-    def _start(self) -> "_Decoder":
-        if self._parent is None:
-            raise ImageError("the server is shutting down")
+    def _replace(self, decoder: "_Decoder") -> None:
+        """End a decoder and start another, or put it back dead for those who wait for one."""
+        decoder.kill()
+        parent, successor = self._parent, decoder
+        try:
+            if parent is None:
+                raise DecoderError("the server is shutting down")
+            successor = self._start(parent)
+        except OSError:  # it was killed, and cannot be forked again beside threads
+            self.is_lost = True
+            raise DecoderError(
+                "the process that starts those that open pictures is gone; restart the server"
+            ) from None
+        finally:
+            self._idle.put(successor)
+
+    def _start(self, parent: socket.socket) -> "_Decoder":
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._parent, [b"f"], [theirs.fileno()])
+        try:
+            with theirs:
+                socket.send_fds(parent, [b"f"], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
         return _Decoder(ours)
 
     def _fork_parent(self) -> socket.socket:
@@ -172,13 +217,16 @@ class Decoders:
             _limit_time(self.seconds)
             try:
                 status, answer = GOOD, self._done(TASKS[task], number, blob)
-            except ImageError as error:
-                status, answer = BAD, str(error).removeprefix("\0: ").encode()
             except MemoryError:
-                status, answer = BAD, b"the picture needs too much memory"
+                return
+            except ImageError as error:
+                if isinstance(error.__cause__, MemoryError):
+                    return  # a process that has opened thousands may be full: a new one tries again
+                status, answer = BAD, str(error).removeprefix("\0: ").encode()
             except Exception as error:
                 status, answer = BAD, f"the picture cannot be used ({error})".encode()
-            connection.sendall(HEADER.pack(status, 0, len(answer)) + answer)
+            used = int(1000 * time.process_time())
+            connection.sendall(HEADER.pack(status, used, len(answer)) + answer)
 
     def _done(self, task: Task, number: int, blob: bytes) -> bytes:
         if task == "thumbnail":
@@ -192,6 +240,7 @@ class _Decoder:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.pid: int | None = None
+        self.used = 0  # milliseconds of processor time, as it told last
 
     def await_start(self) -> None:
         if self.pid is None:
@@ -203,11 +252,19 @@ class _Decoder:
         self.connection.settimeout(seconds)
         self.connection.sendall(HEADER.pack(TASKS.index(task), number, len(blob)))
         self.connection.sendall(blob)
-        status, _, size = HEADER.unpack(_received(self.connection, HEADER.size))
+        status, self.used, size = HEADER.unpack(_received(self.connection, HEADER.size))
         return status, _received(self.connection, size)
 
+    def processor_seconds(self) -> float:
+        """Return the processor time since its last answer."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                ticks = file.read().rpartition(")")[2].split()[11:13]
+        except OSError:  # it is not there yet
+            return 0.0
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") - self.used / 1000
+
     def kill(self) -> None:
-        # It has not been reaped while its end of the socket is open, so the number is its own.
         if self.pid is not None:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)

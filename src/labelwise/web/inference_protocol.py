@@ -127,7 +127,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
     @api.get("/health/ready")
     async def ready() -> ServerStatus:
         if not service.is_ready:
-            raise RefusedError(503, "the server is starting or stopping")
+            raise RefusedError(503, "the server is starting or stopping, or must be restarted")
         return ServerStatus()
 
     @api.get("")

@@ -32,6 +32,7 @@ from labelwise.web.models import (
 )
 from labelwise.web.monitoring import LabelShare, Monitor
 from labelwise.web.reliability import LabelTrust, label_trust
+from labelwise.web.security import RefusedError
 from labelwise.web.settings import ServeSettings
 
 __all__ = ["Service", "rule_in_words"]
@@ -110,8 +111,8 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether pictures are taken."""
-        return self._batcher is not None
+        """Whether pictures are taken and can be opened."""
+        return self._batcher is not None and not self.decoders.is_lost
 
     # Tagging
 
@@ -138,10 +139,8 @@ class Service:
                 )
             }
             for failure in part.failures:
-                reason = failure.reason.partition(": ")[2]
-                answers[failure.row] = Tagged(
-                    names[failure.row], error=f"{names[failure.row]}: {reason}"
-                )
+                reason = failure.reason.partition(": ")[2]  # pixels were opened: not their fault
+                answers[failure.row] = Tagged(names[failure.row], fault=reason)
             tagged += [answers[row] for row in sorted(answers)]
         return tagged
 
@@ -166,6 +165,10 @@ class Service:
         if self._batcher is None:
             raise RuntimeError("the server has not started")
         answers = await self._batcher.tag(uploads, place)
+        faults = [one.fault for one in answers if one.fault is not None]
+        if faults:
+            self.monitor.failures.inc(len(faults))
+            raise RefusedError(503, f"the model has no answer: {faults[0]}", {"retry-after": "60"})
         for one in answers:
             if one.probs is None or one.chosen is None:
                 self.monitor.failures.inc()
