@@ -160,6 +160,8 @@ def test_answers_do_not_depend_on_the_batch(model, pictures, tmp_path, monkeypat
     [
         (("{model}", "{pictures}", "-o", "a.txt"), "must end in .csv, .jsonl, .parquet, got"),
         (("{pictures}", "{pictures}"), "model.json does not exist; give the folder of a finished"),
+        (("{pictures}/plain.png", "{model}"), "the model comes first: the folder of a run"),
+        (("{pictures}/gone", "{pictures}"), "gone is not there"),
         (("{model}", "{model}"), "there are no images in the folder"),
         (("{model}", "{pictures}/gone.png"), "gone.png: the image cannot be opened"),
         (
@@ -171,7 +173,9 @@ def test_answers_do_not_depend_on_the_batch(model, pictures, tmp_path, monkeypat
 def test_bad_requests_get_a_sentence(model, pictures, monkeypatch, capsys, arguments, sentence):
     filled = [text.format(model=model, pictures=pictures) for text in arguments]
     assert call(monkeypatch, "predict", *filled) == 1
-    assert sentence in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert sentence in shown.err
+    assert shown.out == ""
 
 
 def test_odd_neighbours_in_a_folder_stop_nothing(model, tmp_path, monkeypatch, capsys):

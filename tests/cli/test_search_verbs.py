@@ -265,6 +265,23 @@ def test_wrong_input_is_told(library, tmp_path):
         labelwise("search", library / "photos.index", "dgo")
 
 
+@pytest.mark.parametrize(
+    ("folder", "out", "words"),
+    [
+        ("gone", "new.index", "is not a folder"),
+        ("photos", "photos", "is no index and holds other files, such as '00.png'"),
+    ],
+)
+def test_an_index_that_cannot_be_made_leaves_nothing(library, tmp_path, folder, out, words):
+    shutil.copytree(library / "photos", tmp_path / "photos")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(LabelwiseError, match=words):
+        labelwise("index", tmp_path / folder, "--model", library / "run", "-o", tmp_path / out)
+    with pytest.raises(LabelwiseError, match="a new index needs a model"):
+        labelwise("index", tmp_path / "photos", "-o", tmp_path / "new.index")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
 def test_unreadable_files_are_listed_with_their_reasons(library, tmp_path):
     picture(tmp_path / "photos" / "good.png", 1)
     (tmp_path / "photos" / "bad.png").write_bytes(b"")

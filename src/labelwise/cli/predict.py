@@ -124,6 +124,7 @@ def _predict_shards(
     from labelwise.progress import make_watch
 
     decoder = chosen_decoder(decode, device)
+    _check_model(run)
     model = ModelFiles.read(run, (MODEL_FILE, WEIGHTS_FILE))
     decoders = decoders_per_worker(workers)
     task = ScoringTask(out, model, _scorer, batch_size, device, decoders, decoder)
@@ -182,6 +183,7 @@ def _predict_file(
     if out is not None:
         check_suffix(out)
     decoder = chosen_decoder(decode, device)
+    _check_model(run)
     source = PictureImages(_find_images(images))
     predictor = _scorer(run, device)
     if explain is not None:
@@ -209,7 +211,8 @@ def _predict_file(
             count += len(part) + len(part.failures)
             failed += len(part.failures)
             watch.advance(len(part) + len(part.failures))
-    show_table(("image", "labels"), rows)
+    if rows:
+        show_table(("image", "labels"), rows)
     if count - failed > len(rows):
         say(f"... and {count - failed - len(rows):,} more{'' if out else '; write them with -o'}")
     if out is not None:
@@ -263,12 +266,23 @@ def _scorer(place: Path, device: str) -> "Predictor | OnnxModel | OpenVinoModel"
     from labelwise.errors import SettingsError
     from labelwise.predictor import Predictor
 
-    refuse_program(place)
     if not is_exported(place):
         return Predictor.load(place, device)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
     return exported_model(place)
+
+
+def _check_model(place: Path) -> None:
+    """Raise if a place cannot be a model, such as a photo that was named first."""
+    from labelwise.errors import SettingsError
+
+    refuse_program(place)
+    if not place.is_dir() and not is_exported(place):
+        what = "a file of another kind" if place.exists() else "not there"
+        raise SettingsError(
+            f"the model comes first: the folder of a run, or an exported model; {place} is {what}"
+        )
 
 
 def is_exported(place: Path) -> bool:

@@ -28,6 +28,7 @@ from labelwise.taxonomy import Taxonomy
 __all__ = ["update_index"]
 
 ASIDE = "before-rebuild"
+WRITTEN_FIRST = ("photos.sqlite", "model.json", ".")  # of an index whose making was stopped
 
 
 def update_index(
@@ -53,6 +54,8 @@ def update_index(
     JPEGs are decoded by ``decode``, by default by what decoded the others of the index.
     ``only`` names, by root, the folders that changed, where that is known: no other is looked at.
     """
+    if not (folder / "index.json").exists():
+        _check_new(folder, roots, model)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"another process is indexing into {folder}; wait for it"):
         if taxonomy is not None:
@@ -67,10 +70,8 @@ def update_index(
         if not places:
             raise DataError("name at least one folder of photos to index")
         for root in places:
-            if root not in known and not storage_at(root).is_folder():
-                raise DataError(
-                    f"{root} " + ("holds no files" if is_uri(root) else "is not a folder")
-                )
+            if root not in known:
+                _require_photos(root)
         changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
         if todo:  # else the model need not be read
             predictor = Predictor.load(place, device)
@@ -89,6 +90,28 @@ def update_index(
             changes.forgotten = index.store.forget_missing()
         index.store.close()
     return changes
+
+
+def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | None) -> None:
+    """Raise, before anything is written, if no index can be made, or not in this folder."""
+    if model is None:
+        raise DataError("a new index needs a model: name a run with --model")
+    if not roots:
+        raise DataError("name at least one folder of photos to index")
+    for root in roots:
+        _require_photos(root_place(os.fspath(root)))
+    if folder.is_dir() and not (folder / ASIDE).is_dir():
+        others = sorted(one for one in os.listdir(folder) if not one.startswith(WRITTEN_FIRST))
+        if others:
+            raise DataError(
+                f"{folder} is no index and holds other files, such as {others[0]!r}; name a new "
+                "folder for the index with -o"
+            )
+
+
+def _require_photos(root: str) -> None:
+    if not storage_at(root).is_folder():
+        raise DataError(f"{root} " + ("holds no files" if is_uri(root) else "is not a folder"))
 
 
 def _looked_at(
@@ -118,8 +141,6 @@ def _opened(
 ) -> tuple[Index, Path]:
     """Return the index, new if there is none, and the folder of the model of its logits."""
     index = Index(folder) if (folder / "index.json").exists() else None
-    if index is None and model is None:
-        raise DataError("a new index needs a model: name a run with --model")
     named = str(model) if model is not None else index.facts.model if index else ""
     place = fetched_run(named)
     spec = RunFolder(place).spec
