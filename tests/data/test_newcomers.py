@@ -137,7 +137,15 @@ def test_duplicate_rows(folder):
     other = folder.text("u.csv", "path,labels\na.jpg,x\na.jpg,y\n")
     for choice in ("stop", "drop", "keep"):
         problem = run("describe", other, "--duplicates", choice).exception
-        assert "with different labels" in str(problem)
+        assert "with different labels; all labels of an image stand in one row" in str(problem)
+
+
+def test_labels_that_look_like_one_are_noted(folder):
+    folder.pictures("a.jpg", "b.jpg", "c.jpg")
+    table = folder.text("t.csv", "path,labels\na.jpg,hot dog|cat\nb.jpg,Hot-Dog\nc.jpg,cats\n")
+    assert described(table)["notes"] == [
+        "perhaps one label, spelled in two ways: 'Hot-Dog' (1 images) and 'hot dog' (1 images)"
+    ]
 
 
 def test_broken_photos_are_named(folder):

@@ -36,6 +36,8 @@ def test_flags_win_over_the_file_at_any_depth(tmp_path):
     [
         ({"metod": "bce"}, "unknown setting 'metod'; did you mean 'method'"),
         ({"recipe.optimizer.lrr": 1}, "unknown setting 'recipe.optimizer.lrr'; did you mean 'lr'"),
+        ({"delimiter": ";"}, "option of the data, which a run takes as data_options.delimiter"),
+        ({"duplicates": "drop"}, "a run takes as data_options.duplicates"),
         ({"optons": {}}, "unknown setting 'optons'; did you mean 'options'"),
         ({"recipe.lr": 1}, "unknown setting 'recipe.lr'; did you mean 'recipe.optimizer.lr'"),
         ({"recipe.epochs": "many"}, "setting 'recipe.epochs': .*integer.*got 'many'"),

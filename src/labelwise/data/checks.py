@@ -115,7 +115,8 @@ def _without_repeats(table: LabelTable, duplicates: Duplicates) -> LabelTable:
     raise DataError(
         f"{table.name}: every image must be named once, got {names[row]!r} in rows "
         f"{first[row] + 1} and {row + 1}, with the same labels; drop such rows with "
-        "`--duplicates drop` or keep them with `--duplicates keep`"
+        "`--duplicates drop` or keep them with `--duplicates keep` (for a run: `--set "
+        "data_options.duplicates=drop`)"
     )
 
 
@@ -173,7 +174,8 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
         bare = not any("." in posixpath.basename(images.ids[int(row)]) for row in missing[:SHOWN])
         suffix = "add a suffix with `--extension .jpg`, " if bare else ""
         raise DataError(
-            f"{table.name}: {sentence}; correct the paths, {suffix}give the root folder, "
+            f"{table.name}: {sentence}; correct the paths, {suffix}give the folder that holds "
+            "them as `--set root=FOLDER`, "
             "or leave them out with `--skip-missing`"
         )
     if not there.any():

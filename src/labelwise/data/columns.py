@@ -115,7 +115,7 @@ def find_columns(
     if found["path"] is None and found["image"] is None:
         raise DataError(
             f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
-            f"names the image, or one set as columns.path; "
+            f"names the image, or one given as `--set columns.path=NAME`; "
             f"got {', '.join(map(repr, header)) or 'no columns'}"
         )
     rest = tuple(name for name in free if name not in found.values())
@@ -347,7 +347,10 @@ def _numbers(texts: Any) -> NDArray[np.float64]:
 
 def _way_out(header: str) -> str:
     name = one_line(header)
-    return f"; if it names labels, set columns.labels={name}, if it is no label, ignore={name}"
+    return (
+        f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
+        "is no label (several: `--set 'ignore=[a,b]'`)"
+    )
 
 
 def first_true(mask: Any) -> int:

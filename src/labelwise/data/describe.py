@@ -13,6 +13,7 @@ __all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "descri
 
 PAIRS_SHOWN = 20
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
+SPELLINGS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def describe(table: LabelTable) -> Description:
         labels=labels,
         pairs=_pairs(table),
         never_present=[label.name for label in labels if not label.present],
-        notes=[*table.notes, *_soft_note(table)],
+        notes=[*table.notes, *_soft_note(table), *_spelling_note(labels)],
     )
 
 
@@ -107,6 +108,23 @@ def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int |
     if labels is not None and len(table.space) != labels:
         sentences.append(f"there are {len(table.space)} labels, the whole set has {labels}")
     return sentences
+
+
+def _spelling_note(labels: list[LabelCount]) -> list[str]:
+    """Return a note on labels that differ only in case, spaces, hyphens or underscores."""
+    alike: dict[str, list[LabelCount]] = {}
+    for label in labels:
+        plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
+        alike.setdefault(plain, []).append(label)
+    groups = [
+        " and ".join(f"{one.name!r} ({one.present:,} images)" for one in group)
+        for group in alike.values()
+        if len(group) > 1
+    ]
+    if not groups:
+        return []
+    more = f", and {len(groups) - SPELLINGS_SHOWN:,} more" if len(groups) > SPELLINGS_SHOWN else ""
+    return [f"perhaps one label, spelled in two ways: {'; '.join(groups[:SPELLINGS_SHOWN])}{more}"]
 
 
 def _soft_note(table: LabelTable) -> list[str]:

@@ -489,6 +489,18 @@ def _sentence(error: ValidationError) -> str:
     return f"setting {key!r}: {rule}, got {_short(first['input'])}"
 
 
+def _data_options() -> set[str]:
+    """Return the names of what `labelwise data` takes as --set, and of its own two options."""
+    from inspect import signature
+
+    from labelwise.data.load import READERS
+
+    known = {"duplicates"}
+    for reader in READERS.values():
+        known.update(signature(reader.read).parameters)
+    return known - {"path"}
+
+
 def _nearest_key(path: tuple[int | str, ...]) -> str:
     """Return a hint: the same name elsewhere, or else the nearest name at the same place."""
     *parents, last = map(str, path)
@@ -496,6 +508,8 @@ def _nearest_key(path: tuple[int | str, ...]) -> str:
     same = [key for key in keys if key.rpartition(".")[2] == last]
     if same:
         return f"; did you mean {' or '.join(map(repr, same))}?"
+    if not parents and last in _data_options():
+        return f"; it is an option of the data, which a run takes as data_options.{last}"
     place = "".join(f"{parent}." for parent in parents)
     inside = {key.removeprefix(place).partition(".")[0] for key in keys if key.startswith(place)}
     return nearest(last, sorted(inside if parents else Settings.model_fields))
