@@ -93,7 +93,7 @@ def test_counts_come_with_an_interval(library):
     count = fitted.count(scores)
     output, _ = labelwise("search", index.folder, "dog", "--count")
     assert f"about {probs.sum():,.1f} of 20 photos" in output
-    assert f"({count.lower:,.1f} to {count.upper:,.1f})" in output
+    assert f"(95% interval: {count.lower:,.1f} to {count.upper:,.1f})" in output
 
 
 def test_cuts_and_paths(library):
@@ -172,8 +172,11 @@ def test_counts_are_there_for_programs_too(library):
     query = ("search", library / "photos.index", "dog", "--at-least", "0.3", "--count")
     (found,) = lines(*query, "--json")
     sentence, _ = labelwise(*query)
-    assert f"about {found['expected']:.1f} of {found['photos']} photos answer dog" in sentence
-    assert f"({found['lower']:.1f} to {found['upper']:.1f}); {found['above']} " in sentence
+    assert f"about {found['expected']:.1f} of {found['photos']} photos match dog" in sentence
+    assert (
+        f"(95% interval: {found['lower']:.1f} to {found['upper']:.1f}); {found['above']} "
+        in sentence
+    )
     assert found["promise"] is None
 
 
@@ -183,7 +186,7 @@ def test_the_page_holds_its_pictures(library, tmp_path):
     text = page.read_text()
     assert text.count("data:image/jpeg;base64,") == 4
     assert "http://" not in text.replace("http://www.w3.org", "")
-    assert "of 20 photos answer this query" in text
+    assert "of 20 photos match this query" in text
 
 
 def test_label_review_and_undo(library, tmp_path):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from labelwise.experiments.comparison import Comparison
 from labelwise.experiments.measures import MEASURES
-from labelwise.markup.svg import LETTER, Axis, spread
+from labelwise.markup.svg import LETTER, Axis, Frame, spread
 from labelwise.report import save_comparison_charts, write_comparison
 from labelwise.report.comparison import comparison_page
 from labelwise.report.comparison_charts import (
@@ -260,6 +260,15 @@ def test_odd_names_cannot_become_markup():
 
 def test_every_measure_is_explained():
     assert set(GLOSS) == set(MEASURES)
+
+
+def test_long_numbers_leave_room_for_the_name_of_their_axis():
+    """The name is written upwards at the left edge, 11 units high around x = 11."""
+    across = Axis.upto(1.0, "x")
+    for high in (1.0, 0.0105, 0.00012345):
+        frame = Frame(across, Axis.upto(high, "log loss"))
+        widest = LETTER * max(len(text) for _, text in frame.y.ticks)
+        assert frame.left - 6 - widest >= 11 + 11 / 2
 
 
 def test_close_ticks_differ_and_names_move_apart():

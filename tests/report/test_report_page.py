@@ -58,6 +58,22 @@ def evaluation():
     )
 
 
+def test_what_was_not_calibrated_is_not_called_before(evaluation):
+    """Oracle: the stages that an evaluation holds."""
+    assert "Before: ECE" in page(evaluation, title="both")
+    given_only = page(replace(evaluation, after=None), title="one")
+    assert "As given: ECE" in given_only
+    assert "Before: ECE" not in given_only
+    fitted_only = page(replace(evaluation, before=None), title="other")
+    assert "After: ECE" in fitted_only
+    assert "As given" not in fitted_only
+
+
+def test_every_headline_figure_is_explained_in_its_tile(evaluation):
+    text = page(evaluation, title="A report")
+    assert text.count('class="gloss"') == len(evaluation.headline) == 8
+
+
 @given(st.text())
 @settings(max_examples=50, deadline=None)
 def test_any_text_comes_back_as_it_was(text):

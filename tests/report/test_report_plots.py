@@ -36,6 +36,9 @@ def test_reliability_draws_the_curves(evaluation):
     after = next(line for name, line in lines.items() if name.startswith("after"))
     confidences = [c for c in evaluation.after.pooled.confidence if c is not None]
     assert list(after.get_xdata()) == confidences
+    alone = Figure().subplots()
+    plots.reliability(alone, replace(evaluation, after=None))
+    assert alone.get_lines()[-1].get_label().startswith("as given")
 
 
 def test_every_chart_is_written_as_png_and_svg(evaluation, tmp_path):

@@ -135,8 +135,8 @@ def _numbers(found: "Found") -> dict[str, Any]:
 def _counted(found: "Found") -> str:
     count = found.count
     text = (
-        f"about {count.expected:,.1f} of {found.photos:,} photos answer {found.query} "
-        f"({count.lower:,.1f} to {count.upper:,.1f})"
+        f"about {count.expected:,.1f} of {found.photos:,} photos match {found.query} "
+        f"({count.confidence:.0%} interval: {count.lower:,.1f} to {count.upper:,.1f})"
     )
     if found.above is not None:
         text += f"; {found.above:,} {'is' if found.above == 1 else 'are'} above the cut"

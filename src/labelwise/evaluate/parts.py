@@ -405,6 +405,6 @@ def retrieval_part(
         "A query wants some labels and not others; its images are ranked by the joint probability, "
         "labels taken as independent given the image. Average precision with equal scores as one "
         "threshold; mean over the queries that some image answers. "
-        f"Up to {allowed:,} queries a length: all, or a seeded sample with its standard error."
+        f"Up to {allowed:,} queries per length: all, or a seeded sample with its standard error."
     )
     return points, how

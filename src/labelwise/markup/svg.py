@@ -12,6 +12,7 @@ from labelwise.markup.html import Markup, join, tag
 
 __all__ = ["LETTER", "Axis", "Frame", "cut", "legend", "path", "short", "spread", "ticks"]
 
+TITLE = 19.0  # the room of an axis's name that is written upwards
 LETTER = 6.2  # the width that a letter of a chart takes, or a little more
 
 
@@ -44,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Frame:
-    """The plot area and its two scales."""
+    """The plot area and its two scales; long numbers at a named axis widen the left margin."""
 
     x: Axis
     y: Axis
@@ -54,6 +55,11 @@ class Frame:
     right: float = 12.0
     top: float = 12.0
     bottom: float = 40.0
+
+    def __post_init__(self) -> None:
+        if self.y.title:
+            numbers = LETTER * max((len(text) for _, text in self.y.ticks), default=0)
+            object.__setattr__(self, "left", max(self.left, TITLE + numbers + 6))
 
     def px(self, value: float) -> float:
         """Return the horizontal place of a value."""

@@ -15,7 +15,7 @@ from labelwise.markup import (
     table,
     tag,
 )
-from labelwise.report.charts import Stage, reliability_chart, reliability_thumbnail
+from labelwise.report.charts import AS_GIVEN, Stage, reliability_chart, reliability_thumbnail
 
 __all__ = ["calibration"]
 
@@ -60,19 +60,26 @@ def _classes(parts: list[Calibration]) -> list[str]:
     return ["before", "after"] if len(parts) == 2 else ["after"]
 
 
+def _name(part: Calibration, parts: list[Calibration]) -> str:
+    """Return the name of a stage; where nothing was calibrated, nothing is "before"."""
+    return AS_GIVEN if len(parts) == 1 and part.stage == "before" else part.stage
+
+
 def _stages(curves: list[Curve], parts: list[Calibration]) -> list[Stage]:
     classes = _classes(parts)
-    return [(c, p.stage, curve) for c, p, curve in zip(classes, parts, curves, strict=True)]
+    names = [_name(part, parts) for part in parts]
+    return [(c, name, curve) for c, name, curve in zip(classes, names, curves, strict=True)]
 
 
 def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str) -> Markup:
     chart = reliability_chart(_stages(curves, parts), title=f"Reliability: {title.lower()}")
-    errors = "; ".join(
-        f"{part.stage}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
+    names = [_name(part, parts) for part in parts]
+    errors = ". ".join(
+        f"{name.capitalize()}: ECE {percent(curve.ece, 2)}, ACE {percent(curve.ace, 2)}, "
         f"MCE {percent(curve.mce, 1)}"
-        for part, curve in zip(parts, curves, strict=True)
+        for name, curve in zip(names, curves, strict=True)
     )
-    numbers = [_numbers(part.stage, curve) for part, curve in zip(parts, curves, strict=True)]
+    numbers = [_numbers(name, curve) for name, curve in zip(names, curves, strict=True)]
     return figure(chart, f"{title}.", f"{text} {errors}.", details("Numbers", join(*numbers)))
 
 
@@ -126,13 +133,13 @@ def _comparison(parts: list[Calibration]) -> Markup:
         (f"ECE, top {final.k}", [percent(p.top_k.ece, 2) for p in parts]),
         ("Log loss", [INFINITE if p.infinite else plain(p.log_loss) for p in parts]),
         ("Brier score", [plain(p.brier) for p in parts]),
-        ("  of it miscalibration", [plain(p.reliability, 5) for p in parts]),
+        ("  of which miscalibration", [plain(p.reliability, 5) for p in parts]),
         ("  resolution (more is better)", [plain(p.resolution, 5) for p in parts]),
         ("  uncertainty of the labels", [plain(p.uncertainty, 5) for p in parts]),
     ]
     bins = len(final.pooled.counts)
     return table(
-        ["", *(p.stage for p in parts)],
+        ["", *(_name(part, parts) for part in parts)],
         [[name, *values] for name, values in lines],
         caption=f"Calibration errors in {bins} equal-width bins; lower is better unless stated.",
     )

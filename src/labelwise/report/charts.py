@@ -14,6 +14,7 @@ from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
 
 __all__ = [
+    "AS_GIVEN",
     "Series",
     "Stage",
     "grouped_bars",
@@ -25,6 +26,7 @@ __all__ = [
     "wilson",
 ]
 
+AS_GIVEN = "as given"  # the only stage, where nothing was calibrated
 MANY = 40  # above this many points the dots are left out
 LETTERS = 16  # of a name at the end of a line
 

@@ -134,6 +134,7 @@ def _verdict_tile(comparison: Comparison, name: str) -> Markup:
         tag("span", best, class_="number word"),
         tag("span", figure_text(comparison, name, best) + unit, class_="range"),
         tag("span", _verdict_doubt(comparison, name), class_="range"),
+        tag("span", GLOSS[name], class_="gloss"),
         class_="tile",
     )
 

@@ -257,9 +257,9 @@ def price(comparison: Comparison) -> Markup | None:
         "price",
         "The price of a low MMC",
         paragraph(
-            "MMC, the mean largest probability on images without labels, falls when all "
-            "probabilities are shrunk, and so can be bought: log loss OUT falls with it, log loss "
-            "IN pays. A method that is truly quieter is low on both."
+            "MMC is the mean largest probability on images without labels. It can be lowered by "
+            "shrinking all probabilities: then the log loss of these images (OUT) falls, and that "
+            "of the images with labels (IN) rises. A method that is truly better is low on both."
         ),
         paragraph(_price_verdict(points["IN"]), _price_doubt(comparison), class_="note")
         if len(points["IN"]) > 1
@@ -388,7 +388,7 @@ def search(comparison: Comparison) -> Markup | None:
         "Search",
         paragraph(
             "A query names labels that must be there and labels that must not. "
-            "Longer queries need joint probabilities that hold."
+            "The longer it is, the better its joint probability must be."
         ),
         figure(chart, "Retrieval against query length.", CAPTION),
         tag("div", *dot_figures(comparison, tuple(LENGTHS.values())), class_="figures"),

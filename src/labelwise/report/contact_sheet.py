@@ -33,10 +33,10 @@ def contact_sheet(index: Index, found: Found) -> str:
     """Return the page of an index's answer as text."""
     count = found.count
     lead = (
-        f"About {count.expected:,.1f} of {found.photos:,} photos answer this query "
-        f"({count.lower:,.1f} to {count.upper:,.1f}). Probabilities are calibrated for this query "
-        f"on {found.checked_on:,} photos that the model was not trained on, of which "
-        f"{found.positives:,} answer it."
+        f"About {count.expected:,.1f} of {found.photos:,} photos match this query "
+        f"({count.confidence:.0%} interval: {count.lower:,.1f} to {count.upper:,.1f}). "
+        f"Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
+        f"model was not trained on, of which {found.positives:,} match it."
     )
     notes = []
     if found.promise is not None and found.promise.promise is not None:

@@ -96,6 +96,7 @@ def _thresholds(evaluation: Evaluation) -> Markup | None:
     )
 
 
+ZERO_LABEL = "Images with no label"
 STAGES = {"before": "own", "after": "calibrated", SHARES: "shares"}
 LOSSES = {
     "Log loss, with labels": "log_loss_in",
@@ -112,7 +113,7 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
         return None
     if zero.rows == 0:
         text = "No image here is known to carry none of the labels, so nothing can be measured."
-        return section("zero-label", "Nothing here", paragraph(text))
+        return section("zero-label", ZERO_LABEL, paragraph(text))
     chart = mirrored(
         ("after", "with labels", zero.inside),
         ("before", "without", zero.outside),
@@ -140,7 +141,7 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
         alarm = f" On {percent(zero.false_alarms)} of these the rule raises a false alarm."
     return section(
         "zero-label",
-        "Nothing here",
+        ZERO_LABEL,
         paragraph(
             f"{zero.rows:,} images ({percent(zero.share)}) were reviewed and carry none of the "
             f"labels.{alarm}"
@@ -171,9 +172,10 @@ def _price(zero: ZeroLabel) -> list[Markup]:
     return [
         tag("h3", "The price of a low MMC"),
         paragraph(
-            "MMC falls when all probabilities are shrunk, and so can be bought: what is lost shows "
-            "in the log loss of the images with labels. Beside the model's own probabilities stand "
-            "the calibrated ones, and what answering all images with the labels' shares gives."
+            "A low MMC, the mean largest probability on images with no label, can be had by "
+            "shrinking all probabilities; the log loss of the images with labels shows what that "
+            "costs. Own: the model's probabilities. Calibrated: those after calibration. Shares: "
+            "every image is answered with how often each label occurs."
         ),
         table(header, cells, caption="Lower is better in every row."),
     ]

@@ -59,7 +59,7 @@ def _cloud(rows: list[LabelRow]) -> Markup | None:
         x="images with the label (log)",
         y="average precision",
     )
-    return figure(chart, "Each dot is a label.", "Rare labels have the widest doubt.")
+    return figure(chart, "Each dot is a label.", "The rarer a label, the less certain its figure.")
 
 
 def _shots(evaluation: Evaluation) -> Markup | None:
@@ -124,8 +124,11 @@ def _table(rows: list[LabelRow], evaluation: Evaluation) -> Markup:
             cells.append(Cell(plain(row.threshold, 3), row.threshold))
             cells += [Cell(percent(v), v) for v in (row.precision, row.recall, row.f1)]
         body.append(cells)
-    caption = "Present: known positives. Mean p / share: what was said and what is so, on average."
-    return join(table(head, body, caption=caption, sortable=True, wide=True))
+    caption = (
+        "Present: images known to carry the label. Mean p / share: the mean probability it was "
+        "given, and the share of images that carry it."
+    )
+    return join(table(head, body, caption=caption, sortable=True, wide=True, pinned=True))
 
 
 CAPTION = "Error: standard error of a sampled mean. Left out: queries no image answers."
@@ -162,8 +165,8 @@ def search(evaluation: Evaluation) -> Markup | None:
         "search",
         "Search",
         paragraph(
-            "A query names labels that must be there and labels that must not. "
-            "Longer queries need joint probabilities that hold."
+            "A query such as “dog, -beach” names labels that must be there and labels that must "
+            "not. The longer it is, the better its joint probability must be."
         ),
         tag(
             "div",

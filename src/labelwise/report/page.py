@@ -39,6 +39,16 @@ CHARTS = 9
 CLOCK = "step"
 STYLES = ("after", "before", "present", "absent")
 QUIET = frozenset({CLOCK, "epoch", "epoch_loss", "images_per_second", "seconds", "best"})
+GLOSSES = {  # what a headline figure tells, by how its name begins
+    "mAP over labels": "do images with a label rank above those without it?",
+    "mAP over images": "do an image's labels rank above the others?",
+    "ECE, all": "mean gap between probability and truth",
+    "ECE, top": "the same, for each image's surest labels",
+    "Log loss": "what unsure and wrong probabilities cost",
+    "Brier": "mean squared error of the probabilities",
+    "F1": "chosen labels: how many are right, and found",
+    "False alarms": "images with no label that are given one",
+}
 NAMES = {  # key of a record: chart, line
     "loss": ("Loss", "training"),
     "val_map": ("Validation mAP", "over labels"),
@@ -86,7 +96,7 @@ def page(
             ("glance", "At a glance", glance(evaluation, origin or {})),
             ("calibration", "Calibration", calibration(evaluation)),
             ("decisions", "Decisions", decisions(evaluation)),
-            ("zero-label", "Nothing here", zero_label(evaluation)),
+            ("zero-label", "No label", zero_label(evaluation)),
             ("search", "Search", search(evaluation)),
             ("labels", "Labels", labels(evaluation)),
             ("examples", "Examples", example_section(examples)),
@@ -104,7 +114,7 @@ def glance(evaluation: Evaluation, origin: Mapping[str, str]) -> Markup:
         "At a glance",
         tag("ul", *(_tile(figure, evaluation) for figure in evaluation.headline), class_="tiles"),
         paragraph(
-            "Below each number: its 95 % interval, were other images of the same kind drawn. ",
+            "Below each number: its 95 % interval over draws of such images. ",
             tag("a", "How everything was computed", href="#how"),
             ".",
             class_="small muted",
@@ -141,9 +151,14 @@ def _tile(figure: Figure, evaluation: Evaluation) -> Markup:
         tag("span", _value(figure, evaluation), class_="number"),
         tag("span", extent or " ", class_="range"),
         tag("span", arrow, class_="range"),
+        tag("span", _gloss(figure.name), class_="gloss") if _gloss(figure.name) else None,
         class_="tile",
         title=figure.how,
     )
+
+
+def _gloss(name: str) -> str:
+    return next((text for start, text in GLOSSES.items() if name.startswith(start)), "")
 
 
 def _value(figure: Figure, evaluation: Evaluation) -> str:
@@ -202,7 +217,7 @@ def how(evaluation: Evaluation) -> Markup:
         "Probabilities": _probabilities(evaluation),
         "Calibration": final.how if final else "",
         "Decisions": evaluation.sets.how if evaluation.sets else "",
-        "Nothing here": evaluation.zero_label.how if evaluation.zero_label else "",
+        "Images with no label": evaluation.zero_label.how if evaluation.zero_label else "",
         "Search": evaluation.retrieval_how,
     }
     entries = [join(tag("dt", name), tag("dd", text)) for name, text in texts.items() if text]

@@ -11,7 +11,7 @@ from typing import Any
 
 from labelwise.evaluate import Calibration, Curve, Evaluation
 from labelwise.files import replacing
-from labelwise.report.charts import wilson
+from labelwise.report.charts import AS_GIVEN, wilson
 
 __all__ = [
     "Drawing",
@@ -33,9 +33,9 @@ AFTER, BEFORE, TRUE, INK = "#0b62a8", "#b3530c", "#6a727b", "#59616a"
 def reliability(axes: Axes, evaluation: Evaluation, *, top_k: bool = False) -> None:
     """Draw observed share against mean probability, before and after calibration."""
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=":")
-    for part, colour, style in _stages(evaluation):
+    for part, name, colour, style in _stages(evaluation):
         curve = part.top_k if top_k else part.pooled
-        _curve(axes, curve, f"{part.stage} (ECE {_percent(curve.ece)})", colour, style)
+        _curve(axes, curve, f"{name} (ECE {_percent(curve.ece)})", colour, style)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="mean probability", ylabel="observed share")
     axes.set_aspect("equal")
     axes.legend(frameon=False, loc="upper left")
@@ -151,13 +151,13 @@ def _reliability_top_k(axes: Axes, evaluation: Evaluation) -> None:
     reliability(axes, evaluation, top_k=True)
 
 
-def _stages(evaluation: Evaluation) -> list[tuple[Calibration, str, str]]:
+def _stages(evaluation: Evaluation) -> list[tuple[Calibration, str, str, str]]:
     if evaluation.after is None:
         if evaluation.before is None:
             raise ValueError("reliability needs probabilities, got an evaluation of ranks only")
-        return [(evaluation.before, AFTER, "-")]
-    first = [] if evaluation.before is None else [(evaluation.before, BEFORE, "--")]
-    return [*first, (evaluation.after, AFTER, "-")]
+        return [(evaluation.before, AS_GIVEN, AFTER, "-")]
+    first = [] if evaluation.before is None else [(evaluation.before, "before", BEFORE, "--")]
+    return [*first, (evaluation.after, "after", AFTER, "-")]
 
 
 def _curve(axes: Axes, curve: Curve, name: str, colour: str, style: str) -> None:
