@@ -142,3 +142,28 @@ def test_a_sum_starts_from_what_its_main_objective_knew():
         {"main.estimates": torch.ones(1), "terms.x": torch.ones(1)}
     )
     assert main.seen["estimates"] == 1
+
+
+@pytest.mark.parametrize("given", [[[0.2, 0.8]], ((0.2, 0.8),), "ab", memoryview(b"ab")])
+@pytest.mark.parametrize(
+    "measure",
+    [metrics.auroc, metrics.reliability, metrics.confusion, metrics.log_loss, metrics.hamming_loss],
+)
+def test_what_is_no_array_is_refused_by_name(measure, given):
+    with pytest.raises(
+        TypeError, match=r"must be a numpy array or a tensor, got (list|tuple|str|m)"
+    ):
+        measure(given, given)
+    with pytest.raises(TypeError, match="logits must be a numpy array or a tensor"):
+        calibrate.platt(given, given, None)
+    with pytest.raises(TypeError, match="logits must be a tensor or Outputs"):
+        BCE()(given, given)
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int64, np.float16, np.float64])
+def test_top_k_of_numbers_of_any_kind(kind):
+    """The oracle is the order by (-score, column)."""
+    scores = np.array([[0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], kind)
+    wanted = [[False, True, True, False], [True, True, False, False], [True, True, False, False]]
+    assert TopK(2)(scores).tolist() == wanted
+    assert metrics.top_k_sets(scores, 2).tolist() == wanted

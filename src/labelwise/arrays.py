@@ -68,6 +68,11 @@ def check_shapes(**arrays: Array | None) -> tuple[int, int]:
     given = {name: array for name, array in arrays.items() if array is not None}
     first, matrix = next(iter(given.items()))
     for name, array in given.items():
+        if not isinstance(array, np.ndarray | Tensor):
+            raise TypeError(
+                f"{name} must be a numpy array or a tensor, got {type(array).__name__}; "
+                "np.asarray makes one of lists and tables"
+            )
         if array.ndim != 2:
             raise ValueError(f"{name} must be (N, K), got shape {tuple(array.shape)}")
         if array.shape != matrix.shape:

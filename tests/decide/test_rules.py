@@ -63,6 +63,8 @@ def test_wrong_rules_say_what_is_wrong():
         Threshold((0.1, 0.2))(np.zeros((4, 3)))
     with pytest.raises(ValueError, match="beta must be positive"):
         ExpectedF(0)
+    with pytest.raises(ValueError, match=r"probs must be \(N, K\), got shape \(3,\)"):
+        ExpectedF()(np.zeros(3))
     with pytest.raises(ValueError, match=r"probs must lie in \[0, 1\]"):
         ExpectedF()(np.array([[1.5]]))
 

@@ -288,3 +288,10 @@ def test_many_bins_of_each_labels_own():
     each = metrics.label_reliability(probs, labels, bins=300, binning="mass")
     assert each.counts.sum() == 1400
     assert each.counts.max() <= 3
+
+
+def test_an_interval_of_nothing_is_undefined():
+    """No entry is observed, so there is no error and no interval of it."""
+    probs, labels = np.full((3, 2), 0.5), np.ones((3, 2))
+    found = metrics.calibration_interval(probs, labels, np.zeros((3, 2), bool), draws=10)
+    assert np.isnan([found.value, found.low, found.high]).all()

@@ -94,3 +94,12 @@ def test_bad_scores_are_refused():
         metrics.false_positive_rate_at(np.zeros(2), np.zeros(2), 0)
     with pytest.raises(ValueError, match="probs must lie"):
         metrics.max_confidence(np.full((1, 2), 2.0))
+
+
+def test_the_least_recall_accepts_the_surest_image():
+    """However small the recall, the threshold is the highest score of an IN image."""
+    inside, outside = np.array([0.2, 0.9]), np.array([0.9, 0.95, 0.1, 0.3])
+    assert metrics.false_positive_rate_at(inside, outside, 1e-12) == 0.5
+    scores, present = np.concatenate([inside, outside]), np.arange(6) < 2
+    counts = metrics.ScoreCounts.of(scores, present)
+    assert counts.false_positive_rate_at(1e-12) == (0.5, 0.0)

@@ -126,3 +126,12 @@ def test_memory_stays_far_below_pairs():
         event.self_cpu_memory_usage / max(event.count, 1) for event in trace.key_averages()
     )
     assert largest < 4 * 32 * 5000 * 4
+
+
+def test_second_derivatives():
+    """gradgradcheck: the slope is no constant where a gradient is differentiated again."""
+    log_odds = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[1.0, 0, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    observed = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    masks = split_labels(labels, observed)
+    assert torch.autograd.gradgradcheck(lambda u: label_pair_loss(u, *masks), (log_odds,))

@@ -89,7 +89,8 @@ class TopK(Rule):
         if isinstance(probs, Tensor):
             best = probs.argsort(dim=-1, descending=True, stable=True)[..., :k]
             return torch.zeros_like(probs, dtype=torch.bool).scatter_(-1, best, True)
-        order = np.argsort(-probs, axis=-1, kind="stable")[..., :k]
+        # As floats, since the negative of unsigned numbers is a large one.
+        order = np.argsort(np.negative(probs, dtype=np.float64), axis=-1, kind="stable")[..., :k]
         sets = np.zeros(probs.shape, dtype=bool)
         np.put_along_axis(sets, order, True, axis=-1)
         return sets
@@ -144,6 +145,8 @@ class ExpectedF(Rule):
 
     def __call__(self, probs: Array) -> Array:
         values = as_numpy(probs).astype(np.float64, copy=False)
+        if values.ndim != 2:
+            raise ValueError(f"probs must be (N, K), got shape {values.shape}")
         if not ((values >= 0) & (values <= 1)).all():
             raise ValueError("probs must lie in [0, 1]")
         order = np.argsort(-values, axis=1, kind="stable")

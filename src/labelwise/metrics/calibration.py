@@ -230,7 +230,8 @@ def _sums(
     binning: Binning,
     per_label: bool,
 ) -> CalibrationSums:
+    _, columns = check_shapes(probs=probs, labels=labels, observed=observed, where=where)
     edges = edges_of(probs, observed, where, bins, binning, per_label)
-    sums = CalibrationSums.zeros(probs.shape[-1], edges)
+    sums = CalibrationSums.zeros(columns, edges)
     sums.update(probs, labels, observed, where)
     return sums

@@ -80,6 +80,8 @@ def bootstrap(
         )
     rows = np.asarray(sums, dtype=np.float64)
     value = metric(rows.sum(axis=0, keepdims=True))[0]
+    if np.isnan(value):  # nothing to measure, in any draw
+        return BootstrapInterval(np.nan, np.nan, np.nan, level, draws)
     random = np.random.default_rng(seed)
     values = []
     for part in blocks(draws, len(rows), DRAWN_ENTRIES):

@@ -123,7 +123,7 @@ class ScoreCounts:
         total, others = int(self.positives.sum()), int(self.others.sum())
         if not total or not others:
             return Bounded(np.nan, 0.0)
-        accepted = ceil(recall * total - 1e-9)  # 0.95 * 20 must not round up to 20
+        accepted = max(1, ceil(recall * total - 1e-9))  # 0.95 * 20 must not round up to 20
         falling = np.cumsum(self.positives[::-1])
         cell = len(falling) - 1 - int(np.searchsorted(falling, accepted))
         above = int(self.others[cell + 1 :].sum())

@@ -87,7 +87,7 @@ def false_positive_rate_at(inside: Array, outside: Array, recall: float = 0.95) 
     high, low = _vector(inside, "inside"), _vector(outside, "outside")
     if not len(high) or not len(low):
         return float("nan")
-    accepted = ceil(recall * len(high) - 1e-9)  # 0.95 * 20 must not round up to 20
+    accepted = max(1, ceil(recall * len(high) - 1e-9))  # 0.95 * 20 must not round up to 20
     threshold = np.sort(high)[len(high) - accepted]
     return float(np.count_nonzero(low >= threshold) / len(low))
 

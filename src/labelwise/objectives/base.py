@@ -61,6 +61,8 @@ class Objective(nn.Module, ABC):
         """
         if isinstance(outputs, Tensor):
             outputs = Outputs(outputs)
+        if not isinstance(outputs, Outputs):
+            raise TypeError(f"logits must be a tensor or Outputs, got {type(outputs).__name__}")
         if not isinstance(targets, Targets):
             device = outputs.logits.device
             mask = None if observed is None else to_tensor(observed, device)

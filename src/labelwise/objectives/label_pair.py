@@ -9,7 +9,8 @@ absent label has 0. Eq. 18 conditions on y_t' != y_t' in print: read y_t != y_t'
 
 The pairs are never laid out as T x T. The rarer side of each image, at most J labels, meets its
 row in blocks of (images, J, T) of bounded size; value and slope come from one visit, so that
-nothing of that size outlives it: O(|P| T) work, O(B T) memory.
+nothing of that size outlives it: O(|P| T) work, O(B T) memory. Second derivatives, for those who
+ask for them, come from a visit of their own.
 """
 
 from collections.abc import Iterator
@@ -116,15 +117,42 @@ def _(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor
     return log_odds.new_empty(len(log_odds)), torch.empty_like(log_odds)
 
 
-def _keep_slope(ctx: torch.autograd.function.FunctionCtx, inputs: object, output: object) -> None:
-    ctx.save_for_backward(output[1])  # type: ignore[index]
+@torch.library.custom_op("labelwise::pair_curvature", mutates_args=())
+def _pair_curvature(log_odds: Tensor, present: Tensor, absent: Tensor, along: Tensor) -> Tensor:
+    """Return the second derivative of the sums over pairs applied to ``along``, (B, T)."""
+    found = torch.zeros_like(log_odds)
+    for row, (here, gone) in enumerate(zip(present, absent, strict=True)):
+        gap, change = (x[row, gone] - x[row, here, None] for x in (log_odds, along))  # (P, N)
+        pull = gap.sigmoid()
+        bend = pull * (1 - pull) * change
+        found[row, gone] += bend.sum(dim=0)
+        found[row, here] -= bend.sum(dim=1)
+    return found
+
+
+@_pair_curvature.register_fake
+def _(log_odds: Tensor, present: Tensor, absent: Tensor, along: Tensor) -> Tensor:
+    return torch.empty_like(log_odds)
+
+
+def _keep_slope(
+    ctx: torch.autograd.function.FunctionCtx,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    output: tuple[Tensor, Tensor],
+) -> None:
+    ctx.save_for_backward(*inputs, output[1])
+    ctx.set_materialize_grads(False)
 
 
 def _through_slope(
-    ctx: torch.autograd.function.FunctionCtx, grad_total: Tensor, grad_slope: Tensor
-) -> tuple[Tensor, None, None]:
-    (slope,) = ctx.saved_tensors  # type: ignore[attr-defined]
-    return grad_total[:, None] * slope, None, None
+    ctx: torch.autograd.function.FunctionCtx, grad_total: Tensor | None, grad_slope: Tensor | None
+) -> tuple[Tensor | None, None, None]:
+    *inputs, slope = ctx.saved_tensors  # type: ignore[attr-defined]
+    found = None if grad_total is None else grad_total[:, None] * slope
+    if grad_slope is not None:  # only where a second derivative is asked for
+        bend: Tensor = _pair_curvature(*inputs, grad_slope)
+        found = bend if found is None else found + bend
+    return found, None, None
 
 
 _pair_sums.register_autograd(_through_slope, setup_context=_keep_slope)
