@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelwise.backbones.transform import Transform
 
-__all__ = ["Backbone", "Identity", "by_first_name", "he_init"]
+__all__ = ["Backbone", "Identity", "he_init", "names_by_child"]
 
 
 class Backbone(nn.Module, ABC):
@@ -31,7 +31,7 @@ class Backbone(nn.Module, ABC):
 
     def stages(self) -> list[list[str]]:
         """Return the parameter names of each stage, from the input to the output."""
-        return by_first_name(self)
+        return names_by_child(self)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -60,7 +60,7 @@ class Identity(Backbone):
         return images[:, :, None, None] if images.ndim == 2 else images
 
 
-def by_first_name(network: nn.Module, prefix: str = "") -> list[list[str]]:
+def names_by_child(network: nn.Module, prefix: str = "") -> list[list[str]]:
     """Return the parameter names of each child module, in the order of the children."""
     stages: dict[str, list[str]] = {}
     for name, _ in network.named_parameters():

@@ -8,7 +8,7 @@ from timm.data import resolve_model_data_config
 from timm.models import group_parameters
 from torch import Tensor
 
-from labelwise.backbones.base import Backbone, by_first_name
+from labelwise.backbones.base import Backbone, names_by_child
 from labelwise.backbones.fold import find_layout, fold
 from labelwise.backbones.transform import Transform
 from labelwise.backbones.weights import (
@@ -50,7 +50,7 @@ class TimmBackbone(Backbone):
         try:
             groups = group_parameters(self.network, self.network.group_matcher(coarse=True))
         except AttributeError:  # a few models of timm do not say how they are built up
-            return by_first_name(self.network, "network.")
+            return names_by_child(self.network, "network.")
         return [[f"network.{name}" for name in groups[key]] for key in sorted(groups)]
 
     def forward(self, images: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from labelwise.types import Outputs
 
-__all__ = ["Head", "scaled_into"]
+__all__ = ["Head", "absorb_scaling"]
 
 
 class Head(nn.Module, ABC):
@@ -26,13 +26,16 @@ class Head(nn.Module, ABC):
     def start_at(self, logits: Tensor) -> None:
         """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
 
-    def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        """Answer for features as before for ``(features - mean) / scale``; for heads that pool."""
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        """Take features where ``(features - mean) / scale`` were given before; if it pools."""
         raise TypeError(f"{type(self).__name__} is not linear in the features")
 
 
 @torch.no_grad()
-def scaled_into(layer: nn.Linear, mean: Tensor, scale: Tensor) -> None:
-    """Make a linear layer of ``(x - mean) / scale`` (D,) one of x."""
+def absorb_scaling(layer: nn.Linear, mean: Tensor, scale: Tensor) -> None:
+    """Fold ``(x - mean) / scale`` (D,) into a linear layer, which then takes x itself.
+
+    W (x - m) / s + b  =  (W / s) x + b - (W / s) m
+    """
     layer.weight.div_(scale.to(layer.weight))
     layer.bias.sub_(layer.weight @ mean.to(layer.weight))

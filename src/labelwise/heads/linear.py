@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head, scaled_into
+from labelwise.heads.base import Head, absorb_scaling
 from labelwise.types import Outputs
 
 __all__ = ["LinearHead"]
@@ -25,5 +25,5 @@ class LinearHead(Head):
     def start_at(self, logits: Tensor) -> None:
         self.classifier.bias.copy_(logits)
 
-    def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        scaled_into(self.classifier, mean, scale)
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
+        absorb_scaling(self.classifier, mean, scale)

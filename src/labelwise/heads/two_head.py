@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from labelwise.heads.base import Head, scaled_into
+from labelwise.heads.base import Head, absorb_scaling
 from labelwise.types import Outputs
 
 __all__ = ["TwoHead"]
@@ -45,6 +45,6 @@ class TwoHead(Head):
     def start_at(self, logits: Tensor) -> None:
         self.classifier.bias.copy_(logits)
 
-    def take_scaling(self, mean: Tensor, scale: Tensor) -> None:
+    def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
         for layer in (self.classifier, self.proposer):
-            scaled_into(layer, mean, scale)
+            absorb_scaling(layer, mean, scale)

@@ -36,21 +36,22 @@ class Model(nn.Module):
     def outputs_and_features(self, images: Tensor) -> tuple[Outputs, Tensor]:
         """Return the outputs of the head and the feature map (B, D, h, w) they come from.
 
-        Of several views both are means, but for ``aux``, which is the first one's.
+        Of several views both are means; ``aux`` is that of the first.
         """
         if self.training or images.ndim < 4:
-            return self._seen(images)
-        seen = []
+            return self._one_view(images)
+        views = []
         for window in _five_crops(images) if self.crops == 5 else (images,):
-            seen.append(self._seen(window))
+            views.append(self._one_view(window))
             if self.mirrored:
-                outputs, features = self._seen(window.flip(-1))
-                seen.append((outputs, features.flip(-1)))
-        if len(seen) == 1:
-            return seen[0]
-        logits = sum((outputs.logits for outputs, _ in seen[1:]), seen[0][0].logits)
-        features = sum((features for _, features in seen[1:]), seen[0][1])
-        return Outputs(logits / len(seen), seen[0][0].aux), features / len(seen)
+                outputs, features = self._one_view(window.flip(-1))
+                views.append((outputs, features.flip(-1)))
+        first_outputs, first_features = views[0]
+        if len(views) == 1:
+            return views[0]
+        logits = sum((outputs.logits for outputs, _ in views[1:]), first_outputs.logits)
+        features = sum((features for _, features in views[1:]), first_features)
+        return Outputs(logits / len(views), first_outputs.aux), features / len(views)
 
     def timm_names(self) -> dict[str, str]:
         """Return timm's name for each tensor, if timm has such a model; raise if it has none."""
@@ -66,7 +67,7 @@ class Model(nn.Module):
             for name in self.state_dict()
         }
 
-    def _seen(self, images: Tensor) -> tuple[Outputs, Tensor]:
+    def _one_view(self, images: Tensor) -> tuple[Outputs, Tensor]:
         features: Tensor = self.backbone(images)
         outputs: Outputs = self.head(features)
         return outputs, features

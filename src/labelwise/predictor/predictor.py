@@ -70,7 +70,7 @@ class Predictor:
         """
         if self.device.type != "cpu":
             return self
-        self._look_only()
+        self._ensure_eval()
         side = self.transform.size
         example = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
         backbone = fused(self.model.backbone, example.to(self.device))
@@ -85,11 +85,11 @@ class Predictor:
         images, or feature rows (N, D).
         """
         with torch.inference_mode():
-            self._look_only()
+            self._ensure_eval()
             outputs: Outputs = self.model(self._inputs(inputs))
             return outputs.logits.float()
 
-    def _look_only(self) -> None:
+    def _ensure_eval(self) -> None:
         if self.model.training:  # walking through a network's modules takes milliseconds
             self.model.eval()
 
@@ -104,7 +104,7 @@ class Predictor:
     def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) and the features of the backbone, the mean over places."""
         with torch.inference_mode():
-            self._look_only()
+            self._ensure_eval()
             values = self._inputs(inputs)
             outputs, features = self.model.outputs_and_features(values)
             pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features

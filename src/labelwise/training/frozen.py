@@ -41,7 +41,7 @@ class FrozenBackbone:
         """Return the model of photos that answers as ``model`` does for their features."""
         head = deepcopy(model.head).cpu()
         if self.mean is not None and self.scale is not None:
-            head.take_scaling(self.mean, self.scale)
+            head.absorb_scaling(self.mean, self.scale)
         return Model(self.backbone, head)
 
 
