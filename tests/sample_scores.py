@@ -17,7 +17,7 @@ NAMES = ("dog", "cat", "beach", "car", "<b>tree & co</b>")
 
 
 def sample(rows: int = 400, *, unknown: float = 0.0, seed: int = 0, names=NAMES) -> Predictions:
-    """Return overconfident logits: the true log-odds are half of what is said."""
+    """Return overconfident logits: the true log-odds are half of what they claim."""
     generator = torch.Generator().manual_seed(seed)
     offset = torch.linspace(-0.5, -2.5, len(names))
     odds = torch.randn(rows, len(names), generator=generator) * 2 + offset

@@ -204,7 +204,8 @@ def test_certain_and_wrong_is_infinite_not_clipped():
     result = evaluate(replace(predictions, logits=logits), Sigmoid())
     assert result.before.infinite == 1
     assert result.before.log_loss is None
-    assert result.before.brier is not None
+    expected = (logits.sigmoid() - predictions.labels).square().mean()
+    assert result.before.brier == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_probabilities_on_a_bin_edge_stay_in_their_bin():
