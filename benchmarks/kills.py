@@ -1,11 +1,15 @@
 """Random kills of `labelwise predict` into shards: ``python benchmarks/kills.py [--engine ray]``.
 
+    nice python benchmarks/kills.py --engine ray          20 kills
+    python benchmarks/kills.py --kills 3 --pictures 500   a first look
+
 A model and pictures, one in a hundred of them corrupt, are made. One run is left alone. Another is
 begun again and again with two workers, and at random moments a worker (which must be survived) and
 then the driver are killed (SIGKILL); with Ray, on a cluster of two nodes, one of these as well,
-which must be survived too and comes back. When all kills are spent it ends. Then: rows in = scored
-+ failed, no row twice, failed rows are the corrupt ones, and every shard has the hash of the run
-that was left alone, which is one of the local engine.
+which must be survived too and comes back. A run that comes to its end before all kills are spent is
+followed by another one. Of each, at the end: rows in = scored + failed, no row twice, failed rows
+are the corrupt ones, and every shard has the hash of the run that was left alone, which is one of
+the local engine. Whatever waits for more than five minutes ends the benchmark.
 """
 
 import argparse
@@ -19,6 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +39,7 @@ from labelwise.links import Sigmoid
 from labelwise.predictor import HeadSpec, Model, Predictor
 from labelwise.types import LabelSpace
 
-PICTURES, SHARD_ROWS, CORRUPT_EVERY = 3000, 25, 100
+SHARD_ROWS, CORRUPT_EVERY, PATIENCE = 25, 100, 300.0
 
 
 def write_model(folder):
@@ -127,7 +133,11 @@ def children(parents, word):
 
 
 def wait_for_shards(process, out, count):
+    deadline = time.monotonic() + PATIENCE
     while process.poll() is None and shards_there(out) < count:
+        if time.monotonic() > deadline:
+            process.kill()
+            raise SystemExit(f"{shards_there(out)} shards after {PATIENCE:.0f} seconds of waiting")
         time.sleep(0.01)
 
 
@@ -163,49 +173,62 @@ def hashes(out):
     return {record["shard"]: record["hash"] for record in map(json.loads, lines)}
 
 
+def finish(model, photos, out, place):
+    """Run the command until its end; its status is 1 because some pictures cannot be read."""
+    given, environment = command(model, photos, out, place.engine), os.environ | place.environment
+    limit = 10 * PATIENCE
+    ended = subprocess.run(given, capture_output=True, env=environment, timeout=limit)
+    if ended.returncode != 1:
+        raise SystemExit(f"status {ended.returncode}: {ended.stderr.decode()[-500:]}")
+
+
+def check(out, alone, corrupt, pictures):
+    """Compare what came out with what went in and with the run left alone; return it in words."""
+    rows = pq.ParquetDataset(sorted(out.glob("part-*.parquet"))).read()
+    paths, errors = rows["path"].to_pylist(), rows["error"].to_pylist()
+    failed = {path for path, error in zip(paths, errors, strict=True) if error}
+    assert len(paths) == len(set(paths)) == pictures
+    assert failed == corrupt
+    assert hashes(out) == hashes(alone)
+    assert (out / "_SUCCESS").exists()
+    return (
+        f"{pictures:,} rows in = {len(paths) - len(failed):,} scored + {len(failed)} failed, none "
+        f"twice; {len(hashes(out))} shards, whose hashes are those of the local engine left alone"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--pictures", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
     arguments = parser.parse_args()
-    draw = random.Random(arguments.seed)
-    harmed = TwoNodes() if arguments.engine == "ray" else LocalProcesses()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        model = write_model(folder / "model")
-        corrupt = write_pictures(folder / "photos", PICTURES)
-        alone = command(model, folder / "photos", folder / "alone")
-        status = subprocess.run(alone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        assert status.returncode == 1  # some pictures cannot be read
-        kills = Counter()
-        while kills.total() < arguments.kills:
-            killed = harm(model, folder / "photos", folder / "out", draw, harmed)
-            if not killed:
-                raise SystemExit("the run ended before all kills; take more pictures")
-            kills.update(killed)
-            there = shards_there(folder / "out")
-            print(f"{kills.total():2d}: {', '.join(killed)}; {there} shards there", flush=True)
-        again = command(model, folder / "photos", folder / "out", harmed.engine)
-        subprocess.run(
-            again,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **harmed.environment},
-        )
-        harmed.end()
-        rows = pq.ParquetDataset(sorted((folder / "out").glob("part-*.parquet"))).read()
-        paths, errors = rows["path"].to_pylist(), rows["error"].to_pylist()
-        failed = {path for path, error in zip(paths, errors, strict=True) if error}
-        assert len(paths) == len(set(paths)) == PICTURES
-        assert failed == corrupt
-        assert hashes(folder / "out") == hashes(folder / "alone")
-        assert (folder / "out" / "_SUCCESS").exists()
-        print(
-            f"{kills.total()} kills ({', '.join(f'{n} {kind}' for kind, n in kills.items())}): "
-            f"{len(paths):,} rows in = {len(paths) - len(failed):,} scored + {len(failed)} failed, "
-            f"none twice; {len(hashes(folder / 'out'))} shards, hashes those of the run left alone"
-        )
+    draw, kills, begun = random.Random(arguments.seed), Counter(), time.monotonic()
+    place = TwoNodes() if arguments.engine == "ray" else LocalProcesses()
+    with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
+        stack.callback(place.end)
+        folder = Path(made)
+        model, photos = write_model(folder / "model"), folder / "photos"
+        corrupt = write_pictures(photos, arguments.pictures)
+        finish(model, photos, folder / "alone", LocalProcesses())
+        for number in count():
+            out = folder / f"out-{number}"
+            while kills.total() < arguments.kills:
+                killed = harm(model, photos, out, draw, place)
+                kills.update(killed)
+                there = shards_there(out)
+                print(f"{kills.total():2d}: {', '.join(killed) or 'ended'}; {there} shards there")
+                sys.stdout.flush()
+                if (out / "_SUCCESS").exists():
+                    break
+            finish(model, photos, out, place)
+            print(check(out, folder / "alone", corrupt, arguments.pictures), flush=True)
+            if kills.total() >= arguments.kills:
+                break
+    words = ", ".join(f"{n} {kind}" for kind, n in sorted(kills.items()))
+    minutes = (time.monotonic() - begun) / 60
+    print(f"{kills.total()} kills ({words}), engine {place.engine}, {minutes:.1f} minutes: passed")
 
 
 if __name__ == "__main__":
