@@ -8,6 +8,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -206,6 +207,30 @@ def test_an_outage_while_photos_are_read_fails_none_of_them(bucket, library, mon
         with pytest.raises(StorageError, match="could not be reached"):
             library()
     assert counts(library()) == {"unchanged": 8, "new": 1}
+
+
+def test_a_model_in_a_bucket_answers_as_on_a_disk(
+    bucket, library, model, tmp_path, monkeypatch, capsys
+):
+    """Oracle: the answers of the model's folder. An index names its model by the URI."""
+    for path in filter(Path.is_file, model.rglob("*")):
+        name = path.relative_to(model).as_posix()
+        bucket.put(f"models/{model.name}/{name}", path.read_bytes())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place, photos, answers = bucket.place(f"models/{model.name}"), tmp_path / "photos", []
+    for named in (place, model):
+        assert call(monkeypatch, "predict", named, photos, "-o", tmp_path / "a.csv") == 0
+        answers.append((tmp_path / "a.csv").read_text())
+    assert answers[0] == answers[1]
+    for words in (["--model", place], []):
+        folders = [bucket.place(library.prefix)] if words else []
+        assert call(monkeypatch, "index", *folders, *words, "-o", tmp_path / "b.index") == 0
+    assert "9 unchanged" in capsys.readouterr().out
+    assert Index(tmp_path / "b.index").facts.model == place
+    library()
+    found, expected = by_hash(tmp_path / "b.index"), by_hash(library.folder)
+    assert found.keys() == expected.keys()
+    assert all((found[digest] == logits).all() for digest, logits in expected.items())
 
 
 def write_parquet(path, numbers):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from labelwise.errors import LabelwiseError
-from labelwise.storage import ObjectStorage, StorageError, StoredFile, without_options
+from labelwise.storage import ObjectStorage, StorageError, StoredFile
 
 __all__ = ["Mirror"]
 
@@ -40,7 +40,7 @@ class Mirror:
     @property
     def address(self) -> str:
         """The place, as people call it."""
-        return without_options(self.storage.place)
+        return self.storage.address
 
     def fetch(self, wanted: Callable[[str], bool] = lambda name: True) -> bool:
         """Bring the folder to what the bucket holds of the wanted names; return if that is any.

@@ -3,7 +3,7 @@
 ``/photos``, ``file:///photos``, ``s3://bucket/photos`` and ``gs://bucket/photos`` are places. A
 write is whole or not there: local files are renamed into their place, objects are written under a
 temporary key and moved. What an object store answers now and then (time-outs, 500s, dropped
-connections) is tried again with growing pauses before it is an error.
+connections) is tried again with growing pauses before it is an error; what it refuses is not.
 """
 
 import io
@@ -31,6 +31,7 @@ __all__ = [
     "StoredFile",
     "address_of",
     "is_uri",
+    "parent_of",
     "s3_client",
     "split_address",
     "storage_at",
@@ -44,6 +45,22 @@ FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
 PIECE = 1 << 26  # bytes of a file that are in memory at a time
 IN_A_URI = "%:/?#[]@!$&'()*+,;=~"  # beside letters and digits
 CLIENT_OPTIONS = {"region", "scheme", "endpoint_override"}  # of a URI, that botocore is told
+REFUSALS = {  # by the words of S3 and Google Cloud Storage
+    ("NO_SUCH_BUCKET", "NoSuchBucket"): "there is no such bucket; is its address right?",
+    (
+        "ACCESS_DENIED",
+        "AccessDenied",
+        "PERMISSION_DENIED",
+    ): "access is denied; check the credentials and the permissions of the bucket",
+    (
+        "INVALID_ACCESS_KEY_ID",
+        "InvalidAccessKeyId",
+        "SIGNATURE_DOES_NOT_MATCH",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "UNAUTHENTICATED",
+    ): "the credentials are not accepted; renew them and run the same command again",
+}
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -63,6 +80,11 @@ class Storage(ABC):
     """Files below one place, by name; names use ``/`` and are relative to the place."""
 
     place: str
+
+    @property
+    def address(self) -> str:
+        """The place, as people call it."""
+        return without_options(self.place)
 
     @abstractmethod
     def files(self) -> Iterator[str]:
@@ -273,7 +295,7 @@ class ObjectStorage(Storage):
             for offset in range(0, size, PIECE):
                 stream.write(self.read(name, offset, min(PIECE, size - offset)))
             if stream.tell() != size:
-                raise StorageError(f"{self.place}: {name} changed while it was read; try again")
+                raise StorageError(f"{self.address}: {name} changed while it was read; try again")
 
     def remove(self, name: str) -> None:
         """Remove an object; one that is not there is as good as removed."""
@@ -302,9 +324,12 @@ class ObjectStorage(Storage):
             except FINAL:
                 raise
             except OSError as error:
+                for words, meaning in REFUSALS.items():
+                    if any(word in str(error) for word in words):
+                        raise StorageError(f"{self.address}: {meaning}") from error
                 if attempt + 1 == ATTEMPTS:
                     raise StorageError(
-                        f"{self.place}: {name} could not be reached in {ATTEMPTS} attempts "
+                        f"{self.address}: {name} could not be reached in {ATTEMPTS} attempts "
                         f"({str(error)[:200]}); run the same command again to go on"
                     ) from error
                 time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
@@ -365,13 +390,34 @@ def is_uri(place: str) -> bool:
 
 
 def without_options(place: str) -> str:
-    """Return a place as people call it: a URI without what follows its question mark."""
-    return place.partition("?")[0].rstrip("/") if is_uri(place) else place
+    """Return a place as people call it: a URI without options and keys.
+
+    >>> without_options("s3://key:secret@photos/2024/?region=eu-west-1")
+    's3://photos/2024'
+    """
+    if not is_uri(place):
+        return place
+    scheme, _, rest = place.partition("?")[0].rstrip("/").partition("://")
+    bucket, slash, key = rest.partition("/")
+    return f"{scheme}://{bucket.rpartition('@')[2]}{slash}{key}"
 
 
 def address_of(place: str, name: str) -> str:
     """Return where a file below a place is, as people call it."""
     return f"{without_options(place)}/{name}" if is_uri(place) else os.path.join(place, name)
+
+
+def parent_of(place: str) -> tuple[str, str]:
+    """Return the place that a file is in, with the options of its URI, and the file's name.
+
+    >>> parent_of("s3://photos/2024/a.tar?region=eu-west-1")
+    ('s3://photos/2024?region=eu-west-1', 'a.tar')
+    >>> parent_of("a.csv")
+    ('.', 'a.csv')
+    """
+    head, mark, options = place.partition("?") if is_uri(place) else (place, "", "")
+    above, slash, name = head.rpartition("/")
+    return (above or slash or ".") + mark + options, name
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -388,6 +434,12 @@ def storage_at(place: str) -> Storage:
     parts = urlsplit(place)
     if parts.scheme == "file":
         return LocalStorage(Path(unquote(parts.path)))
+    if parts.password is not None:
+        raise DataError(
+            f"{parts.scheme}://...@{parts.hostname}: addresses are kept in plans, settings and "
+            "reports, so they must hold no password; give keys by the environment, such as "
+            "AWS_ACCESS_KEY_ID"
+        )
     from pyarrow import ArrowException
     from pyarrow.fs import FileSystem
 
@@ -395,7 +447,7 @@ def storage_at(place: str) -> Storage:
         filesystem, path = FileSystem.from_uri(quote(place, safe=IN_A_URI))  # else no spaces
     except (ArrowException, ValueError, OSError) as error:
         raise DataError(
-            f"{place} cannot be opened ({str(error)[:200]}); "
+            f"{without_options(place)} cannot be opened ({str(error)[:200]}); "
             "give a folder, s3://bucket/folder or gs://bucket/folder"
         ) from None
     return ObjectStorage(filesystem, path, place)

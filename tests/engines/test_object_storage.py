@@ -11,6 +11,9 @@ from shard_setup import picture, task, write_model
 
 from labelwise import storage as storage_module
 from labelwise.engines import LocalEngine, StorageError, predict_shards, storage_at
+from labelwise.engines.inputs import find_rows
+from labelwise.engines.label_store import StoredLabels
+from labelwise.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 COUNT = 30
@@ -85,8 +88,57 @@ def test_a_missing_key_is_a_failed_row_and_a_missing_bucket_an_error(bucket):
     assert storage.size("none.png") is None
     with pytest.raises(FileNotFoundError):
         storage.read("none.png")
+    with pytest.raises(DataError, match=r"s3://...@photos: addresses .* must hold no password"):
+        storage_at("s3://key:secret@photos/in")
     storage_at(place("may day/ü")).write("a.png", b"x")
     assert storage_at(place("may%20day")).size("ü/a.png") == 1
+
+
+def test_files_of_a_bucket_are_found_with_the_options_of_their_uri(bucket, tmp_path, monkeypatch):
+    """Oracle: the same rows by the folder they are in. No environment names the server."""
+    _, client, place = bucket
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    table = "path,labels\n" + "".join(f"../in/{n % 3}/{n:03d}.png,dog\n" for n in range(6))
+    client.put_object(Bucket="photos", Key="tables/six.csv", Body=table.encode())
+    rows = list(find_rows([place("tables/six.csv"), place("in/0/003.png")]))
+    assert [storage_at(row.root).read(row.file.decode()) for row in rows] == [
+        picture(number) for number in (*range(6), 3)
+    ]
+    assert rows[-1].id == "s3://photos/in/0/003.png"
+    stored = StoredLabels.build(place("tables/six.csv"), ("dog",), tmp_path / "labels")
+    assert (stored.find(["s3://photos/tables/../in/0/003.png", "nothing"]) >= 0).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("AccessDenied", "access is denied; check the credentials and the permissions"),
+        ("ExpiredToken", "the credentials are not accepted; renew them"),
+        ("NoSuchBucket", "there is no such bucket; is its address right"),
+    ],
+)
+def test_what_is_refused_is_not_asked_for_again(bucket, monkeypatch, code, told):
+    """Oracle: the number of requests."""
+    app, _, place = bucket
+    asked = []
+
+    def refuse(environ, start_response):
+        asked.append(environ["PATH_INFO"])
+        body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        headers = [("Content-Length", str(len(body))), ("Content-Type", "application/xml")]
+        start_response("403 Forbidden", headers)
+        return [body]
+
+    storage = storage_at(place("in"))
+    monkeypatch.setattr(app, "app", refuse)
+    with pytest.raises(StorageError, match=f"^s3://photos/in: {told}"):
+        storage.write("x.png", b"x")
+    if code == "NoSuchBucket":
+        assert list(storage.files()) == []
+    else:
+        with pytest.raises(StorageError, match=f"^s3://photos/in: {told}"):
+            list(storage.files())
+    assert len(asked) <= 4
 
 
 def test_pages_of_keys_are_the_listing_of_pyarrow(bucket, monkeypatch):

@@ -79,6 +79,7 @@ def predict(
     A file that cannot be read is named, the others go on, and the exit status is 1.
     """
     from labelwise.errors import SettingsError
+    from labelwise.storage import without_options
 
     if explain is not None and explain.suffix.lower() != ".html":
         raise SettingsError(f"--explain writes a page that ends in .html, got {explain}")
@@ -97,7 +98,9 @@ def predict(
             raise SettingsError(f"--{name} is for shards: give -o a folder that ends in /")
     for place in images:
         if "://" in place:
-            raise SettingsError(f"{place} is scored into shards: give -o a folder ending in /")
+            raise SettingsError(
+                f"{without_options(place)} is scored into shards: give -o a folder ending in /"
+            )
     places = [Path(place) for place in images]
     _predict_file(run, places, out, batch_size, device, decode, explain, taxonomy)
 
@@ -122,6 +125,7 @@ def _predict_shards(
     from labelwise.engines.scoring_task import decoders_per_worker
     from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE
     from labelwise.progress import make_watch
+    from labelwise.storage import without_options
 
     decoder = chosen_decoder(decode, device)
     _check_model(run)
@@ -134,8 +138,8 @@ def _predict_shards(
     )
     if outcome.resumed:
         say(f"{outcome.resumed:,} of {outcome.shards:,} shards were there already")
-    good = outcome.rows - outcome.failed
-    say(f"{good:,} of {outcome.rows:,} images predicted, in {outcome.shards:,} shards in {out}")
+    good, place = outcome.rows - outcome.failed, without_options(out)
+    say(f"{good:,} of {outcome.rows:,} images predicted, in {outcome.shards:,} shards in {place}")
     if outcome.failed:
         complain(
             f"{outcome.failed:,} of {outcome.rows:,} images could not be read; the column error "

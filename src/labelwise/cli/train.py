@@ -134,6 +134,8 @@ def train_and_report(
 
     ``on_ray`` workers of a Ray cluster train; then this process only reports.
     """
+    from shlex import quote
+
     from labelwise.api import report_run
     from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
@@ -167,10 +169,11 @@ def train_and_report(
     say()
     say("Next:")
     say(f"  open {address_of(place, folder.report.name)}")
-    say(f"  labelwise predict {place} PICTURES...")
-    say(f"  labelwise evaluate {place}")
+    named = place if folder.mirror is None else quote(folder.mirror.storage.place)
+    say(f"  labelwise predict {named} PICTURES...")
+    say(f"  labelwise evaluate {named}")
     if folds is not None:
-        say(f"  labelwise data suspects {place} -o suspects.csv")
+        say(f"  labelwise data suspects {named} -o suspects.csv")
     return done
 
 

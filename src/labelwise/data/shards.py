@@ -35,7 +35,7 @@ from labelwise.data.table import LabelTable
 from labelwise.data.tabular import TableBuilder
 from labelwise.data.tabular_files import parquet_table
 from labelwise.errors import DataError, ImageError
-from labelwise.storage import Storage, address_of, storage_at, without_options
+from labelwise.storage import Storage, address_of, parent_of, storage_at, without_options
 
 __all__ = ["ShardImages", "ShardPart", "read_shards"]
 
@@ -216,9 +216,8 @@ def _shards_of(part: ShardPart) -> list[_Shard]:
     if storage.is_folder():
         found = [name for name in storage.files() if _is_shard(name)]
     else:
-        head, mark, options = part.place.partition("?")
-        root, _, pattern = head.rpartition("/")
-        storage = storage_at(root + mark + options)
+        root, pattern = parent_of(part.place)
+        storage = storage_at(root)
         found = [pattern] if storage.size(pattern) is not None else []
         if not found and "*" in pattern:
             names = storage.files() if storage.is_folder() else iter(())

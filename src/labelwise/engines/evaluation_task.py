@@ -39,7 +39,7 @@ from labelwise.links import Link
 from labelwise.methods import link_from_spec
 from labelwise.predictions import matrix_of_lists
 from labelwise.progress import Silent, Watch
-from labelwise.storage import Storage, storage_at
+from labelwise.storage import Storage, storage_at, without_options
 from labelwise.types import LabelSpace
 
 __all__ = ["EvaluationTask", "evaluate_shards"]
@@ -152,19 +152,22 @@ class ShardFolder:
 
     def __init__(self, place: str) -> None:
         self.storage: Storage = storage_at(place)
+        self.address = self.storage.address
+        if not self.storage.is_folder():
+            raise CheckpointError(f"{self.address} holds no shards; is its address right?")
         if self.storage.size(MANIFEST_FILE) is None:
             raise CheckpointError(
-                f"{place}: there is no {MANIFEST_FILE}, so nobody knows whether every shard is "
-                "there; run the same `labelwise predict` again to finish them"
+                f"{self.address}: there is no {MANIFEST_FILE}, so nobody knows whether every shard "
+                "is there; run the same `labelwise predict` again to finish them"
             )
         self.records = Manifest(self.storage).records()
         if self.storage.size(SUCCESS_FILE) is None:
             raise CheckpointError(
-                f"{place} is not finished, {len(self.records):,} shards are; run the same "
+                f"{self.address} is not finished, {len(self.records):,} shards are; run the same "
                 "`labelwise predict` again, then evaluate"
             )
         if not self.records:
-            raise CheckpointError(f"{place}: {MANIFEST_FILE} names no shard")
+            raise CheckpointError(f"{self.address}: {MANIFEST_FILE} names no shard")
         metadata = self._table(self.records[0]).schema.metadata or {}
         self._stated = metadata.get(b"labelwise")
         try:
@@ -173,7 +176,7 @@ class ShardFolder:
             self.link: Link = link_from_spec(facts["link"])
         except (KeyError, TypeError, ValueError, LabelwiseError):
             raise CheckpointError(
-                f"{place}: {self.records[0].shard} does not say its labels and link; "
+                f"{self.address}: {self.records[0].shard} does not say its labels and link; "
                 "write the scores again with `labelwise predict`"
             ) from None
 
@@ -198,7 +201,7 @@ class ShardFolder:
     def read(self, record: ShardRecord) -> Shard:
         """Return the rows of a shard that have scores."""
         table = self._table(record)
-        where = f"{self.storage.place}: {record.shard}"
+        where = f"{self.address}: {record.shard}"
         if (table.schema.metadata or {}).get(b"labelwise") != self._stated:
             raise DataError(
                 f"{where} has other labels, another order of them, or another model than "
@@ -226,7 +229,7 @@ class ShardFolder:
         """Return which scored rows have labels in the shard, which are present, which known."""
         if TRUTH not in shard.table.column_names:
             raise DataError(
-                f"{self.storage.place}: {name} has no labels; give them with --labels, or add a "
+                f"{self.address}: {name} has no labels; give them with --labels, or add a "
                 f"column {TRUTH!r} with the list of each row"
             )
         there = np.flatnonzero(np.asarray(shard.table[TRUTH].is_valid()))
@@ -266,7 +269,7 @@ class ShardFolder:
 
     def _damaged(self, record: ShardRecord, why: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.storage.place}: {record.shard} is not what {MANIFEST_FILE} says, {why}; "
+            f"{self.address}: {record.shard} is not what {MANIFEST_FILE} says, {why}; "
             "run the same `labelwise predict` again"
         )
 
@@ -289,7 +292,7 @@ def evaluate_shards(
     watch = watch or Silent()
     folder = ShardFolder(place)
     if not folder.names:
-        raise DataError(f"{place}: there are no labels to evaluate")
+        raise DataError(f"{folder.address}: there are no labels to evaluate")
     with temporary_folder() as temporary:
         stored = None
         if labels is not None:
@@ -315,16 +318,16 @@ def evaluate_shards(
             raise DataError(_nothing_matches(folder, labels))
     notes = []
     if failed:
-        notes.append(f"{failed:,} images of {place} have no scores and are left out.")
+        notes.append(f"{failed:,} images of {folder.address} have no scores and are left out.")
     if unlabelled:
-        what = "the shards have" if labels is None else f"{labels} has"
+        what = "the shards have" if labels is None else f"{without_options(labels)} has"
         scored = rows - failed
         notes.append(
             f"{what} labels of {scored - unlabelled:,} of the {scored:,} rows; "
             "the others are left out."
         )
     if labels is not None and labelled > total.rows:
-        notes.append(f"{labelled - total.rows:,} rows of {labels} have no scores.")
+        notes.append(f"{labelled - total.rows:,} rows of {without_options(labels)} have no scores.")
     return total.evaluation(
         folder.names,
         k=k,
@@ -343,19 +346,19 @@ def _refuse_repeats(folder: ShardFolder, seen: KeyFiles) -> None:
             table = pq.read_table(io.BytesIO(folder.storage.read(shards[0].shard)))
             name = table["path"][repeat[0] & 0xFFFFFFFF].as_py()
             raise DataError(
-                f"{folder.storage.place}: {name!r} is there twice, in {shards[0].shard} and "
+                f"{folder.address}: {name!r} is there twice, in {shards[0].shard} and "
                 f"{shards[1].shard}; an image must be evaluated once"
             )
 
 
 def _nothing_matches(folder: ShardFolder, labels: str | None) -> str:
     if labels is None:
-        return f"{folder.storage.place}: no row has labels"
+        return f"{folder.address}: no row has labels"
     ids = next((shard.ids for shard in map(folder.read, folder.records) if shard.ids), None)
     if ids is None:
-        return f"{folder.storage.place}: no image could be scored"
+        return f"{folder.address}: no image could be scored"
     return (
-        f"{labels}: no id of {folder.storage.place} is in it, first {ids[0]!r}; "
+        f"{without_options(labels)}: no id of {folder.address} is in it, first {ids[0]!r}; "
         "name the images by the same paths"
     )
 

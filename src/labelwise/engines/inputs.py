@@ -34,10 +34,13 @@ from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, ImageError
 from labelwise.storage import (
     LocalStorage,
+    ObjectStorage,
     Storage,
     StorageError,
     is_uri,
+    parent_of,
     storage_at,
+    without_options,
 )
 
 __all__ = ["InputRow", "StoredImages", "find_rows"]
@@ -69,14 +72,16 @@ def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
             rows = _folder_rows(storage)
             first = next(rows, None)
             if first is None:
-                raise DataError(f"there are no images in the folder {place}")
+                raise DataError(f"there are no images in the folder {without_options(place)}")
             yield first
             yield from rows
             continue
-        root, _, name = storage.place.rpartition("/")
-        parent = storage_at(root or ("/" if storage.place.startswith("/") else "."))
+        root, name = parent_of(storage.place)
+        parent = storage_at(root)
         if parent.size(name) is None and not _is_picture(name):
-            raise DataError(f"{place} is neither a folder nor a file")
+            raise DataError(
+                f"{without_options(place)} is neither a folder nor a file; is its address right?"
+            )
         yield from _file_rows(parent, name, place)
 
 
@@ -102,7 +107,7 @@ def _file_rows(parent: Storage, name: str, place: str) -> Iterator[InputRow]:
             has_images = _image_column(_parquet(stream, name)) is not None
         yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
     else:  # a file that is no picture is a row that fails, as any other
-        yield InputRow(printable(place), parent.place, os.fsencode(name))
+        yield InputRow(printable(without_options(place)), parent.place, os.fsencode(name))
 
 
 def _is_picture(name: str) -> bool:
@@ -114,7 +119,7 @@ def _whole(storage: Storage, name: str) -> InputRow:
 
 
 def _shown(storage: Storage, name: str) -> str:
-    return printable(f"{storage.place.partition('?')[0].rstrip('/')}/{name}")
+    return printable(f"{storage.address.rstrip('/')}/{name}")
 
 
 def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
@@ -174,11 +179,11 @@ def _image_column(parquet: Any) -> tuple[str, bool] | None:
 def _table_rows(storage: Storage, name: str) -> Iterator[InputRow]:
     if isinstance(storage, LocalStorage):
         yield from _listed(storage, storage.folder / name)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / Path(name).name
-        copy.write_bytes(storage.read(name))
-        yield from _listed(storage, copy)
+    elif isinstance(storage, ObjectStorage):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / Path(name).name
+            storage.download(name, copy, storage.size(name) or 0)
+            yield from _listed(storage, copy)
 
 
 def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:

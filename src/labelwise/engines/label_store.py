@@ -27,14 +27,21 @@ from labelwise.data.load import load_for_labels
 from labelwise.data.sets import LabelSets
 from labelwise.data.tabular import TABULAR, TableBuilder
 from labelwise.errors import DataError
-from labelwise.storage import LocalStorage, ObjectStorage, is_uri, storage_at
+from labelwise.storage import (
+    LocalStorage,
+    ObjectStorage,
+    address_of,
+    is_uri,
+    parent_of,
+    storage_at,
+    without_options,
+)
 from labelwise.types import nearest
 
 __all__ = ["KeyFiles", "StoredLabels", "keys_of"]
 
 FILES = 256
 BLOCK_ROWS = 1 << 16
-COPIED_AT_ONCE = 1 << 24  # bytes
 PREFIX = "label:"
 
 Keys = NDArray[np.uint64]
@@ -207,11 +214,14 @@ Batch = tuple[list[str], list[str] | None, LabelSets, LabelSets]
 
 def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batch]:
     """Yield ids, the places they are at, and the labels that are present and unknown."""
-    if Path(source).suffix.lower() in TABULAR and not Path(source).is_dir():
-        path, base = Path(source), os.path.dirname(os.path.abspath(source))
+    if is_uri(source) and isinstance(local := storage_at(source), LocalStorage):
+        source = local.place
+    named = Path(without_options(source))
+    if named.suffix.lower() in TABULAR and not named.is_dir():
+        path, base = named, os.path.dirname(os.path.abspath(source))
         if is_uri(source):
-            base, _, name = source.rpartition("/")
-            path = _copied(base, name, folder)
+            above, name = parent_of(source)
+            path, base = _copied(above, name, folder), without_options(above)
         yield from _table_batches(path, base, names)
         return
     if is_uri(source):
@@ -283,15 +293,11 @@ def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
 def _copied(place: str, name: str, folder: Path) -> Path:
     """Return a copy of a table of a bucket, fetched a piece at a time."""
     storage = storage_at(place)
-    if isinstance(storage, LocalStorage):
-        return storage.folder / name
-    if not isinstance(storage, ObjectStorage) or storage.size(name) is None:
-        raise DataError(f"{place}/{name} is not there")
-    copy = folder / name
-    with storage.stream(name) as stream, copy.open("wb") as file:
-        while content := stream.read(COPIED_AT_ONCE):
-            file.write(content)
-    return copy
+    size = storage.size(name)
+    if not isinstance(storage, ObjectStorage) or size is None:
+        raise DataError(f"{address_of(place, name)} is not there")
+    storage.download(name, folder / name, size)
+    return folder / name
 
 
 def _join(base: str, name: str) -> str:

@@ -101,6 +101,6 @@ def _read(storage: Storage) -> Iterator[ShardRecord]:
             yield ShardRecord(**facts)
         except (TypeError, ValueError):
             raise CheckpointError(
-                f"{storage.place}: line {number} of {MANIFEST_FILE} is not a finished shard; "
+                f"{storage.address}: line {number} of {MANIFEST_FILE} is not a finished shard; "
                 "delete the file to score every shard again"
             ) from None

@@ -112,7 +112,7 @@ class Plan:
             return Plan(**facts | {"inputs": tuple(facts["inputs"])})
         except (KeyError, TypeError, ValueError):
             raise CheckpointError(
-                f"{storage.place}: {PLAN_FILE} is damaged; choose another folder"
+                f"{storage.address}: {PLAN_FILE} is damaged; choose another folder"
             ) from None
 
     def write(self, storage: Storage, watch: Watch) -> "Plan":
@@ -279,13 +279,13 @@ def predict_shards(
     with ExitStack() as stack:
         if isinstance(storage, LocalStorage):
             storage.folder.mkdir(parents=True, exist_ok=True)
-            busy = f"{storage.place} is being written by another process; wait until it ends"
+            busy = f"{storage.address} is being written by another process; wait until it ends"
             stack.enter_context(locked(storage.folder, busy))
         plan = Plan.load(storage)
         if plan is None:
             _require_empty(storage)
             plan = asked.write(storage, watch)
-        asked.require_same(plan, storage.place)
+        asked.require_same(plan, storage.address)
         manifest = Manifest(storage)
         missing = list(manifest.missing(plan.shards))
         resumed = len(manifest)
@@ -314,7 +314,7 @@ def _require_empty(storage: Storage) -> None:
     odd = next((name for name in _some_files(storage) if not name.startswith("_plan/")), None)
     if odd is not None:
         raise SettingsError(
-            f"{storage.place} holds other files, such as {odd}; give a folder of its own for the "
+            f"{storage.address} holds other files, such as {odd}; give a folder of its own for the "
             "shards"
         )
 
