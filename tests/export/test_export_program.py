@@ -104,7 +104,7 @@ def test_the_verb_writes_a_program_and_none_is_run(tmp_path, run_verb):
     Image.fromarray(pictures(1).pixels[0]).save(tmp_path / "a.png")
     call = ("export", tmp_path / "run", "--format", "torch-export", "--data", tmp_path)
     printed = run_verb(*call, "-o", tmp_path / "m.pt2")
-    assert "agrees with the model on 1 pictures" in printed
+    assert "agrees with the model on 1 picture:" in printed
     assert set(opened(tmp_path / "m.pt2")[0](torch.zeros(1, 3, 48, 48).byte())) == {"logits"}
     with pytest.raises(SettingsError, match=r"ends in \.pt2, got"):
         run_verb(*call, "-o", tmp_path / "m.bin")

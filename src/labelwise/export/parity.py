@@ -68,8 +68,9 @@ class Parity:
         if self.levels is not None:
             unit = "level" if self.levels == 1 else "levels"
             scaled = f"pixels within {self.levels} {unit} ({self.pixels_differing:.3%} differ), "
+        pictures = "1 picture" if self.pictures == 1 else f"{self.pictures:,} pictures"
         lines = [
-            f"agrees with the model on {self.pictures:,} pictures: {scaled}logits within "
+            f"agrees with the model on {pictures}: {scaled}logits within "
             f"{self.logit:.1e}, probabilities within {self.probability:.1e}",
             f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
             f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",
