@@ -14,6 +14,7 @@ from torch import Tensor
 from labelwise.decide import Rule
 from labelwise.evaluate.calibration import (
     Known,
+    Probabilities,
     calibration_part,
     defined,
     known_labels,
@@ -86,13 +87,13 @@ def evaluate(
     """
     tree = None if taxonomy is None else taxonomy.within(LabelSpace(predictions.names))
     if tree is not None:
-        predictions, more = _completed(predictions, tree)
+        predictions, completed = _completed(predictions, tree)
         best = calibrated if calibrated is not None else link
         odds, sentence = _consistent(predictions.logits, best, tree)
+        notes = (*notes, *completed)
         if odds is not None:
             calibrator = f"{_words(calibrated, calibrator) or 'own probabilities'}, made consistent"
-            calibrated, more = odds, (*more, sentence)
-        notes = (*notes, *more)
+            calibrated, notes = odds, (*notes, sentence)
     known, names, logits = known_labels(predictions), predictions.names, predictions.logits
     k = min(k, len(names))
     by_label = average_precision(logits, known.present, known.observed)
@@ -115,13 +116,7 @@ def evaluate(
     final = answers.get(stage)
     if isinstance(rule, Rule):
         thresholds, rule_words = rule, rule_words or describe_rule(rule)
-    sets = None
-    if isinstance(rule, Tensor):
-        sets = rule
-    elif rule is not None and final is not None:
-        sets = rule(final.probs)
-    if tree is not None and sets is not None:
-        sets = tree.closed(sets)
+    sets = _sets(rule, final, tree)
     counts = None if sets is None else confusion(sets, known.present, known.observed)
 
     decided = zero = None
@@ -195,6 +190,19 @@ def _consistent(
         f"Of {wrong:,} of {len(logits):,} images a label was likelier than what it is a kind of; "
         "probabilities are the nearest ones (least KL divergence) that obey the taxonomy."
     )
+
+
+def _sets(
+    rule: Rule | Tensor | None, answers: Probabilities | None, tree: LabelTree | None
+) -> Tensor | None:
+    """Return the sets (N, K) that a rule decides or that are given, with all their parents."""
+    if isinstance(rule, Tensor):
+        sets = rule
+    elif rule is not None and answers is not None:
+        sets = rule(answers.probs)
+    else:
+        return None
+    return sets if tree is None else tree.closed(sets)
 
 
 def describe_link(link: Link) -> str:
