@@ -217,14 +217,14 @@ def score(
         device=scorer.device,
         decode=decode,
     )
+    names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
     for part in parts:
-        empty = torch.empty(0, len(scorer.space))
         logits, *more = part.values or (empty,)
         yield scored(
             scorer,
             logits,
             part.rows,
-            list(Names(images.ids).take(part.rows)),
+            list(names.take(part.rows)),
             failures=part.failures,
             embeddings=more[0] if more else None,
         )
