@@ -10,8 +10,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.retrieval import Query, bind, calibrate_query
-from labelwise.search import Index, questions
-from labelwise.search.answering import answer
+from labelwise.search import Index, answer, questions
 
 DOG = LABELS.index("dog")
 

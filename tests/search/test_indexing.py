@@ -19,8 +19,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.predictions import Predictions
 from labelwise.predictor import Predictor
 from labelwise.retrieval import Query
-from labelwise.search import Index, looking
-from labelwise.search.answering import answer
+from labelwise.search import Index, answer, looking
 
 
 def counts(changes):
