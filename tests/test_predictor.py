@@ -13,6 +13,7 @@ from labelwise.decide import Threshold, TopK
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.predictor.predictor import FUSED_FROM
 from labelwise.types import LabelSpace
 
 NAMES = ("dog", "cat", 'odd, "name"|x')
@@ -79,6 +80,22 @@ def test_a_mirrored_model_answers_alike_for_an_image_and_its_mirror_image(tmp_pa
     plain.model.mirrored = False
     torch.manual_seed(0)
     assert torch.equal(once, plain.model(images).logits)
+
+
+def test_a_predictor_is_fused_for_many_images_and_answers_alike():
+    one = make()
+    one.model.mirrored = True
+    for module in one.model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
+    quick = one.fused(FUSED_FROM)
+    assert one.fused(FUSED_FROM - 1) is one
+    kinds = [type(module) for module in quick.model.modules()]
+    assert torch.nn.Conv2d in kinds
+    assert torch.nn.BatchNorm2d not in kinds
+    answers, expected = quick.predict(pictures()), one.predict(pictures())
+    torch.testing.assert_close(answers.logits, expected.logits, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

@@ -189,7 +189,7 @@ def _predict_file(
     decoder = chosen_decoder(decode, device)
     _check_model(run)
     source = PictureImages(_find_images(images))
-    predictor = _scorer(run, device)
+    predictor = _scorer(run, device, len(source))
     if explain is not None:
         _explain(predictor, source, explain)
     names = predictor.space.names
@@ -265,13 +265,16 @@ def refuse_program(place: Path) -> None:
         )
 
 
-def _scorer(place: Path, device: str) -> "Predictor | OnnxModel | OpenVinoModel":
-    """Return the model of a run, or an exported one."""
+def _scorer(
+    place: Path, device: str, images: int | None = None
+) -> "Predictor | OnnxModel | OpenVinoModel":
+    """Return the model of a run, or an exported one, for so many images or for a shard."""
     from labelwise.errors import SettingsError
     from labelwise.predictor import Predictor
 
     if not is_exported(place):
-        return Predictor.load(place, device)
+        predictor = Predictor.load(place, device)
+        return predictor.fused() if images is None else predictor.fused(images)
     if device != "cpu":
         raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
     return exported_model(place)

@@ -74,7 +74,7 @@ def update_index(
                 _require_photos(root)
         changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
         if todo:  # else the model need not be read
-            predictor = Predictor.load(place, device)
+            predictor = Predictor.load(place, device).fused(len(todo))
             score_files(
                 index,
                 predictor,
