@@ -190,6 +190,31 @@ def test_labels_that_never_occur_are_kept(folder, suffix):
     assert (again.unknown.dense() == (states == -1)).all()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_names_that_look_like_several_labels_are_read_back(folder, suffix):
+    """ImageNet's names hold commas; the reader refuses them in a cell of several labels."""
+    folder.pictures("a.jpg", "b.jpg")
+    names = ("tench, Tinca tinca", "['a']", "x;y", "dog")
+    states = np.array([[1, 1, 0, -1], [0, 1, 1, 1]])
+    images = FileImages(folder.path, ["a.jpg", "b.jpg"])
+    table = LabelTable.from_arrays(names, images, states == 1, states >= 0)
+    export(table, folder.path / f"t{suffix}")
+    again = load(folder.path / f"t{suffix}")
+    order = [again.space.names.index(name) for name in names]
+    assert (again.present.dense()[:, order] == (states == 1)).all()
+    assert (again.unknown.dense()[:, order] == (states == -1)).all()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("name", [" dog", "dog ", "*"])
+def test_names_that_a_list_of_labels_would_change_are_refused(folder, suffix, name):
+    folder.pictures("a.jpg")
+    images = FileImages(folder.path, ["a.jpg"])
+    table = LabelTable.from_arrays((name,), images, np.array([[True]]))
+    with pytest.raises(DataError, match="cannot stand in a list of labels"):
+        export(table, folder.path / f"t{suffix}")
+
+
 def test_a_label_that_cannot_be_a_column_says_so(folder):
     folder.pictures("a.jpg")
     table = LabelTable.from_arrays(

@@ -66,7 +66,7 @@ def read_coco(
     categories = _coco_records(content, "categories", {"id": int, "name": str}, where)
     wanted = {"image_id": int, "category_id": int}
     annotations = _coco_records(content, "annotations", wanted, where)
-    space = LabelSpace(tuple(category["name"] for category in categories))
+    space = LabelSpace(tuple(category["name"].strip() for category in categories))
     column = {category["id"]: place for place, category in enumerate(categories)}
     row = {image["id"]: place for place, image in enumerate(images)}
     for key, records in (("image", images), ("category", categories)):

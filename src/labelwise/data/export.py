@@ -32,8 +32,10 @@ def export(table: LabelTable, path: str | Path) -> None:
     """Write the table; images that are not files go into Parquet as bytes.
 
     ``unknown`` is ``*`` where every label that is not present is unknown. Text formats name a label
-    only where it occurs; if one never does, they get one column per label instead. Soft labels
-    stand in the columns ``soft`` and ``shares``, and not in ``labels``.
+    only where it occurs; if one never does, they get one column per label instead, and so do CSV
+    and TSV, where that can be, if a name holds a comma or a semicolon or begins as a list does: it
+    could mean several labels. Soft labels stand in the columns ``soft`` and ``shares``, and not in
+    ``labels``.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -50,21 +52,26 @@ def export(table: LabelTable, path: str | Path) -> None:
         raise DataError(
             f"{table.name}: the file name {name} is not UTF-8, which no table can hold; rename it"
         )
+    names = table.space.names
     per_label = suffix != ".parquet" and _has_silent_labels(table)
     if per_label and table.soft is not None:
         raise DataError(
             f"{table.name}: some labels never occur and others are soft, which only .parquet holds"
         )
     if per_label:
-        _reject_headers(table.space.names)
+        _reject_headers(names)
+    elif suffix in (".csv", ".tsv") and table.soft is None:
+        per_label = any(map(_looks_like_several, names)) and all(map(_can_be_header, names))
+    if not per_label:
+        _reject_in_lists(names)
     if suffix == ".jsonl":
         with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as stream:
             for row in json_rows(table, target.parent):
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
         return
     if not per_label and suffix in (".csv", ".tsv"):
-        for name in table.space.names:
-            if "|" in name or name.strip() != name or name == "*":
+        for name in names:
+            if "|" in name:
                 raise DataError(
                     f"the label {name!r} cannot stand in text that is split on '|'; "
                     "write .jsonl or .parquet"
@@ -92,6 +99,8 @@ def json_rows(table: LabelTable, folder: Path) -> Iterator[dict[str, Any]]:
     per_label = _has_silent_labels(table)
     if per_label:
         _reject_headers(table.space.names)
+    else:
+        _reject_in_lists(table.space.names)
     for batch in _batches(table, folder, as_text=False, per_label=per_label):
         yield from batch.to_pylist()
 
@@ -108,14 +117,34 @@ def _has_silent_labels(table: LabelTable) -> bool:
     return bool((table.present.counts() + named + soft == 0).any())
 
 
-def _reject_headers(names: Sequence[str]) -> None:
-    taken = {*MEANINGS, *PATH_HEADERS}
+def _looks_like_several(name: str) -> bool:
+    return "," in name or ";" in name or name.startswith("[")
+
+
+def _reject_in_lists(names: Sequence[str]) -> None:
     for name in names:
-        if name in taken or name.strip() != name or "\n" in name or "\r" in name:
+        if name.strip() != name or name == "*":
+            raise DataError(
+                f"the label {name!r} cannot stand in a list of labels, where blanks around a name "
+                "are dropped and * means every label; rename it"
+            )
+
+
+def _reject_headers(names: Sequence[str]) -> None:
+    for name in names:
+        if not _can_be_header(name):
             raise DataError(
                 "some labels never occur, so each needs a column, but none can be called "
                 f"{name!r}; write .parquet"
             )
+
+
+def _can_be_header(name: str) -> bool:
+    return (
+        name not in (*MEANINGS, *PATH_HEADERS)
+        and name.strip() == name
+        and not set(name) & set("\r\n")
+    )
 
 
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:

@@ -189,7 +189,7 @@ class TableBuilder:
             return ()
         return (
             "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
-            "-1 is read as unknown; if it means absent, set minus_one=absent",
+            "-1 is read as unknown; give `--set minus_one=absent` if it means absent",
         )
 
     def _add_labels(self, batch: Any, at: Any) -> None:
