@@ -71,7 +71,8 @@ class _Threads:
     """Threads that do one thing after another; BusyError if much is waiting for them."""
 
     def __init__(self, count: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        # Without threads of torch's own beside the model's: see batching.model_thread.
+        self._pool = ThreadPoolExecutor(count, name, torch.set_num_threads, (1,))
         self._waiting = 0
 
     async def run(self, work: Callable[[], T]) -> T:
