@@ -253,6 +253,7 @@ def serve(
     config = uvicorn.Config(
         app,
         http=patient_protocol(settings.idle_seconds),
+        loop="asyncio",  # whatever else is installed: the one that is tested
         ws="none",
         lifespan="on",
         log_config=None,
