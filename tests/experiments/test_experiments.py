@@ -495,8 +495,16 @@ def test_runs_side_by_side_are_as_many_as_the_device_can_use(tmp_path, monkeypat
 
 
 def test_missing_data_says_what_to_put_where(tmp_path):
-    with pytest.raises(DataError, match=r"needs data: put into .*coco: MS-COCO 2014"):
-        reproduce(Request("001-table3", tmp_path), tmp_path / "runs")
+    request, folder = Request("001-table3", tmp_path), tmp_path / "coco"
+    where = r"put into .*coco: MS-COCO 2014"
+    with pytest.raises(DataError, match=f"needs data: {where}"):
+        reproduce(request, tmp_path / "runs")
+    folder.mkdir()
+    with pytest.raises(DataError, match=f"needs data: {where}"):
+        reproduce(request, tmp_path / "runs")
+    (folder / "train2014").mkdir()
+    with pytest.raises(DataError, match=f"needs annotations/.*; {where}"):
+        reproduce(request, tmp_path / "runs")
     with pytest.raises(SettingsError, match="did you mean '000-table2'"):
         Request("000-tabel2").experiment  # noqa: B018
     with pytest.raises(SettingsError, match="has no row 'bnary'; did you mean 'binary'"):

@@ -25,7 +25,7 @@ from labelwise.experiments.jobs import (
 )
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS, FROZEN, Experiment
-from labelwise.experiments.sources import Frozen, open_table
+from labelwise.experiments.sources import Frozen, holds_files, open_table
 from labelwise.experiments.statistics import SeedMean, seed_mean
 from labelwise.files import replacing
 from labelwise.progress import Watch
@@ -205,7 +205,7 @@ def available(root: Path) -> dict[str, bool]:
 
 def has_data(experiment: Experiment, root: Path) -> bool:
     """Return whether the data of a cell is below ``root``."""
-    return (root / DATASETS[experiment.data].folder).exists()
+    return holds_files(root / DATASETS[experiment.data].folder)
 
 
 def where_to_put(experiment: Experiment, root: Path) -> str:
@@ -245,14 +245,19 @@ def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
             f"the quick recipe of {request.table} trains on frozen features; name their backbone "
             "with --features and its weights with --weights"
         )
-    return open_table(
-        settings.data,
-        settings.data_options,
-        hold_out=experiment.validation,
-        frozen=request.features(settings),
-        one_positive=experiment.one_positive,
-        watch=watch,
-    )
+    try:
+        return open_table(
+            settings.data,
+            settings.data_options,
+            hold_out=experiment.validation,
+            frozen=request.features(settings),
+            one_positive=experiment.one_positive,
+            watch=watch,
+        )
+    except DataError as error:
+        if request.source is not None:
+            raise
+        raise DataError(f"{error}; {where_to_put(experiment, request.root)}") from error
 
 
 def photos_of(request: Request) -> ImageSource:

@@ -18,7 +18,7 @@ from labelwise.data.observe import single_positive
 from labelwise.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
 
-__all__ = ["Frozen", "blank_features", "open_table"]
+__all__ = ["Frozen", "blank_features", "holds_files", "open_table"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Frozen:
     weights: str | None = None
     image_size: int | None = None
     squash: bool = False
+
+
+def holds_files(folder: Path) -> bool:
+    """Return whether something has been put into the folder of a data set."""
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def open_table(

@@ -18,7 +18,7 @@ import torch
 from labelwise.data import LabelTable, load, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.published import TRANSFER
-from labelwise.experiments.sources import Frozen
+from labelwise.experiments.sources import Frozen, holds_files
 from labelwise.files import replacing
 from labelwise.progress import Watch
 from labelwise.training.features import compute, content_key, frozen_backbone
@@ -66,7 +66,7 @@ class Transferred:
 
 def available_sets(root: Path) -> dict[str, bool]:
     """Return for each of the nine data sets whether it is below ``root``."""
-    return {name: (root / name).exists() for name in TRANSFER}
+    return {name: holds_files(root / name) for name in TRANSFER}
 
 
 def where_to_put_set(name: str, root: Path) -> str:
@@ -154,9 +154,14 @@ def _save(found: Sequence[Transferred], frozen: Frozen, folder: Path) -> None:
 
 
 def _opened(name: str, root: Path) -> LabelTable:
-    table = load(str(root / name))
+    try:
+        table = load(str(root / name))
+    except DataError as error:
+        raise DataError(f"{error}; {where_to_put_set(name, root)}") from error
     if table.split is None or not {"train", "test"} <= set(table.split.tolist()):
-        raise DataError(f"{root / name} must have the splits train and test")
+        raise DataError(
+            f"{root / name} must have the splits train and test; {where_to_put_set(name, root)}"
+        )
     counts = table.present.sizes()
     if table.has_unknown() or (counts != 1).any():
         row = int(np.flatnonzero(counts != 1)[0]) if (counts != 1).any() else 0
