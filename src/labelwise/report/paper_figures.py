@@ -175,12 +175,11 @@ def _reliability(figure: Figure, shown: Shown, surest: int | None = None) -> Non
         errors = {"ECE": bins.ece()} if surest else {"ACE": bins.ace(), "MCE": bins.mce()}
         figures = ", ".join(f"{kind} {100 * float(value):.1f}" for kind, value in errors.items())
         name = f"{row} ({figures} %)"
-        axes.plot(
-            bins.confidence[filled], bins.accuracy[filled], "o-", color=colour, label=name, ms=4
-        )
+        points = bins.confidence[filled], bins.accuracy[filled]
+        axes.plot(*points, "o-", color=colour, label=name, ms=4, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share present")
     axes.set_aspect("equal")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8)  # curves may lie on either side of the diagonal
 
 
 def _retrieval(figure: Figure, shown: Shown) -> None:
