@@ -25,7 +25,14 @@ from sklearn.utils.estimator_checks import (
 )
 
 from labelwise.calibrate import CALIBRATORS, auto, platt
-from labelwise.decide import best_f, control_recall, least_cost
+from labelwise.decide import (
+    best_f,
+    control_false_alarms,
+    control_recall,
+    least_cost,
+    precision_at,
+    recall_at,
+)
 from labelwise.integrations.sklearn import MultilabelCalibrator, MultilabelThreshold
 from labelwise.links import Sigmoid
 
@@ -126,10 +133,16 @@ def test_threshold_is_the_function_of_its_goal():
     assert found.rule_ == least_cost(probs, truth, false_alarm=1, miss=3, scope="shared")
     found = MultilabelThreshold("average k", 1.5).fit(probs, truth)
     assert found.predict(probs).sum() == 300
-    for goal in ("precision", "recall", "false alarm rate"):
-        assert MultilabelThreshold(goal, 0.5).fit(probs, truth).predict(probs).any()
+    for goal, rule in (
+        ("precision", precision_at(probs, truth, precision=0.5, scope="shared")),
+        ("recall", recall_at(probs, truth, recall=0.5, scope="shared")),
+        ("false alarm rate", control_false_alarms(probs, truth, rate=0.5, scope="shared")),
+    ):
+        assert MultilabelThreshold(goal, 0.5).fit(probs, truth).rule_ == rule
     with pytest.raises(ValueError, match="goal must be one of f, precision"):
         MultilabelThreshold("magic").fit(probs, truth)
+    with pytest.raises(ValueError, match="'average k' has one threshold; per_label does not apply"):
+        MultilabelThreshold("average k", 1.5, per_label=True).fit(probs, truth)
 
 
 def test_scikit_learn_refuses_what_these_do():

@@ -134,6 +134,8 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
         """Fit to labels ``y`` (N, K); where ``mask`` is False the label is not known."""
         probs = validate_data(self, X, dtype=[np.float64, np.float32])
         if self.goal == "average k":
+            if self.per_label:
+                raise ValueError("goal 'average k' has one threshold; per_label does not apply")
             self.rule_ = average_k(probs, self.level)
         elif self.goal in GOALS:
             fit, name = GOALS[self.goal]
