@@ -8,12 +8,29 @@ text at all.
 import re
 import unicodedata
 
-__all__ = ["as_cell", "first_line", "for_terminal", "from_cell", "one_line", "one_line_of"]
+__all__ = [
+    "as_cell",
+    "counted",
+    "first_line",
+    "for_terminal",
+    "from_cell",
+    "one_line",
+    "one_line_of",
+]
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
 QUOTED = re.compile(r"'+[=+\-@\t\r]")
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format, lone surrogate, line and paragraph ends
 JOINERS = "\u200c\u200d"  # which scripts and emoji need
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one.
+
+    >>> counted(1, "photo"), counted(1200, "photo")
+    ('1 photo', '1,200 photos')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def for_terminal(text: str) -> str:

@@ -168,7 +168,7 @@ def test_where_each_label_was_seen_is_drawn_over_the_photo(tmp_path, monkeypatch
     page = (tmp_path / "why.html").read_text()
     assert page.count("<img") == 1 + len(shown)
     assert "<dog>" not in page
-    assert "seen on 1 photos" in capsys.readouterr().out
+    assert "seen on 1 photo:" in capsys.readouterr().out
 
 
 def test_an_overlay_is_light_where_the_query_looks():

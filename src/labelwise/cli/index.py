@@ -105,12 +105,13 @@ def index(
 def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
     from labelwise.cli.text import say
+    from labelwise.plain import counted
     from labelwise.search.events import NoEventsError, events_of
 
     try:
         with events_of(roots, {os.path.realpath(out)}) as events:
             yield update()  # with what changed before the watches were there
-            say(f"watching {len(events):,} folder{'s' * (len(events) != 1)}; Ctrl-C stops")
+            say(f"watching {counted(len(events), 'folder')}; Ctrl-C stops")
             while True:
                 yield update(events.wait())
     except NoEventsError as reason:

@@ -63,13 +63,13 @@ def label(
 def _export(folder: Path, out: Path) -> None:
     from labelwise.cli.text import say
     from labelwise.data.export import export
+    from labelwise.plain import counted
     from labelwise.search import Index, corrected_labels
 
     table, tested = corrected_labels(Index(folder))
     export(table, out)
     known = len(table) * len(table.space) - int(table.unknown.counts().sum())
-    labels = f"{known:,} label{'s' * (known != 1)}"
-    photos = f"{len(table):,} photo{'s' * (len(table) != 1)}"
+    labels, photos = counted(known, "label"), counted(len(table), "photo")
     say(f"wrote {out}: {labels} of {photos}, all of the split train")
     if tested:
         say(f"left out, because the model is tested on them: {tested:,}")

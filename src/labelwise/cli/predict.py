@@ -232,13 +232,14 @@ def _explain(
     """Write the page of attention maps; a model without them is refused before anything."""
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
+    from labelwise.plain import counted
     from labelwise.predictor import Predictor
     from labelwise.report.explain import look, write_explanation
 
     if not isinstance(scorer, Predictor):
         raise SettingsError("an exported file has no attention maps; give the run's folder")
     count = write_explanation(path, look(scorer, source))
-    say(f"where each label was seen on {count:,} photos: {path}")
+    say(f"where each label was seen on {counted(count, 'photo')}: {path}")
 
 
 def taxonomy_of(own: "Taxonomy | None", given: "Taxonomy | None") -> "Taxonomy | None":

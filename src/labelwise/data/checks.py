@@ -34,6 +34,7 @@ from labelwise.data.names import Names
 from labelwise.data.rows import regular_files
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.plain import counted
 from labelwise.storage import is_uri
 
 __all__ = [
@@ -201,7 +202,7 @@ def _with_slashes(
     found = _are_there(turned)
     if found.sum() == there.sum():
         return table, images, there
-    note = f"{len(odd):,} path{'s' * (len(odd) > 1)} had \\ between folders, read as /"
+    note = f"{counted(len(odd), 'path')} had \\ between folders, read as /"
     return replace(table, images=turned, notes=(*table.notes, note)), turned, found
 
 

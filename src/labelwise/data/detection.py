@@ -26,6 +26,7 @@ from labelwise.data.rows import from_rows, read_json, read_lines, read_xml
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.errors import DataError, SettingsError
+from labelwise.plain import counted
 from labelwise.types import LabelSpace
 
 __all__ = ["COCO_MARKS", "VOC_MARKS", "read_coco", "read_coco2014", "read_voc"]
@@ -158,7 +159,7 @@ def _read_coco_parts(path: Path, drop_unlabelled: bool, string_order: bool) -> L
         read_coco(file, drop_unlabelled=drop_unlabelled, string_order=string_order)
         for file in files
     ]
-    count = f"{len(files)} part{'s' * (len(files) > 1)}"
+    count = counted(len(files), "part")
     table = tables[0]
     if splits != [None]:
         table = join(list(zip(splits, tables, strict=True)), name=path.resolve().name)
@@ -305,7 +306,7 @@ def _with_classes(sets: Path, chosen: dict[str, str]) -> tuple[dict[str, str], t
     for part in chosen.keys() - kept.keys() if kept else ():
         count = len(read_lines(sets / f"{part}.txt"))
         notes.append(
-            f"left out: the {count:,} image{'s' * (count != 1)} of {part}.txt, since no file such "
+            f"left out: the {counted(count, 'image')} of {part}.txt, since no file such "
             f"as dog_{part}.txt says what they show"
         )
     return kept or chosen, tuple(sorted(notes))
@@ -334,7 +335,7 @@ def _read_voc_below(
         for folder in found
     ]
     listed = ", ".join(folder.relative_to(path).as_posix() for folder in found)
-    count = f"{len(found)} part{'s' * (len(found) > 1)}"
+    count = counted(len(found), "part")
     table = join([(None, table) for table in tables], name=path.resolve().name)
     return replace(table, notes=(f"reads as Pascal VOC: {count} ({listed})", *table.notes))
 

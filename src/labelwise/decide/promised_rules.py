@@ -40,6 +40,7 @@ from labelwise.decide.sequences import (
     wrong_share,
 )
 from labelwise.errors import SettingsError
+from labelwise.plain import counted
 
 __all__ = [
     "Promised",
@@ -326,7 +327,7 @@ def _per_label(
                 values[k] = float(value)
             promises += [replace(p, labels=pool.names) for p in made.promises]
         else:
-            several = f"{len(rare)} label{'s' * (len(rare) > 1)} with few photos, together"
+            several = f"{counted(len(rare), 'label')} with few photos, together"
             refused.append(f"{several}: {refusal(what, pool, level, confidence)}")
     return Promised(Threshold(tuple(values)), tuple(promises), tuple(refused))
 

@@ -27,6 +27,7 @@ from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError
 from labelwise.export.rules import default_thresholds
 from labelwise.export.runtime import Decided, GraphModel, NodeValue
+from labelwise.plain import counted
 from labelwise.predictor import Predictor
 from labelwise.progress import Silent, Watch
 
@@ -66,11 +67,10 @@ class Parity:
     def __str__(self) -> str:
         scaled = ""
         if self.levels is not None:
-            unit = "level" if self.levels == 1 else "levels"
-            scaled = f"pixels within {self.levels} {unit} ({self.pixels_differing:.3%} differ), "
-        pictures = "1 picture" if self.pictures == 1 else f"{self.pictures:,} pictures"
+            levels = counted(self.levels, "level")
+            scaled = f"pixels within {levels} ({self.pixels_differing:.3%} differ), "
         lines = [
-            f"agrees with the model on {pictures}: {scaled}logits within "
+            f"agrees with the model on {counted(self.pictures, 'picture')}: {scaled}logits within "
             f"{self.logit:.1e}, probabilities within {self.probability:.1e}",
             f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
             f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",

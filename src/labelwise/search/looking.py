@@ -14,6 +14,7 @@ from itertools import islice
 
 from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
 from labelwise.data.raw import RAW_SUFFIXES
+from labelwise.plain import counted
 from labelwise.search.store import PhotoFile, Store
 from labelwise.search.walk import photos_below
 from labelwise.storage import (
@@ -60,12 +61,12 @@ class Changes:
         notes = []
         if others:
             notes.append(
-                f"{others:,} HEIC photo{'s' * (others > 1)} passed over; "
+                f"{counted(others, 'HEIC photo')} passed over; "
                 "pip install 'labelwise[photos]' reads them"
             )
         if raw:
             notes.append(
-                f"{raw:,} RAW photo{'s' * (raw > 1)} without a JPEG beside passed over; "
+                f"{counted(raw, 'RAW photo')} without a JPEG beside passed over; "
                 "pip install 'labelwise[photos]' reads them"
             )
         return notes
