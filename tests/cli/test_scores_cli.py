@@ -95,6 +95,11 @@ def test_calibrate_between_splits(scores, tmp_path):
     assert (out / "charts" / "reliability.png").exists()
 
 
+def test_a_note_is_shown_once(undivided):
+    shown = run("decide", undivided, "--scores", "logits", "--rule", "best-f").stdout
+    assert shown.count("One undivided table") == 1
+
+
 def test_calibrate_one_undivided_file_says_that_it_is_cross_fitted(undivided, tmp_path):
     result = run(
         "calibrate", undivided, "--scores", "probs", "--method", "platt", "-o", tmp_path / "c"
@@ -196,6 +201,7 @@ def test_decide_makes_a_promise_and_checks_it_on_other_rows(tmp_path):
             "--folds does not apply: the rows to fit on",
         ),
         (["evaluate", "nowhere.csv", "--scores", "logits"], "does not exist"),
+        (["evaluate", "nowhere"], "nowhere does not exist; give the folder of a run, an exported"),
         (["evaluate", "SCORES"], "--scores logits or --scores probs"),
         (["evaluate", "SCORES", "--scores", "logits"], "has the splits test, val"),
         (["evaluate", "SCORES", "--scores", "probs", "--split", "test"], r"in \[0, 1\], got"),

@@ -122,6 +122,16 @@ def test_missing_pictures_can_be_left_out(photos, tmp_path):
     trained(photos, tmp_path / "run", "--skip-missing")
 
 
+def test_what_is_to_be_typed_next_works_without_a_test_split(photos, tmp_path):
+    photos.write_text(photos.read_text().replace(",test", ",train"))
+    printed = trained(photos, tmp_path / "run")
+    (line,) = (line for line in printed.splitlines() if "labelwise evaluate" in line)
+    assert line.split()[3:] == ["--split", "val"]
+    assert run(*line.split()[1:]).exit_code == 0
+    error = str(run("evaluate", tmp_path / "run").exception)
+    assert "has no test split; choose another of its splits (train, val) with --split" in error
+
+
 def test_a_table_without_validation_is_given_one(photos, tmp_path):
     photos.write_text(photos.read_text().replace(",val", ",train"))
     printed = trained(photos, tmp_path / "run")

@@ -2,11 +2,15 @@
 
 import json
 import re
+from inspect import signature
 
 import pytest
 import yaml
 from search_setup import picture
 from test_app import call
+
+from labelwise.cli.train import train
+from labelwise.training.settings import SHORT_NAMES, read_settings
 
 SMALL = (
     *("--set", "data_options.num_train=96", "--set", "data_options.num_val=48"),
@@ -82,6 +86,28 @@ def test_flags_override_the_file_and_all_is_saved(tmp_path, monkeypatch):
     assert str(seen["folder"].path) == "runs/scenes-spa"
     assert seen["fresh"]
     assert seen["folds"] is None
+
+
+def test_the_help_states_the_defaults_of_the_settings():
+    """Oracle: the settings themselves, of a run and of one on frozen features."""
+    settings = {
+        "": read_settings(None, {"data": "scenes"}),
+        " with --features": read_settings(None, {"data": "scenes", "features": "small-cnn"}),
+    }
+    named = {"patience": "never", "head": "the method's", "image_size": "the backbone's"}
+    for name, parameter in signature(train).parameters.items():
+        option = parameter.annotation.__metadata__[0]
+        if name not in SHORT_NAMES or not isinstance(option.show_default, str):
+            continue
+        expected = []
+        for words, chosen in settings.items():
+            value = chosen
+            for part in SHORT_NAMES[name].split("."):
+                value = getattr(value, part)
+            text = f"{named[name] if value is None else value}{words}"
+            if text.removesuffix(words) not in expected:
+                expected.append(text)
+        assert option.show_default == "; ".join(expected), name
 
 
 def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):

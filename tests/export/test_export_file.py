@@ -279,6 +279,10 @@ def test_the_verbs_export_and_predict(tmp_path, run_verb):
     out = tmp_path / "model.onnx"
     printed = run_verb("export", tmp_path / "run", "-o", out, "--data", tmp_path / "photos")
     assert "agrees with the model on 3 pictures" in printed
+    with pytest.raises(
+        SettingsError, match=r"must end in \.onnx, by which it is known, got 'm.bin'"
+    ):
+        run_verb("export", tmp_path / "run", "-o", tmp_path / "m.bin")
     run_verb("predict", out, tmp_path / "photos", "-o", tmp_path / "a.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     (expected,) = score(model, PictureImages(sorted((tmp_path / "photos").glob("*.png"))))

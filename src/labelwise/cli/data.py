@@ -35,7 +35,9 @@ Source = Annotated[
 Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv .tsv .jsonl .parquet")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--set", help="An option of the format, as columns.labels=tags."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="An option of the format, as columns.labels=tags."
+    ),
 ]
 Skip = Annotated[bool, typer.Option("--skip-missing", help="Leave missing images out.")]
 Duplicates = Annotated[
@@ -388,6 +390,7 @@ def _show(description: "Description", shown: int) -> None:
     if description.pairs:
         say()
         pairs = [(p.first, p.second, f"{p.images:,}", f"{p.lift:.2f}") for p in description.pairs]
-        show_table(("most frequent", "pairs", "images", "lift"), pairs[:10])
+        title = "most frequent pairs; lift: times as often as if they came independently"
+        show_table(("label", "with", "images", "lift"), pairs[:10], title=title)
     for note in description.notes:
         say(f"note: {note}")

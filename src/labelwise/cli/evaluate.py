@@ -58,7 +58,8 @@ def evaluate(
         int | None, typer.Option(min=0, help=f"Longest query; 0 for none (default {QUERY_LENGTH}).")
     ] = None,
     options: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of --data's format.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of --data's format."),
     ] = None,
     skip_missing: Annotated[
         bool, typer.Option("--skip-missing", help="Leave missing images of --data out.")
@@ -117,6 +118,8 @@ def evaluate(
         given["--decode"] = decode
         _refuse(source, "is an exported model", given)
         evaluation = _exported(source, data, (options, skip_missing, split), rule, figures)
+    elif not source.exists():
+        raise _not_there(place)
     elif not source.is_dir():
         _refuse(source, "is no run folder", {"--data": data, **of_data})
         from labelwise.scores import fixed_rule, judge_as_given, read_scores
@@ -129,7 +132,7 @@ def evaluate(
         _refuse(source, "is a run folder", given)
         if data is None:
             _refuse(source, "is evaluated on its own predictions", of_data)
-            evaluation, extras = measured_run(source, split or "test", rule, figures)
+            evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
         else:
             table_options = (options, skip_missing, split)
             evaluation, extras = measured_data(
@@ -165,6 +168,28 @@ def _is_run_in_a_bucket(place: str) -> bool:
     from labelwise.storage import is_uri, storage_at
 
     return is_uri(place) and storage_at(place).size("model.json") is not None
+
+
+def _test_of(run: Path) -> str:
+    """Return the split that is measured unless another is chosen; a run may have none."""
+    from labelwise.errors import DataError
+    from labelwise.runs import RunFolder
+
+    splits = RunFolder(run).splits
+    if splits and "test" not in splits:
+        raise DataError(
+            f"{run} has no test split; choose another of its splits ({', '.join(splits)}) with "
+            "--split, or give labelled photos with --data"
+        )
+    return "test"
+
+
+def _not_there(place: str) -> Exception:
+    from labelwise.errors import DataError
+
+    return DataError(
+        f"{place} does not exist; give the folder of a run, an exported model, or a file of scores"
+    )
 
 
 def _not_shards(place: str) -> Exception:
@@ -256,8 +281,6 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         )
     if evaluation.sets is not None:
         say(f"sets: {evaluation.sets.rule}")
-    for note in evaluation.notes:
-        say(note)
     if out is not None:
         say(f"report: {out / 'report.html'}")
 

@@ -88,6 +88,8 @@ def export(
     for name, value in given.items():
         if value is not None and name not in OPTIONS[format]:
             raise SettingsError(f"{name} does not apply to --format {format}; leave it out")
+    if format == "onnx" and out.suffix.lower() != ".onnx":
+        raise SettingsError(f"the file must end in .onnx, by which it is known, got {out.name!r}")
     exact = exact_resize is not False
     folder = RunFolder(run)
     if format == "hf":

@@ -63,7 +63,8 @@ DecodeOption = Annotated[
 ]
 
 SettingsOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Any setting, as recipe.epochs=5.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as recipe.epochs=5."),
 ]
 FeaturesOption = Annotated[
     str | None, typer.Option(help="Train heads on the frozen features of this backbone.")

@@ -24,9 +24,15 @@ def train(
             help="The run folder; an s3:// or gs:// place is sent what changes at each checkpoint.",
         ),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="auto, or one of `labelwise methods`.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="auto chooses by the labels; or one of `labelwise methods`.", show_default="auto"
+        ),
+    ] = None,
     on_error: Annotated[
-        str | None, typer.Option(help="Pictures that cannot be read: stop (default) or skip.")
+        str | None,
+        typer.Option(help="Pictures that cannot be read: stop or skip.", show_default="stop"),
     ] = None,
     skip_missing: Annotated[
         bool | None, typer.Option("--skip-missing", help="Leave missing pictures out.")
@@ -38,7 +44,13 @@ def train(
             "and sets obey it, and the model keeps it."
         ),
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="small-cnn, or any timm name.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="The network: small-cnn, any timm name, or torchvision/NAME.",
+            show_default="small-cnn",
+        ),
+    ] = None,
     features: Annotated[
         str | None,
         typer.Option(
@@ -53,28 +65,91 @@ def train(
     start: Annotated[
         str | None, typer.Option(help="An earlier run with these labels, to begin where it ended.")
     ] = None,
-    head: Annotated[str | None, typer.Option(help="linear, query2label, ...")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Side of the input, in pixels.")] = None,
-    augment: Annotated[str | None, typer.Option(help="none, shift, crop-flip+trivial, ...")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Over all devices.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training split.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="On weights, not biases.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw or sgd.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="one-cycle, cosine, step, constant.")] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="linear, query2label or two-head.", show_default="the method's"),
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Side of the input, in pixels.", show_default="the backbone's"),
+    ] = None,
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            help="How pictures are varied: shift, crop-flip+trivial, ...", show_default="none"
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Images per step, over all devices.", show_default="64; 256 with --features"
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the training split.", show_default="8; 30 with --features"),
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Highest learning rate.", show_default="0.004; 0.001 with --features"),
+    ] = None,
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(help="On weights, not biases.", show_default="0.05; 0.1 with --features"),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="adamw or sgd.", show_default="adamw"),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the learning rate: one-cycle, cosine, step or constant.",
+            show_default="one-cycle",
+        ),
+    ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
             help="What the kept epoch is best in: map, map_sample, log_loss, brier, ece, ace, mce "
-            "or average-K."
+            "or average-K.",
+            show_default="map",
         ),
     ] = None,
-    patience: Annotated[int | None, typer.Option(help="Epochs without a better metric.")] = None,
-    calibrate: Annotated[str | None, typer.Option(help="What is fitted on validation.")] = None,
-    rule: Annotated[str | None, typer.Option(help="How sets are chosen.")] = None,
-    precision: Annotated[str | None, typer.Option(help="32 or bf16.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    devices: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop after so many epochs without a better metric.", show_default="never"
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Calibrator that is fitted on validation: auto, none, temperature, platt, beta, "
+            "isotonic, ...",
+            show_default="auto",
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help="How probabilities become labels: best-f, 0.5, top-4, average-3, precision-0.9, "
+            "recall-0.9, ...",
+            show_default="best-f",
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="32 or bf16.", show_default="32"),
+    ] = None,
+    accelerator: Annotated[
+        str | None,
+        typer.Option(help="auto, cpu or cuda.", show_default="auto"),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(help="GPUs, or processes on a CPU.", show_default="1"),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(help="Threads that decode images; with --engine ray, processes that train."),
@@ -86,9 +161,13 @@ def train(
     log: Annotated[
         list[str] | None, typer.Option(help="Also log to tensorboard or wandb; may be repeated.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same numbers.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Same seed, same numbers.", show_default="0"),
+    ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, as recipe.ema=0.999.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as recipe.ema=0.999."),
     ] = None,
     folds: Annotated[
         int | None,
@@ -171,7 +250,8 @@ def train_and_report(
     say(f"  open {address_of(place, folder.report.name)}")
     named = place if folder.mirror is None else quote(folder.mirror.storage.place)
     say(f"  labelwise predict {named} PICTURES...")
-    say(f"  labelwise evaluate {named}")
+    split = done.evaluation.data.split
+    say(f"  labelwise evaluate {named}" + ("" if split == "test" else f" --split {split}"))
     if folds is not None:
         say(f"  labelwise data suspects {named} -o suspects.csv")
     return done

@@ -210,6 +210,8 @@ class Applied:
 
 def read_fitted(path: Path) -> FittedFile:
     """Return what ``labelwise calibrate`` or ``labelwise decide`` wrote."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give the file in it, such as {path / 'link.json'}")
     try:
         facts = json.loads(path.read_bytes())
     except OSError as error:
