@@ -18,18 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.columns import (
+from labelwise.data.columns import TableColumns, Vocabulary, find_columns
+from labelwise.data.images import BytesImages, FileImages, ImageSource
+from labelwise.data.label_columns import (
     MinusOne,
     SparseRows,
-    TableColumns,
-    Vocabulary,
-    find_columns,
     first_true,
     read_lists,
     read_one_hot,
     read_shares,
 )
-from labelwise.data.images import BytesImages, FileImages, ImageSource
 from labelwise.data.names import Names
 from labelwise.data.rows import label_names, require_file
 from labelwise.data.sets import LabelSets, SoftLabels

@@ -1,0 +1,335 @@
+"""The columns of labels as sparse rows of label numbers.
+
+A list, or text split on ``|``, names the labels that are present or, with ``*`` for all, not known;
+soft ones have as many shares between 0 and 1 beside them. One column per label holds 1, 0, or
+nothing (also -1, unless the reader is told that it means absent) for unknown, and shares in between
+if the reader is told so.
+"""
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelwise.data.columns import Vocabulary
+from labelwise.errors import DataError
+from labelwise.plain import one_line
+
+__all__ = [
+    "MinusOne",
+    "OneHot",
+    "SparseRows",
+    "first_true",
+    "read_lists",
+    "read_one_hot",
+    "read_shares",
+    "written_list",
+]
+
+EVERYTHING = "*"
+WRITTEN_LIST = r"""^\s*\[\s*(['"]|\]\s*$)"""
+LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$)""")
+STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
+STATES |= {"": -1, "nan": -1}  # unknown
+MINUS_ONES = ("-1", "-1.0")
+MinusOne = Literal["unknown", "absent"]
+At = Callable[[int], str]  # the name of a row of this batch, for errors
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """How many labels each row has, their numbers row by row, and two kinds of special row.
+
+    ``null`` rows have no list at all; ``everything`` rows say ``*``.
+    """
+
+    sizes: NDArray[np.int32]
+    numbers: NDArray[np.int32]
+    null: NDArray[np.bool_]
+    everything: NDArray[np.bool_]
+
+
+def read_lists(
+    column: Any, header: str, vocabulary: Vocabulary, at: At, *, separator: str = "|"
+) -> SparseRows:
+    """Return the label sets of a column of lists, of separated text, or of class numbers.
+
+    The class number -1 means that nothing is known, as null does.
+    """
+    if pa.types.is_integer(column.type):
+        column = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
+    null = np.asarray(column.is_null(), np.bool_)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_integer(column.type):
+        column = _names_of(column, header, vocabulary, at)
+    if _is_text(column.type):
+        column = _divided(column, header, vocabulary, at, separator)
+    if not _is_list(column.type):
+        raise DataError(f"{at(0)}: {header!r} must hold lists or text, got {column.type}")
+    parents = np.asarray(pc.list_parent_indices(column), np.int64)
+    words = pc.list_flatten(column)
+    if pa.types.is_dictionary(words.type):
+        words = words.cast(words.type.value_type)
+    if pa.types.is_integer(words.type):
+        words = _names_of(words, header, vocabulary, lambda index: at(int(parents[index])))
+    if pa.types.is_null(words.type):
+        words = words.cast(pa.string())
+    if not _is_text(words.type):
+        raise DataError(f"{at(0)}: {header!r} must hold names of labels, got {words.type}")
+    coded = pc.utf8_trim_whitespace(pc.fill_null(words, "")).dictionary_encode()
+    code = np.asarray(coded.indices, np.int64)
+    dictionary = coded.dictionary.to_pylist()
+    numbers = np.full(len(dictionary) + 1, -1, np.int32)
+    everything = np.zeros(len(null), np.bool_)
+    first = np.unique(code, return_index=True)[1]  # each word of the dictionary occurs
+    for index, word in enumerate(dictionary):
+        if word == EVERYTHING:
+            everything[parents[code == index]] = True
+        elif word:
+            numbers[index] = vocabulary.number(word, at(int(parents[first[index]])))
+    number = numbers[code]
+    kept = number >= 0
+    sizes = np.bincount(parents[kept], minlength=len(null)).astype(np.int32)
+    return SparseRows(sizes, number[kept], null, everything)
+
+
+def read_shares(
+    column: Any, header: str, names: SparseRows, at: At, *, separator: str = "|"
+) -> NDArray[np.float32]:
+    """Return the shares that belong to the named labels, row by row, each in (0, 1)."""
+    if _is_text(column.type):
+        column = pc.split_pattern(pc.fill_null(column, ""), separator)
+    if not _is_list(column.type):
+        raise DataError(f"{at(0)}: {header!r} must hold lists of numbers, got {column.type}")
+    parents = np.asarray(pc.list_parent_indices(column), np.int64)
+    values = pc.list_flatten(column)
+    if _is_text(values.type):
+        values = pc.utf8_trim_whitespace(values)
+        blank = np.asarray(pc.equal(values, ""))
+        values, parents = values.filter(pa.array(~blank)), parents[~blank]
+    try:
+        shares = np.asarray(pc.fill_null(values.cast(pa.float64()), np.nan), np.float64)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{at(0)} and on: {header!r} must hold numbers ({reason})") from None
+    sizes = np.bincount(parents, minlength=len(names.sizes))
+    wrong = np.flatnonzero(sizes != names.sizes)
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{at(row)}: {header!r} must hold one number per soft label, got {sizes[row]} for "
+            f"{names.sizes[row]}"
+        )
+    odd = ~((shares > 0) & (shares < 1))
+    if odd.any():
+        place = int(odd.argmax())
+        raise DataError(
+            f"{at(int(parents[place]))}: a share of {header!r} must lie between 0 and 1, both "
+            f"excluded, got {shares[place]:g}; certain labels belong into 'labels', or nowhere"
+        )
+    return shares.astype(np.float32)
+
+
+class OneHot(NamedTuple):
+    """Rows of one column per label: column k is number k; ``minus_ones`` says that there is a -1.
+
+    ``shares`` are those of the soft labels.
+    """
+
+    present: SparseRows
+    unknown: SparseRows
+    soft: SparseRows
+    shares: NDArray[np.float32]
+    minus_ones: bool
+
+
+def read_one_hot(
+    batch: Any,
+    headers: Sequence[str],
+    at: At,
+    *,
+    soft: bool = False,
+    minus_one: MinusOne = "unknown",
+) -> OneHot:
+    """Return the labels of one column per label; shares are taken only if ``soft``."""
+    states = np.empty((batch.num_rows, len(headers)), np.int8)
+    shares = np.zeros(states.shape if soft else (0, 0), np.float32)
+    known = STATES | dict.fromkeys(MINUS_ONES, 0 if minus_one == "absent" else -1)
+    words = pa.array(list(known), pa.large_string())
+    values = np.array([*known.values(), 2], np.int8)
+    minus_ones = False
+    for place, header in enumerate(headers):
+        column = batch.column(header)
+        if not _is_scalar(column.type):
+            raise DataError(
+                f"{at(0)}: the label column {header!r} must hold 1, 0 or nothing, "
+                f"got {column.type}{_way_out(header)}"
+            )
+        text = pc.fill_null(column.cast(pa.large_string()), "")
+        text = pc.utf8_lower(pc.utf8_trim_whitespace(text))
+        if pa.types.is_floating(column.type):
+            text = pc.if_else(pc.fill_null(pc.is_nan(column), False), "", text)
+        found = np.asarray(pc.fill_null(pc.index_in(text, value_set=words), len(known)))
+        minus_ones = minus_ones or bool(((found >= len(STATES)) & (found < len(known))).any())
+        states[:, place] = values[found]
+        strange = np.flatnonzero(states[:, place] == 2)
+        if len(strange):
+            numbers = _numbers(text.take(pa.array(strange)))
+            between = (numbers > 0) & (numbers < 1)
+            if not (soft and between.all()):
+                first = int(between.argmin()) if soft else 0
+                row = int(strange[first])
+                also = ", or a share in between" if soft else ""
+                way_out = ", if it is a soft label, soft=true" if between[first] else ""
+                raise DataError(
+                    f"{at(row)}: the label column {header!r} must hold 1, 0 or nothing (= unknown)"
+                    f"{also}, got {str(column[row].as_py())!r}{_way_out(header)}{way_out}"
+                )
+            shares[strange, place] = numbers
+    there = states == 2
+    of_soft = shares[there] if soft else shares.ravel()
+    present, unknown = _rows_where(states == 1), _rows_where(states == -1)
+    return OneHot(present, unknown, _rows_where(there), of_soft, minus_ones)
+
+
+def _numbers(texts: Any) -> NDArray[np.float64]:
+    """Return texts as numbers, NaN where one is none."""
+
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            return np.nan
+
+    try:
+        return np.asarray(texts.cast(pa.float64()), np.float64)
+    except pa.ArrowInvalid:
+        return np.array([number(text) for text in texts.to_pylist()])
+
+
+def _way_out(header: str) -> str:
+    name = one_line(header)
+    return (
+        f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
+        "is no label (several: `--set 'ignore=[a,b]'`)"
+    )
+
+
+def first_true(mask: Any) -> int:
+    """Return the first row where an Arrow mask is true."""
+    return int(np.asarray(pc.fill_null(mask, False)).argmax())
+
+
+def _rows_where(mask: NDArray[np.bool_]) -> SparseRows:
+    rows, numbers = np.nonzero(mask)
+    sizes = np.bincount(rows, minlength=len(mask)).astype(np.int32)
+    never = np.zeros(len(mask), np.bool_)
+    return SparseRows(sizes, numbers.astype(np.int32), never, never)
+
+
+def _names_of(codes: Any, header: str, vocabulary: Vocabulary, at: At) -> Any:
+    """Return the names of class numbers; without given names the number is the name."""
+    if not vocabulary.closed:
+        return codes.cast(pa.string())
+    outside = pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(vocabulary)))
+    if pc.any(outside).as_py():
+        row = first_true(outside)
+        raise DataError(
+            f"{at(row)}: {header!r} must be in 0..{len(vocabulary) - 1}, got {codes[row].as_py()}"
+        )
+    return pa.array(list(vocabulary), pa.string()).take(codes)
+
+
+def _divided(column: Any, header: str, vocabulary: Vocabulary, at: At, separator: str) -> Any:
+    text = pc.fill_null(column, "")
+    if pc.any(pc.match_substring_regex(text, WRITTEN_LIST)).as_py():
+        return _written_lists(text, header, at)
+    for mark, word in ((",", "comma"), (";", "semicolon")):
+        found = pc.match_substring(text, mark)
+        if separator != mark and not vocabulary.closed and pc.any(found).as_py():
+            row = first_true(found)
+            raise DataError(
+                f"{at(row)}: {header!r} is split on {separator!r} but holds a {word}, got "
+                f"{text[row].as_py()!r}; give `--set 'separator={mark}'` if it parts labels, or "
+                "the names of all labels if it belongs to one"
+            )
+    return pc.split_pattern(text, separator)
+
+
+def _written_lists(text: Any, header: str, at: At) -> Any:
+    """Return lists that were written as text, such as ``['Comedy', 'Drama']``."""
+    coded = text.dictionary_encode()
+    words = [written_list(cell) for cell in coded.dictionary.to_pylist()]
+    code = np.asarray(coded.indices, np.int64)
+    broken = np.array([word is None for word in words])[code]
+    if broken.any():
+        row = int(broken.argmax())
+        raise DataError(
+            f"{at(row)}: {header!r} must be a list of quoted names such as ['a', 'b'] in every "
+            f"row if it is in one, got {text[row].as_py()!r:.80}"
+        )
+    return pa.array([word or [] for word in words], pa.list_(pa.string())).take(coded.indices)
+
+
+def written_list(text: str) -> list[str] | None:
+    r"""Return the names of a list written by Python or JSON, None if it is something else.
+
+    >>> written_list("['Comedy', \"Ocean's\"]")
+    ['Comedy', "Ocean's"]
+    """
+    text = text.strip()
+    if not text:
+        return []
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    place, end, words = 1, len(text) - 1, []
+    while text[place:end].strip():
+        item = LIST_ITEM.match(text, place, end)
+        if item is None:
+            return None
+        words.append(_unquoted(item[1]))
+        place = item.end()
+    return None if None in words else [word for word in words if word is not None]
+
+
+def _unquoted(literal: str) -> str | None:
+    if "\\" not in literal:
+        return literal[1:-1]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that mean themselves
+            text = str(ast.literal_eval(literal))
+        text.encode()
+        return text
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_scalar(kind: Any) -> bool:
+    types = pa.types
+    return bool(
+        _is_text(kind)
+        or types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_null(kind)
+    )
