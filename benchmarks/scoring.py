@@ -4,12 +4,14 @@
 
 engine      JPEG files to probabilities, against decode + forward by hand (the same network, one
             after the other, the lower bound of the work; goal 0.95) and against a torchvision
-            DataLoader loop with the network as it comes (goal 1.3)
+            DataLoader loop with the network as it comes (goal 1.3); then the same on all cores,
+            against a fair share of the work by hand and a DataLoader with a process per core
 decoder     one JPEG to pixels: by Pillow, and by libjpeg alone, without and with the copy that
             scaling on the CPU needs
 allocator   a forward pass with freed memory kept (as our commands do) and given back
 
-All are CPU seconds of the same work on one thread, in one run; ratios above 1 favour labelwise.
+All are CPU seconds of the same work on one thread, in one run, but for the seconds on all cores;
+ratios above 1 favour labelwise.
 """
 
 import argparse
@@ -36,6 +38,7 @@ from torchvision.transforms import (
 
 from labelwise.allocator import keep_freed_memory
 from labelwise.backbones import create_backbone
+from labelwise.batches import available_cores
 from labelwise.data import FileImages
 from labelwise.data.decode import by_pillow, decode, decode_pixels
 from labelwise.decide import Threshold
@@ -54,6 +57,18 @@ def cpu_seconds(function, repeats=3):
         start = time.process_time()
         function()
         found.append(time.process_time() - start)
+    return min(found)
+
+
+def wall_seconds(function, threads, repeats=3):
+    """Return the least seconds of a few calls, with so many threads for torch."""
+    found = []
+    torch.set_num_threads(threads)
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - start)
+    torch.set_num_threads(1)
     return min(found)
 
 
@@ -107,8 +122,8 @@ def measure_engine(name, count, size):
         transform = predictor.transform
         plain = plain_transform(transform)
 
-        def ours():
-            list(score(predictor, source, batch_size=32, workers=1))
+        def ours(workers=1):
+            list(score(predictor, source, batch_size=32, workers=workers))
 
         def by_hand():
             for at in range(0, count, 32):
@@ -119,20 +134,28 @@ def measure_engine(name, count, size):
                 pixels = torch.stack([transform.pixels(image) for image in images])
                 predictor.link(predictor.logits(pixels).double())
 
-        def loader_loop():
-            loader = torch.utils.data.DataLoader(Files(files, plain), batch_size=32)
+        def loader_loop(workers=0):
+            loader = torch.utils.data.DataLoader(Files(files, plain), 32, num_workers=workers)
             with torch.inference_mode():
                 for images in loader:
                     unfused.link(unfused.model(images).logits)
 
         ours()
         seconds = {f.__name__: cpu_seconds(f) for f in (ours, by_hand, loader_loop)}
+        cores = available_cores()
+        wall = wall_seconds(lambda: ours(None), cores)
+        loader_wall = wall_seconds(lambda: loader_loop(cores), cores)
     for peer in ("by_hand", "loader_loop"):
         print(
             f"engine {name} {size[0]}x{size[1]}: "
             f"{count / seconds['ours']:.1f} images per CPU second, "
             f"{seconds[peer] / seconds['ours']:.2f} x {peer}"
         )
+    print(
+        f"engine {name} {size[0]}x{size[1]} on {cores} cores: {count / wall:.1f} images/s, "
+        f"{seconds['by_hand'] / cores / wall:.2f} x by_hand / {cores}, "
+        f"{loader_wall / wall:.2f} x loader_loop with {cores} processes"
+    )
 
 
 def measure_decoder(size):
