@@ -8,6 +8,8 @@ import tarfile
 from io import BytesIO
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pictures import jpeg
 
@@ -154,6 +156,17 @@ def test_blanks_around_the_names_of_columns(folder):
     assert load(other, columns={"labels": "tags"}).space.names == ("dog",)
 
 
+def test_row_numbers_that_pandas_wrote_are_no_label(folder):
+    """``to_csv`` writes them without a name, ``to_parquet`` as __index_level_0__."""
+    folder.pictures("a.jpg", "b.jpg")
+    table = load(folder.text("t.csv", ",path,dog\n0,a.jpg,1\n1,b.jpg,0\n"))
+    assert (table.space.names, states(table)) == (("dog",), ["1", "0"])
+    columns = {"path": ["a.jpg", "b.jpg"], "dog": [1, 0], "__index_level_0__": [0, 1]}
+    pq.write_table(pa.table(columns), folder.path / "t.parquet")
+    again = load(folder.path / "t.parquet")
+    assert (again.space.names, states(again)) == (("dog",), ["1", "0"])
+
+
 def test_paths_that_windows_wrote(folder):
     folder.pictures("photos/a.jpg", "photos/b.jpg")
     table = load(folder.text("t.csv", "path,labels\r\nphotos\\a.jpg,dog\r\nphotos/b.jpg,\r\n"))
@@ -223,3 +236,18 @@ def test_an_image_with_very_many_labels_is_described():
     assert describe(LabelTable.from_arrays(names, images, np.ones((1, 11_000), bool))).pairs == []
     few = LabelTable.from_arrays(names[:3], images, np.ones((1, 3), bool))
     assert len(describe(few).pairs) == 3
+
+
+@pytest.mark.parametrize("below", ["", "ILSVRC"])
+def test_imagenet_as_kaggle_has_it(folder, below):
+    """LOC_val_solution.csv lies beside the folder ILSVRC, the images below it."""
+    inside = "kaggle/ILSVRC/Data/CLS-LOC"
+    folder.pictures(
+        f"{inside}/train/n1/a.JPEG", f"{inside}/train/n2/b.JPEG", f"{inside}/val/v.JPEG"
+    )
+    folder.text("kaggle/LOC_val_solution.csv", "ImageId,PredictionString\nv,n2 1 2 3 4 \n")
+    table = load(folder.path / "kaggle" / below, format="imagenet")
+    assert states(table) == ["10", "01", "01"]
+    assert table.split.tolist() == ["train", "train", "test"]
+    if not below:
+        assert load(folder.path / "kaggle").space.names == ("n1", "n2")

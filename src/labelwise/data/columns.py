@@ -4,10 +4,12 @@ Nothing is guessed from the values. ``path`` (or ``file_name``, ``filename``, ``
 names the image, ``image`` holds its bytes or, in a format of text alone, names it too; ``labels``
 names the labels that are present, ``unknown`` those not known, ``split`` and ``group`` are
 optional. Without ``labels`` every other column is a label. Soft labels stand beside ``labels`` in
-two columns, ``soft`` and ``shares``. Blanks around the name of a column do not belong to it. What
-stands in these columns: :mod:`labelwise.data.label_columns`.
+two columns, ``soft`` and ``shares``. Blanks around the name of a column do not belong to it, and a
+column without a name, or called ``__index_level_0__``, is the row numbers that pandas writes, and
+no label. What stands in these columns: :mod:`labelwise.data.label_columns`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ __all__ = ["MEANINGS", "PATH_HEADERS", "TableColumns", "Vocabulary", "find_colum
 
 MEANINGS = ("path", "image", "labels", "unknown", "split", "group", "soft", "shares")
 PATH_HEADERS = ("path", "file_name", "filename", "file", "id")
+ROW_NUMBERS = re.compile(r"\s*|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def find_columns(
 ) -> TableColumns:
     """Return what the columns mean; ``columns`` maps a meaning to a header where they differ."""
     for name, count in Counter(header).items():
-        if count > 1:
+        if count > 1 and not ROW_NUMBERS.fullmatch(name):
             raise DataError(f"{where}: the column {name!r} is there twice; rename one")
     given = {meaning: _meant(name, header) for meaning, name in (columns or {}).items()}
     ignore = [_meant(name, header) for name in ignore]
@@ -70,7 +73,8 @@ def find_columns(
     for name in ignore:
         if name not in header:
             raise DataError(f"{where}: cannot ignore column {name!r}{nearest(name, header)}")
-    free = [name for name in header if name not in ignore and name not in given.values()]
+    taken = {*ignore, *given.values()}
+    free = [name for name in header if name not in taken and not ROW_NUMBERS.fullmatch(name)]
     found = {meaning: given.get(meaning) for meaning in MEANINGS}
     known: dict[str, tuple[str, ...]] = {meaning: (meaning,) for meaning in MEANINGS}
     known["path"] = PATH_HEADERS

@@ -62,8 +62,12 @@ def read_tiny_imagenet(path: Path) -> LabelTable:
 
 
 def read_imagenet(path: Path) -> LabelTable:
-    """Return ImageNet: ``train/ID/...`` and ``val/`` (or under ``Data/CLS-LOC``); val is test."""
-    base = path / "Data" / "CLS-LOC" if (path / "Data" / "CLS-LOC").is_dir() else path
+    """Return ImageNet: ``train/ID/...`` and ``val/``, which is the test.
+
+    They may lie in ``Data/CLS-LOC``, or in ``ILSVRC/Data/CLS-LOC`` as Kaggle has them.
+    """
+    places = (path / "ILSVRC" / "Data" / "CLS-LOC", path / "Data" / "CLS-LOC")
+    base = next((place for place in places if place.is_dir()), path)
     inside = base.relative_to(path).as_posix()
     start = "" if inside == "." else f"{inside}/"
     for part in ("train", "val"):
@@ -92,8 +96,9 @@ def read_imagenet(path: Path) -> LabelTable:
 
 def _flat_validation(path: Path, files: list[str]) -> dict[str, str]:
     """Return the class of each flat validation image."""
-    solution = path / "LOC_val_solution.csv"
-    if solution.is_file():
+    solutions = [folder / "LOC_val_solution.csv" for folder in (path, path.resolve().parent)]
+    solution = next((file for file in solutions if file.is_file()), None)
+    if solution is not None:
         rows = csv.reader(read_lines(solution)[1:])
         return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows if len(row) > 1 and row[1]}
     truth = next(iter(sorted(path.rglob(GROUND_TRUTH))), None)
