@@ -18,6 +18,7 @@ ENV PATH=/opt/labelwise/bin:$PATH PYTHONUNBUFFERED=1 USER=labelwise HOME=/tmp \
 USER labelwise
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
-  CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health/ready', timeout=4)"
+  CMD python -c "import os, urllib.request as u; \
+      u.urlopen('http://127.0.0.1:' + os.environ['LABELWISE_PORT'] + '/health/ready', timeout=4)"
 ENTRYPOINT ["labelwise", "serve"]
 CMD ["/model"]

@@ -223,6 +223,10 @@ def test_review_goes_by_keyboard_alone(own, visit):
     expect(page.locator(".question .small")).to_contain_text("3 answered")
     page.evaluate("location.hash = '#trust'")
     expect(page.locator("#trust-body table").first).to_contain_text("alarm at")
+    page.evaluate("document.querySelector('#review-by').value = 'value'")
+    page.get_by_role("link", name="Audit more photos").click()
+    expect(page.locator("#review-by")).to_have_value("audit")
+    expect(page.locator(".question .small")).to_contain_text("20 in this round")
 
 
 VIEWS = {

@@ -22,7 +22,12 @@ export function start() {
   });
 }
 
-export function open() {
+export function open(by) {
+  const choice = find("review-by");
+  if (by !== choice.value && [...choice.options].some((one) => one.value === by)) {
+    choice.value = by;
+    queue = [];
+  }
   if (queue.length) show();
   else load();
 }

@@ -37,9 +37,10 @@ function alarms(list) {
   const words = raised.length
     ? `Probabilities can no longer be trusted for: ${raised.map((one) => one.label).join(", ")}. Calibrate again on newer photos.`
     : audited ? "No alarm. The chance that any alarm is false is at most 5 %, however often you look."
-      : "No photo has been audited yet. Review some “at random, to check the calibration”.";
+      : "No photo has been audited yet.";
   return [make("h2", {}, "Is it still calibrated?"),
     make("p", { class: raised.length ? "error" : null }, words),
+    make("p", {}, make("a", { href: "#review/audit" }, `Audit ${audited ? "more" : "some"} photos, drawn at random`)),
     audited ? table("Audited photos, and how many of them should carry the label if the probabilities are right",
       ["label", "audited", "carry it", "expected", "evidence against", "alarm at", ""],
       list.filter((one) => one.audited).map((one) => [one.label, count(one.audited), count(one.present),
