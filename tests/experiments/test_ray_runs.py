@@ -3,9 +3,11 @@
 import os
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from bucket_setup import served_bucket
 from tiny_run import Hearing
 
 from labelwise.cli import main
@@ -15,7 +17,7 @@ from labelwise.experiments.jobs import InProcess, TrainingJob, run_job, run_jobs
 from labelwise.experiments.ray_runs import RayRuns
 from labelwise.experiments.ray_training import RayTraining
 from labelwise.files import load_tensors
-from labelwise.runs import RunFolder
+from labelwise.runs import RunFolder, fetched_run
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
@@ -62,7 +64,14 @@ def dies_once(job):
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def bucket():
+    with served_bucket() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cluster(bucket):
+    """A cluster whose workers have the keys of the bucket."""
     with joined(2):
         yield
 
@@ -140,8 +149,10 @@ def refuses(settings, folder, fresh):
 
 
 def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
-    cluster, tmp_path, monkeypatch, capsys
+    cluster, bucket, tmp_path, monkeypatch, capsys
 ):
+    """The last one goes on in a bucket, into which the run was copied."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings = read_settings(None, LINEAR)
     cut_short(settings, tmp_path / "ray")
     dying = partial(RayTraining, run=second_worker_dies_once)
@@ -156,13 +167,17 @@ def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
     assert "c.jpg is gone" in shown.err
     assert (tmp_path / "ray" / "died").exists()
     assert "a worker died; starting all again from the newest checkpoint" in shown.out
-    RayTraining(1)(settings, RunFolder(tmp_path / "ray"), Hearing(), fresh=False)
+    for path in filter(Path.is_file, (tmp_path / "ray").rglob("*")):
+        bucket.put(path.relative_to(tmp_path).as_posix(), path.read_bytes())
+    with RunFolder.working_in(bucket.place("ray")) as run:
+        RayTraining(1)(settings, run, Hearing(), fresh=False)
+    there = fetched_run(bucket.place("ray"))
     train(settings, tmp_path / "here")
-    files = [tmp_path / name / "model.safetensors" for name in ("ray", "here")]
+    files = [folder / "model.safetensors" for folder in (there, tmp_path / "here")]
     first, second = map(load_tensors, files)
     for name, value in first.items():
         torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
-    records = RunFolder(tmp_path / "ray").journal.read()
+    records = RunFolder(there).journal.read()
     assert [one["epoch"] for one in records if "epoch" in one] == [1, 2, 3]
 
 
