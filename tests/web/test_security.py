@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from search_setup import save_model
+from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, form, running
 
 from labelwise.errors import SettingsError
+from labelwise.progress import Silent
+from labelwise.search import Index, update_index
 from labelwise.web import ServeSettings
 from labelwise.web.security import COOKIE, cookie_value
 
@@ -172,6 +174,21 @@ def test_a_photo_that_became_a_link_out_of_the_root_is_not_shown(run, own_librar
                 victim.write_bytes(secret.read_bytes())
             answer = server.send("GET", f"/api/v1/photos/{photo}/thumbnail?side=640")
             assert "gone or has changed" in server.problem(answer, 404)
+
+
+def test_links_out_of_the_root_are_not_indexed(run, tmp_path):
+    photos, outside = tmp_path / "photos", tmp_path / "outside"
+    picture(photos / "own.png", 1)
+    picture(outside / "secret.png", 2)
+    picture(outside / "folder" / "deep.png", 3)
+    (photos / "file.png").symlink_to(outside / "secret.png")
+    (photos / "folder").symlink_to(outside / "folder")
+    (photos / "copy.png").symlink_to(photos / "own.png")
+    update_index(tmp_path / "index", [photos], model=run, watch=Silent())
+    store = Index(tmp_path / "index").store
+    found = sorted(path for paths in store.paths_of(range(3)).values() for path in paths)
+    store.close()
+    assert found == [str(photos / "copy.png"), str(photos / "own.png")]
 
 
 def test_a_body_that_says_it_is_too_large_is_not_read(bare):
