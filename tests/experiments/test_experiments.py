@@ -335,6 +335,10 @@ def test_a_dry_run_on_features_computes_none(tmp_path, monkeypatch, capsys):
     assert "2 runs, about" in shown
     assert "the features of 60 images by small-cnn, not timed" in shown
     assert not (tmp_path / "runs").exists()
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments, "--jobs", "2"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "are trained in this process; leave out --jobs" in capsys.readouterr().err
 
 
 def test_columns_are_the_papers_definitions(tmp_path):

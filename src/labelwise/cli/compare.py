@@ -84,6 +84,8 @@ def compare(
         raise SettingsError(
             "heads on --features are solved in this process; leave out --engine ray"
         )
+    if features and jobs is not None and jobs > 1:
+        raise SettingsError("heads on --features are trained in this process; leave out --jobs")
     watch = make_watch()
     workers = jobs or default_workers()
     if dry_run:
