@@ -91,7 +91,7 @@ def test_train_and_load_run(tmp_path, capsys):
     assert opened.evaluation.headline
     with pytest.raises(SettingsError, match="begun with other settings"):
         labelwise.train(table, tmp_path / "run", method="spa", progress=False, **settings)
-    with pytest.raises(SettingsError, match="unknown setting 'epoch'"):
+    with pytest.raises(SettingsError, match="unknown setting 'epoch'; did you mean 'epochs'"):
         labelwise.train(table, tmp_path / "other", epoch=3)
 
 

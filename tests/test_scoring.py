@@ -233,6 +233,8 @@ def test_predict_takes_one_picture_or_many_and_turns_them_upright(tmp_path):
         predictor.predict([opened, 3])
     with pytest.raises(ValueError, match=r"picture 0 must be uint8 \(H, W, 3\), got float64"):
         predictor.predict([np.zeros((3, 3, 3))])
+    with pytest.raises(ValueError, match=r"picture 0 must be uint8 \(H, W, 3\), got float32"):
+        predictor.predict(np.zeros((8, 8, 3), np.float32))
 
 
 def test_thin_pictures_take_little_memory_and_still_answer():

@@ -178,6 +178,17 @@ def test_bad_requests_get_a_sentence(model, pictures, monkeypatch, capsys, argum
     assert shown.out == ""
 
 
+def test_ctrl_c_says_what_became_of_the_file(model, pictures, tmp_path, monkeypatch, capsys):
+    def stopped(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labelwise.scoring.score", stopped)
+    out = tmp_path / "answers.csv"
+    assert call(monkeypatch, "predict", str(model), str(pictures), "-o", str(out)) == 130
+    assert f"stopped; {out} was not written" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_odd_neighbours_in_a_folder_stop_nothing(model, tmp_path, monkeypatch, capsys):
     """A pipe, a name that is not UTF-8, a hidden copy, a thin picture, PostScript: one command."""
     folder = tmp_path / "photos"

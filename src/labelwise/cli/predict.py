@@ -1,7 +1,7 @@
 """``labelwise predict``: the labels of image files."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -202,7 +202,7 @@ def _predict_file(
     failed = count = 0
     watch = make_watch()
     watch.start("predicting", len(source))
-    with writing(out, names) as write, ExitStack() as stack:
+    with _stoppable(out), writing(out, names) as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for scored in score(predictor, source, batch_size=batch_size, decode=decoder):
             part = scored if tree is None else obeying(scored, tree, predictor.rule)
@@ -224,6 +224,22 @@ def _predict_file(
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
+
+
+@contextmanager
+def _stoppable(out: Path | None) -> Iterator[None]:
+    """Say, if Ctrl-C stops the block, that no file was written, and how one can go on."""
+    from labelwise.cli.text import complain
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None:
+            complain(
+                f"stopped; {out} was not written. Shards (-o {out.with_suffix('')}/) are kept and "
+                "go on with the same command"
+            )
+        raise typer.Exit(130) from None
 
 
 def _explain(

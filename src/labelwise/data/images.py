@@ -457,6 +457,8 @@ def as_images(pictures: ImageSource | Picture | Sequence[Picture]) -> ImageSourc
     if isinstance(pictures, np.ndarray) and pictures.ndim == 4 and pictures.dtype == np.uint8:
         return ArrayImages(pictures)
     if isinstance(pictures, np.ndarray) and np.issubdtype(pictures.dtype, np.floating):
+        if pictures.ndim == 3:  # meant for a picture
+            return PictureImages([pictures])  # which says what it must be
         return FeatureRows(pictures.astype(np.float32))
     if isinstance(pictures, str | Path | bytes | Image.Image | np.ndarray):
         return PictureImages([pictures])

@@ -512,4 +512,4 @@ def _nearest_key(path: tuple[int | str, ...]) -> str:
         return f"; it is an option of the data, which a run takes as data_options.{last}"
     place = "".join(f"{parent}." for parent in parents)
     inside = {key.removeprefix(place).partition(".")[0] for key in keys if key.startswith(place)}
-    return nearest(last, sorted(inside if parents else Settings.model_fields))
+    return nearest(last, sorted(inside if parents else {*Settings.model_fields, *SHORT_NAMES}))
