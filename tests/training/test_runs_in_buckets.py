@@ -8,6 +8,7 @@ import json
 import random
 import re
 import shutil
+import sys
 
 import pytest
 from bucket_setup import served_bucket
@@ -83,14 +84,12 @@ def assert_equal(bucket, prefix, whole):
         assert without_times(mine) == without_times(other), name
 
 
-def killed_before(monkeypatch, names):
-    """Have the process end, as by a kill, when it would send the first of these, in their order."""
-    upload, waiting, sent = ObjectStorage.upload, list(names), []
+def killed_before(monkeypatch, place):
+    """Have the process end, as by a kill, before it sends a file, by its number or its name."""
+    upload, sent = ObjectStorage.upload, []
 
     def deadly(storage, name, path):
-        if name.endswith(waiting[0]):
-            waiting.pop(0)
-        if not waiting:
+        if place in (len(sent) + 1, name):
             raise SystemExit(f"killed before {name}")
         sent.append(name)
         upload(storage, name, path)
@@ -106,7 +105,7 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path):
         done = train_in(bucket.place("plain"))
     finally:
         bucket.app.share = 0.0
-    assert bucket.app.faults > before + 5
+    assert bucket.app.faults > before
     assert not done.was_finished
     assert_equal(bucket, "plain", whole)
     assert len([name for name in keys(bucket, "plain") if name.endswith("state.json")]) == 2
@@ -118,20 +117,20 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(bucket, whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    ("place", "words"),
     [
-        (["state.json"], "epoch 1/2"),
-        (["state.json", "metrics.jsonl", "state.json"], "going on from epoch"),
-        (["evaluation.json"], "fitting the calibrator"),
+        (3, "epoch 1/2"),  # in the middle of the first checkpoint
+        (6, "going on from epoch"),
+        (8, "going on from epoch"),
+        ("evaluation.json", "fitting the calibrator"),
     ],
-    ids=["in the first checkpoint", "in the second", "at the end"],
 )
 def test_a_kill_between_two_files_leaves_a_checkpoint_to_go_on_from(
-    bucket, whole, monkeypatch, names, words
+    bucket, whole, monkeypatch, place, words
 ):
-    prefix = f"killed-{len(names)}-{names[0]}"
+    prefix = f"killed-{place}"
     with monkeypatch.context() as patch:
-        sent = killed_before(patch, names)
+        sent = killed_before(patch, place)
         with pytest.raises(SystemExit):
             train_in(bucket.place(prefix))
     assert sent[0] == "settings.yaml"
@@ -226,12 +225,18 @@ def test_other_settings_are_refused_fresh_ones_start_over_and_another_rule_only_
         train_in(place, seed=7)
     assert content(bucket, "changed", ".writer") == writer  # whoever trains there goes on
     with monkeypatch.context() as patch:  # killed before the settings that say so are there
-        killed_before(patch, ["settings.yaml"])
+        killed_before(patch, "settings.yaml")
         with pytest.raises(SystemExit):
             train_in(place, rule="top-2")
     done = train_in(place, rule="top-2")
     assert done.was_finished
-    train(tiny_settings(**SETTINGS, rule="top-2"), tmp_path / "local", table=tiny_table())
+    assert "2" in done.evaluation.sets.rule
+    again = tiny_settings(**SETTINGS, rule="top-2"), tmp_path / "local"
+    with monkeypatch.context() as patch:  # killed before the figures of a folder are there
+        patch.setattr(run_module, "finish_again", lambda training: sys.exit())
+        with pytest.raises(SystemExit):
+            train(*again, table=tiny_table())
+    train(*again, table=tiny_table())
     bucket.remove("changed/notes.txt")
     assert_equal(bucket, "changed", tmp_path / "local")
 
