@@ -74,8 +74,11 @@ def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
 
 
 def test_a_query_is_for_the_figure_of_retrieved_photos(monkeypatch, capsys):
-    assert call(monkeypatch, "reproduce", "001-fig2", "--query", "dog") != 0
+    assert call(monkeypatch, "reproduce", "000-table2", "--query", "dog") != 0
     assert "--query is for 001-fig4" in capsys.readouterr().err
+    for name, option in (("001-fig2", "--query=dog"), ("001-table1", "--quick")):
+        assert call(monkeypatch, "reproduce", name, option) != 0
+        assert f"{name} is computed from formulas" in capsys.readouterr().err
 
 
 def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_path):

@@ -30,7 +30,7 @@ ANSWERED = "001-vqa"
 def reproduce(
     table: Annotated[
         str | None,
-        typer.Argument(help="A table or a cell of it: 000-table2, 001-table3.voc.vit-b-32."),
+        typer.Argument(help="A table, a cell or a figure: 000-table2, 001-table3.voc.vit-b-32."),
     ] = None,
     list_: Annotated[
         bool,
@@ -87,8 +87,16 @@ def reproduce(
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
     folder = out or Path("runs") / table
-    if table == COMPUTED:
-        _compute(folder)
+    from labelwise.report.paper_figures import FIGURES, draw_figure
+
+    figure = FIGURES.get(table)
+    if table == COMPUTED or (figure is not None and not figure.table):
+        if data or quick or chosen or frozen or set_ or scores or query or jobs or dry_run:
+            raise SettingsError(f"{table} is computed from formulas and takes --out alone")
+        if figure is None:
+            _compute(folder)
+        else:
+            _say_files(draw_figure(table, folder))
         return
     if scores:
         if table != ANSWERED or data or quick or set_ or query or dry_run or chosen or frozen:
@@ -102,14 +110,8 @@ def reproduce(
             )
         _transfer(root, chosen, frozen, folder)
         return
-    from labelwise.report.paper_figures import FIGURES, draw_figure
-
-    figure = FIGURES.get(table)
     if query is not None and (figure is None or not figure.takes_query):
         raise SettingsError("--query is for 001-fig4, the figure of retrieved photos")
-    if figure is not None and not figure.table:
-        _say_files(draw_figure(table, folder))
-        return
     if figure is not None:
         chosen = chosen or figure.rows
     request = Request(
