@@ -41,6 +41,17 @@ def test_reliability_draws_the_curves(evaluation):
     assert alone.get_lines()[-1].get_label().startswith("as given")
 
 
+def test_axes_have_no_negative_share_and_no_part_of_a_label(evaluation):
+    axes = Figure().subplots()
+    plots.zero_label(axes, evaluation)
+    axes.figure.canvas.draw()
+    assert min(axes.get_yticks()) < 0
+    assert all(float(text.get_text()) >= 0 for text in axes.get_yticklabels())
+    axes = Figure().subplots()
+    plots.set_sizes(axes, evaluation)
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
 def test_every_chart_is_written_as_png_and_svg(evaluation, tmp_path):
     written = plots.save_charts(evaluation, tmp_path / "charts")
     names = {path.name for path in written}

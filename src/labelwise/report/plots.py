@@ -54,6 +54,7 @@ def zero_label(axes: Axes, evaluation: Evaluation) -> None:
         axes.bar(middles, shares, width=0.92 * width, color=colour, label=name)
     axes.axhline(0, color=INK, linewidth=1)
     axes.set(xlim=(0, 1), xlabel="largest probability of the image", ylabel="share of the images")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")  # both ways are shares
     axes.legend(frameon=False)
 
 
@@ -68,6 +69,7 @@ def set_sizes(axes: Axes, evaluation: Evaluation) -> None:
     ):
         axes.bar([n + shift for n in range(len(counts))], counts, 0.38, color=colour, label=name)
     axes.set(xlabel="labels per image", ylabel="images")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
 
 
