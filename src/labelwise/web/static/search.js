@@ -81,7 +81,7 @@ function words(answer) {
   let text = ` (${count(answer.low)} to ${count(answer.high)}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} are in this list.`;
   if (answer.promise) text += ` ${answer.promise[0].toUpperCase()}${answer.promise.slice(1)}.`;
-  const start = `About ${count(answer.expected)} of ${count(answer.photos)} photos answer `;
+  const start = `About ${count(answer.expected)} of ${count(answer.photos)} photos match `;
   return [start, make("strong", { class: "asked" }, answer.query), text];
 }
 
