@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from labelwise.data import FeatureRows, LabelTable, scenes
-from labelwise.data.decode import decode
+from labelwise.data import LabelTable, scenes
 from labelwise.data.split import stratified_split
+from labelwise.pictures import FeatureRows
+from labelwise.pictures.decode import decode
 
 
 def seconds(function, *arguments):

@@ -19,9 +19,9 @@ from kills import hashes, write_model, write_pictures
 from streaming import private_bytes
 
 from labelwise.cli.predict import _scorer
-from labelwise.engines import LocalEngine, ModelFiles, ScoringTask, predict_shards
-from labelwise.engines.ray_cluster import RayEngine, joined
-from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE
+from labelwise.models import MODEL_FILE, WEIGHTS_FILE
+from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
+from labelwise.shards.ray_cluster import RayEngine, joined
 
 WORKERS, GOAL, MIB = 2, 0.9, 2**20
 BEGUN = 3 * WORKERS  # shards after which all workers have begun

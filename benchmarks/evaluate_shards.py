@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import torch
 from measure import measure
 
-from labelwise.engines import LocalEngine, Manifest, ShardRecord, evaluate_shards, storage_at
-from labelwise.engines.manifest import shard_name
-from labelwise.engines.scoring_task import answer_schema, to_parquet
 from labelwise.evaluate import evaluate
 from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
+from labelwise.shards import LocalEngine, Manifest, ShardRecord, evaluate_shards, storage_at
+from labelwise.shards.manifest import shard_name
+from labelwise.shards.scoring_task import answer_schema, to_parquet
 
 LABELS, SHARD_ROWS = 80, 4096
 NAMES = tuple(f"label-{number}" for number in range(LABELS))

@@ -25,7 +25,7 @@ from onnx import ModelProto
 from PIL import Image
 
 from labelwise.backbones import create_backbone
-from labelwise.data import ArrayImages, LabelTable
+from labelwise.data import LabelTable
 from labelwise.decide import Threshold
 from labelwise.export import int8
 from labelwise.export.assemble import Facts, assemble
@@ -35,7 +35,8 @@ from labelwise.export.openvino_folder import OpenVinoModel, export_openvino
 from labelwise.export.runtime import OnnxModel
 from labelwise.export.web import export_web
 from labelwise.links import Sigmoid
-from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.pictures import ArrayImages
 from labelwise.types import LabelSpace
 
 LABELS = 80

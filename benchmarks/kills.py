@@ -34,9 +34,9 @@ from PIL import Image
 
 from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
-from labelwise.engines.ray_cluster import require_ray
 from labelwise.links import Sigmoid
-from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.shards.ray_cluster import require_ray
 from labelwise.types import LabelSpace
 
 SHARD_ROWS, CORRUPT_EVERY, PATIENCE = 25, 100, 300.0

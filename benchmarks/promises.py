@@ -47,9 +47,9 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
+from labelwise.fitting import evidence_of
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
-from labelwise.scores import evidence_of
 
 
 def problem(path):

@@ -36,15 +36,15 @@ from torchvision.transforms import (
     ToTensor,
 )
 
-from labelwise.allocator import keep_freed_memory
 from labelwise.backbones import create_backbone
-from labelwise.batches import available_cores
-from labelwise.data import FileImages
-from labelwise.data.decode import by_pillow, decode, decode_pixels
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
-from labelwise.predictor import HeadSpec, Model, Predictor
-from labelwise.scoring import score
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.scoring import score
+from labelwise.pictures import FileImages
+from labelwise.pictures.batches import available_cores
+from labelwise.pictures.decode import by_pillow, decode, decode_pixels
+from labelwise.system.allocator import keep_freed_memory
 from labelwise.types import LabelSpace
 
 BACKBONES, LABELS = ("small-cnn", "efficientnet_lite0"), 80

@@ -7,7 +7,7 @@ files read   by as many threads, for comparison; for nvJPEG also by processes, a
 decode       the same files decoded and not used: by processes, by threads and by Pillow in threads;
              or by nvJPEG in batches, the files in memory
 forward      EfficientNet-Lite0 in bfloat16 on one batch of pixels again and again
-engine       ``labelwise.scoring.score`` over the files, with processes and with threads alone
+engine       ``labelwise.score`` over the files, with processes and with threads alone
 ratio        engine / the slower of decode (the fastest of its kinds) and forward (goal 0.85)
 
 Images per second, the best of a few runs after one that warms up.
@@ -27,15 +27,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from labelwise import batches
-from labelwise.batches import CHUNK, available_cores
-from labelwise.batches.gpu_decoder import borrowed_decoder, decode_by_torchvision
-from labelwise.batches.loading import CHUNK_OF_FILES, Jpeg
-from labelwise.data import FileImages
-from labelwise.data.decode import by_pillow, decode_pixels
-from labelwise.decoding import SLOT_BYTES, Kind, Work, borrowed_processes, items_ahead
-from labelwise.predictor import Predictor
-from labelwise.scoring import score
+from labelwise.models import Predictor
+from labelwise.models.scoring import score
+from labelwise.pictures import FileImages, batches
+from labelwise.pictures.batches import CHUNK, available_cores
+from labelwise.pictures.decode import by_pillow, decode_pixels
+from labelwise.pictures.gpu_decoder import borrowed_decoder, decode_by_torchvision
+from labelwise.pictures.loading import CHUNK_OF_FILES, Jpeg
+from labelwise.pictures.processes import borrowed_processes, items_ahead
+from labelwise.pictures.work import SLOT_BYTES, Kind, Work
 
 DISTINCT = 1 << 26  # pixels of all the different pictures
 MOST_DISTINCT = 256

@@ -26,16 +26,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from labelwise.backbones import Transform
-from labelwise.data import FileImages
-from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec, rule_to_spec
-from labelwise.predictor import HeadSpec, ModelSpec, Predictor
-from labelwise.progress import Silent
+from labelwise.models import HeadSpec, ModelSpec, Predictor
+from labelwise.models.scoring import score
+from labelwise.pictures import FileImages, Transform
+from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.retrieval import Query, bind
-from labelwise.scoring import score
 from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
 from labelwise.search.index import IndexFacts, LabelOdds
@@ -44,6 +42,7 @@ from labelwise.search.rankings import OddsRanking
 from labelwise.search.scan import ScanTerm, best_rows, count_at_least
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
+from labelwise.system.progress import Silent
 from labelwise.types import LabelSpace
 
 TOP = 50

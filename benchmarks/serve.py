@@ -40,12 +40,12 @@ from PIL import Image
 from serve_load import Processor, closed_load, open_load, request_bytes, resident
 
 from labelwise.backbones import create_backbone
-from labelwise.data import ArrayImages, BytesImages
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
-from labelwise.predictor import HeadSpec, Model, Predictor
-from labelwise.runs import RunFolder
-from labelwise.scoring import score
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import score
+from labelwise.pictures import ArrayImages, BytesImages
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.store import Content
 from labelwise.types import LabelSpace

@@ -13,9 +13,9 @@ import uvicorn
 from fastapi import FastAPI, Request, UploadFile
 from numpy.typing import NDArray
 
-from labelwise.data import ArrayImages, BytesImages
-from labelwise.predictor import Predictor
-from labelwise.scoring import score
+from labelwise.models import Predictor
+from labelwise.models.scoring import score
+from labelwise.pictures import ArrayImages, BytesImages
 
 MAX_BATCH, BATCH_TIMEOUT = 32, 0.005  # as ours
 

@@ -27,9 +27,10 @@ from PIL import Image
 from scoring_gpu import noisy_photo
 from torch import Tensor
 
-from labelwise.backbones import Backbone, Transform
-from labelwise.data import FileImages, LabelTable, load
-from labelwise.data.decode import decode
+from labelwise.backbones import Backbone
+from labelwise.data import LabelTable, load
+from labelwise.pictures import FileImages, Transform
+from labelwise.pictures.decode import decode
 from labelwise.training import features, pixels
 from labelwise.training.loader import Loader
 

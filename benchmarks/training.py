@@ -33,13 +33,14 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from labelwise.backbones import Transform, create_backbone
-from labelwise.data.images import ArrayImages, FileImages
+from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
-from labelwise.decoding.processes import WORTH_STARTING
 from labelwise.heads import LinearHead
+from labelwise.models import Model
 from labelwise.objectives import BCE
-from labelwise.predictor import Model
+from labelwise.pictures import Transform
+from labelwise.pictures.processes import WORTH_STARTING
+from labelwise.pictures.sources import ArrayImages, FileImages
 from labelwise.training.execution import make_loss
 from labelwise.training.loader import Batch, Loader
 from labelwise.training.pixels import DecodingStore, FedStore, RowRequest

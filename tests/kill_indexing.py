@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from search_setup import LABELS, picture, save_model
 
-from labelwise.predictor import Predictor
-from labelwise.progress import Silent
+from labelwise.models import Predictor
 from labelwise.retrieval import Query
 from labelwise.search import Index, scored_files, update_index
 from labelwise.search.answering import answer
+from labelwise.system.progress import Silent
 
 
 def fork(work, *arguments):

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from labelwise.backbones import Transform
 from labelwise.decide import Rule
 from labelwise.evaluate import evaluate
 from labelwise.links import Link, Sigmoid
 from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.models import HeadSpec, ModelSpec
+from labelwise.pictures import Transform
 from labelwise.predictions import Predictions
-from labelwise.predictor import HeadSpec, ModelSpec
 
 NAMES = ("dog", "cat", "beach", "car", "<b>tree & co</b>")
 

@@ -9,8 +9,8 @@ from PIL import Image
 from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.predictions import Predictions
-from labelwise.predictor import HeadSpec, Model, Predictor
 from labelwise.types import LabelSpace
 
 LABELS = ("beach", "cat", "dog", "row")

@@ -51,7 +51,10 @@ SECONDS_TO_IMPORT = [
     [
         ("labelwise", ["torch", "numpy", "pyarrow", "PIL", "pydantic"]),
         # What everyday verbs wait for: torch, and little else.
-        ("labelwise.scoring, labelwise.search, labelwise.web, labelwise.decide", SECONDS_TO_IMPORT),
+        (
+            "labelwise.models.scoring, labelwise.search, labelwise.web, labelwise.decide",
+            SECONDS_TO_IMPORT,
+        ),
     ],
 )
 def test_import_loads_nothing_heavy(imported, heavy):

@@ -8,14 +8,15 @@ import torch
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.calibrate import CALIBRATORS
-from labelwise.data import FileImages, LabelTable, describe, fingerprint, flip_labels, load
+from labelwise.data import LabelTable, describe, fingerprint, flip_labels, load
 from labelwise.data.table import join
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.labelling import Reviewed, repair
 from labelwise.links import Sigmoid
-from labelwise.predictor import Predictor
-from labelwise.runs import RunFolder
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import FileImages
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

@@ -13,14 +13,15 @@ from scipy.optimize import minimize
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import FileImages, LabelTable, load, obey_taxonomy
+from labelwise.data import LabelTable, load, obey_taxonomy
 from labelwise.data.export import export
 from labelwise.decide import Threshold
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.evaluate import evaluate
 from labelwise.links import Sigmoid, consistent_log_probs
+from labelwise.models.scoring import Scored, obeying
+from labelwise.pictures import FileImages
 from labelwise.report import write_report
-from labelwise.scoring import Scored, obeying
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from labelwise.data import FeatureRows, LabelTable
-from labelwise.progress import Silent
+from labelwise.data import LabelTable
+from labelwise.pictures import FeatureRows
+from labelwise.system.progress import Silent
 from labelwise.training.settings import read_settings
 
 

@@ -16,7 +16,7 @@ import torch
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.errors import ImageError
-from labelwise.runs import RunFolder
+from labelwise.models.run_folder import RunFolder
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         metrics,
         objectives,
         retrieval,
-        scoring,
     )
     from labelwise.api import load_run, train
     from labelwise.data import LabelTable, load
@@ -30,12 +29,10 @@ if TYPE_CHECKING:
     from labelwise.heads import Head
     from labelwise.links import Link, Sigmoid, Softmax
     from labelwise.methods import METHODS, Method
+    from labelwise.models import ModelSpec, Predictor, RunFolder, Scored, Scorer, score, scoring
     from labelwise.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
     from labelwise.predictions import Predictions
-    from labelwise.predictor import ModelSpec, Predictor
     from labelwise.retrieval import Query, retrieval_map
-    from labelwise.runs import RunFolder
-    from labelwise.scoring import Scored, Scorer, score
     from labelwise.types import LabelSpace, Outputs, Targets
 
 __version__ = "0.1.0"
@@ -85,9 +82,7 @@ __all__ = [
     "train",
 ]
 
-_MODULES = (
-    *("calibrate", "data", "decide", "evaluate", "metrics", "objectives", "retrieval", "scoring"),
-)
+_MODULES = ("calibrate", "data", "decide", "evaluate", "metrics", "objectives", "retrieval")
 _HOMES = {
     "api": ("load_run", "train"),
     "data": ("LabelTable", "load"),
@@ -97,12 +92,10 @@ _HOMES = {
     "heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
     "methods": ("METHODS", "Method"),
+    "models": ("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer", "score", "scoring"),
     "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
-    "predictor": ("ModelSpec", "Predictor"),
     "retrieval": ("Query", "retrieval_map"),
-    "runs": ("RunFolder",),
-    "scoring": ("Scored", "Scorer", "score"),
     "types": ("LabelSpace", "Outputs", "Targets"),
 }
 

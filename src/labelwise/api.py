@@ -6,10 +6,10 @@ from typing import Any
 
 from labelwise.data import LabelTable
 from labelwise.errors import CheckpointError
-from labelwise.progress import Silent, make_watch
+from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.report import choose_examples, write_report
 from labelwise.report.explain import model_with_attention
-from labelwise.runs import RunFolder, fetched_run
+from labelwise.system.progress import Silent, make_watch
 from labelwise.training.run import Run
 from labelwise.training.run import train as train_in
 from labelwise.training.settings import SHORT_NAMES, Settings, read_settings

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from labelwise.arrays import numpy_or_torch
 from labelwise.errors import SettingsError
-from labelwise.ops import log_softmax_and_rest
+from labelwise.numeric.arrays import numpy_or_torch
+from labelwise.numeric.ops import log_softmax_and_rest
 from labelwise.taxonomy import LabelTree
 
 __all__ = ["Consistent", "Link", "Sigmoid", "Softmax", "consistent_log_probs", "require_link"]

@@ -21,10 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.files import replacing
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec
-from labelwise.plain import first_line
+from labelwise.system.files import replacing
+from labelwise.system.text import first_line
 from labelwise.types import LabelSpace
 
 __all__ = ["Predictions", "matrix_of_lists"]

@@ -16,10 +16,10 @@ from test_predictor import NAMES, make
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import FileImages
 from labelwise.decide import TopK
 from labelwise.errors import SettingsError
-from labelwise.plain import from_cell
+from labelwise.pictures import FileImages
+from labelwise.system.text import from_cell
 from labelwise.types import LabelSpace
 
 BROKEN = ("empty.png", "truncated.jpg", "text.jpg", "bomb.png")
@@ -182,7 +182,7 @@ def test_ctrl_c_says_what_became_of_the_file(model, pictures, tmp_path, monkeypa
     def stopped(*given, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("labelwise.scoring.score", stopped)
+    monkeypatch.setattr("labelwise.models.scoring.score", stopped)
     out = tmp_path / "answers.csv"
     assert call(monkeypatch, "predict", str(model), str(pictures), "-o", str(out)) == 130
     assert f"stopped; {out} was not written" in capsys.readouterr().err

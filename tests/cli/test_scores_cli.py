@@ -11,8 +11,8 @@ from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
+from labelwise.fitting import read_scores
 from labelwise.links import Sigmoid
-from labelwise.scores import read_scores
 
 APART = ("--fit-on", "val", "--report-on", "test")
 PLATT = ("--method", "platt")

@@ -22,9 +22,9 @@ from labelwise.cli.app import app
 from labelwise.decide import Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
+from labelwise.fitting import read_fitted, read_scores
 from labelwise.links import Sigmoid
-from labelwise.progress import LineWatch
-from labelwise.scores import read_fitted, read_scores
+from labelwise.system.progress import LineWatch
 
 ROWS = 12
 

@@ -16,8 +16,8 @@ from search_setup import picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.progress import Silent
 from labelwise.search import Index, update_index
+from labelwise.system.progress import Silent
 
 
 def test_it_says_where_it_is_answers_and_stops(tmp_path):

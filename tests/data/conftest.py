@@ -1,7 +1,7 @@
 """The fixture that dataset folders are written with."""
 
 import pytest
-from pictures import Folder
+from sample_pictures import Folder
 
 
 @pytest.fixture

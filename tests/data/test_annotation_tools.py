@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pictures import jpeg
+from sample_pictures import jpeg
 from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import FileImages, Guesses, LabelTable, export_for_tool, load
+from labelwise.data import Guesses, LabelTable, export_for_tool, load
 from labelwise.data.annotation_exports import TOOLS
 from labelwise.errors import DataError
+from labelwise.pictures import FileImages
 
 NAMES = ("dog", "café & <b>", "never", "a|b, c")
 FILES = {"voc": "voc", "huggingface": "metadata.jsonl", "fiftyone": "samples.json"}

@@ -8,14 +8,14 @@ import os
 
 import numpy as np
 import pytest
-from pictures import jpeg
 from PIL import Image
+from sample_pictures import jpeg
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.data import load
-from labelwise.data.decode import IMAGE_SUFFIXES
 from labelwise.errors import DataError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
 
 RUN = CliRunner()
 

@@ -6,7 +6,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from pictures import jpeg
+from sample_pictures import jpeg
 from scipy.io import savemat
 
 from labelwise.data import load

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from labelwise.cli.data import data_app
-from labelwise.data import FileImages, LabelTable, load, posterior, scenes
+from labelwise.data import LabelTable, load, posterior, scenes
 from labelwise.data.describe import count_mismatches, describe
 from labelwise.data.export import export
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.pictures import FileImages
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=6)
 

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pictures import jpeg
+from sample_pictures import jpeg
 
-from labelwise.data import FeatureRows, LabelTable, describe, load, with_validation
+from labelwise.data import LabelTable, describe, load, with_validation
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures import FeatureRows
 
 
 def states(table):

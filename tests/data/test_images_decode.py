@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelwise.data import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
-from labelwise.data.decode import decode
-from labelwise.data.images import JoinedImages
 from labelwise.errors import ImageError
+from labelwise.pictures import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
+from labelwise.pictures.decode import decode
+from labelwise.pictures.sources import JoinedImages
 
 
 def saved(image, kind="PNG", **options):
@@ -121,7 +121,7 @@ def test_every_listed_format_is_read_by_a_new_process(tmp_path):
         options = {"save_all": True, "append_images": [gradient()]} if kind == "MPO" else {}
         (tmp_path / kind).write_bytes(saved(gradient(), kind, **options))
     code = (
-        "import sys; from pathlib import Path; from labelwise.data.decode import decode\n"
+        "import sys; from pathlib import Path; from labelwise.pictures.decode import decode\n"
         "for path in sorted(Path(sys.argv[1]).iterdir(), reverse=True):\n"
         "    assert decode(path.read_bytes(), path.name).size == (40, 24), path"
     )

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from labelwise.data import jpeg
-from labelwise.data.decode import MAX_PIXELS, by_pillow, decode, decode_pixels
-from labelwise.data.jpeg import draft_scale, plain_header, plain_pixels
 from labelwise.errors import ImageError
+from labelwise.pictures.decode import MAX_PIXELS, by_pillow, decode, decode_pixels
+from labelwise.pictures.jpeg import draft_scale, plain_header, plain_pixels
 
 
 @pytest.fixture(autouse=True, scope="module")
 def many_cores():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelwise.data.decode.MANY_CORES", True)
+        patch.setattr("labelwise.pictures.decode.MANY_CORES", True)
         yield
 
 
@@ -159,8 +159,8 @@ def test_the_scale_is_that_of_pillows_draft(width, height, at_least):
 
 
 def test_with_few_cores_pillow_makes_its_pictures_itself(monkeypatch):
-    monkeypatch.setattr("labelwise.data.decode.MANY_CORES", False)
-    monkeypatch.setattr("labelwise.data.decode.plain_pixels", lambda *given: 1 / 0)
+    monkeypatch.setattr("labelwise.pictures.decode.MANY_CORES", False)
+    monkeypatch.setattr("labelwise.pictures.decode.plain_pixels", lambda *given: 1 / 0)
     content = saved(photo(40, 24))
     assert outcome(decode, content) == outcome(by_pillow, content)
 

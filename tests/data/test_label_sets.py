@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from labelwise.data import FeatureRows, LabelSets, LabelTable
-from labelwise.data.names import Names
+from labelwise.data import LabelSets, LabelTable
+from labelwise.pictures import FeatureRows
+from labelwise.system.names import Names
 
 MASKS = st.tuples(st.integers(0, 9), st.integers(1, 7)).flatmap(lambda s: arrays(np.bool_, s))
 
@@ -116,7 +117,7 @@ def test_repeats_are_found_exactly_even_if_every_hash_collides(monkeypatch):
     assert names.first_repeat() is None
     repeated = Names([*names, "images/00042.jpg"])
     assert repeated.first_repeat() == (42, 3000)
-    monkeypatch.setattr("labelwise.data.names.PRIME", 0)
-    monkeypatch.setattr("labelwise.data.names.HASHED_AT_ONCE", 700)
+    monkeypatch.setattr("labelwise.system.names.PRIME", 0)
+    monkeypatch.setattr("labelwise.system.names.HASHED_AT_ONCE", 700)
     assert names.first_repeat() is None
     assert repeated.take(np.arange(40, 3001)).first_repeat() == (2, 2960)

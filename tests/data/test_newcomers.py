@@ -10,7 +10,7 @@ import warnings
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import jpeg
+from sample_pictures import jpeg
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
@@ -226,7 +226,7 @@ def test_a_group_is_never_divided_for_validation():
 
 
 def load_names(values):
-    from labelwise.data.names import Names
+    from labelwise.system.names import Names
 
     return Names(list(values))
 

@@ -6,9 +6,9 @@ from PIL import Image
 from raw_photos import dng
 
 from labelwise.data import load
-from labelwise.data.decode import IMAGE_SUFFIXES, decode, one_per_photo
-from labelwise.data.raw import is_raw
 from labelwise.errors import ImageError
+from labelwise.pictures.decode import IMAGE_SUFFIXES, decode, one_per_photo
+from labelwise.pictures.raw import is_raw
 
 rawpy = pytest.importorskip("rawpy")
 
@@ -97,10 +97,10 @@ def test_raw_photos_are_known_by_their_content(tmp_path):
 def test_what_cannot_be_read_is_said(monkeypatch):
     with pytest.raises(ImageError, match=r"a.raf: the image cannot be read \(LibRaw: "):
         decode(b"FUJIFILMCCD-RAW" + bytes(4000), "a.raf")
-    monkeypatch.setattr("labelwise.data.decode.MAX_PIXELS", 3_000)
+    monkeypatch.setattr("labelwise.pictures.decode.MAX_PIXELS", 3_000)
     with pytest.raises(ImageError, match="more than 6,000 pixels"):
         decode(dng(quarters()), "a.dng")
-    monkeypatch.setattr("labelwise.data.raw.HAS_RAW", False)
+    monkeypatch.setattr("labelwise.pictures.raw.HAS_RAW", False)
     with pytest.raises(ImageError, match=r"pip install 'labelwise\[photos\]'"):
         decode(dng(quarters()), "a.dng")
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pictures import jpeg
+from sample_pictures import jpeg
 
 from labelwise.data import load
 from labelwise.errors import DataError, LabelwiseError

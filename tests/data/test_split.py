@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from labelwise.data import ArrayImages, FeatureRows, LabelTable
+from labelwise.data import LabelTable
 from labelwise.data.checks import reject_shared_content
 from labelwise.data.split import stratified_split
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures import ArrayImages, FeatureRows
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 

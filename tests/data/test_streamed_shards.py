@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelwise.backbones import Transform
 from labelwise.data import load, shards
-from labelwise.data.images import Blocks
 from labelwise.errors import DataError, ImageError
+from labelwise.pictures import Transform
+from labelwise.pictures.sources import Blocks
 from labelwise.training.loader import Loader, order_of_blocks
 
 TRANSFORM = Transform(16, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pictures import jpeg
+from sample_pictures import jpeg
 
 from labelwise.data import load
 from labelwise.errors import DataError, SettingsError

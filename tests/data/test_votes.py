@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.data import FileImages, load
+from labelwise.data import load
 from labelwise.data import votes as votes_module
 from labelwise.data.export import export
 from labelwise.data.votes import ALL_LABELS, Votes, count_votes, model_workers
 from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.pictures import FileImages
 
 RATES = [(0.9, 0.95), (0.8, 0.9), (0.6, 0.7), (0.95, 0.6), (0.85, 0.85)]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from labelwise.decide.bounds import (
+from labelwise.numeric.bounds import (
     STAKES,
     betting_p_values,
     binomial_p_values,

@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from pictures import Folder
+from sample_pictures import Folder
 
 RNG = np.random.default_rng(0)
 TRAIN, TEST = 24, 8

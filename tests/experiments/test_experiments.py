@@ -19,7 +19,7 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 
 from labelwise.backbones import create_backbone
 from labelwise.cli import main
-from labelwise.data import ArrayImages, FeatureRows, LabelTable, with_validation
+from labelwise.data import LabelTable, with_validation
 from labelwise.data.export import export
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments import columns
@@ -49,8 +49,9 @@ from labelwise.experiments.statistics import SeedMean
 from labelwise.experiments.tuning import tries
 from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import average_precision
+from labelwise.pictures import ArrayImages, FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.progress import Silent
+from labelwise.system.progress import Silent
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

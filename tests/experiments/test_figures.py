@@ -14,8 +14,8 @@ from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.recovery import minimisers, recovery_of
 from labelwise.experiments.reproduce import Request, find_experiment, reproduce
 from labelwise.methods import make_objective
+from labelwise.models.run_folder import RunFolder
 from labelwise.report.paper_figures import FIGURES, Shown, draw_figure
-from labelwise.runs import RunFolder
 from labelwise.types import DatasetFacts
 
 SMALL = ("backbone=small-cnn", "weights=null", "image_size=16", "recipe.epochs=1", "precision=32")

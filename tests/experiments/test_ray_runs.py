@@ -11,13 +11,13 @@ from bucket_setup import served_bucket
 from tiny_run import Hearing
 
 from labelwise.cli import main
-from labelwise.engines.ray_cluster import joined
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.jobs import InProcess, TrainingJob, run_job, run_jobs
 from labelwise.experiments.ray_runs import RayRuns
 from labelwise.experiments.ray_training import RayTraining
-from labelwise.files import load_tensors
-from labelwise.runs import RunFolder, fetched_run
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.shards.ray_cluster import joined
+from labelwise.system.files import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings

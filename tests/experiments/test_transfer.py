@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from pictures import Folder
 from PIL import Image
+from sample_pictures import Folder
 from sklearn.linear_model import LogisticRegression
 
 from labelwise.cli import main

@@ -11,10 +11,10 @@ import torch
 
 from labelwise.backbones import create_backbone
 from labelwise.calibrate import CALIBRATORS, AveragedCurves, ZeroShare
-from labelwise.data import ArrayImages
 from labelwise.decide import AtMost, ExpectedF, Threshold, TopK, WithParents
 from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.methods import LINKS
+from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.objectives import (
     PhiLink,
     QuasibinaryLink,
@@ -23,7 +23,7 @@ from labelwise.objectives import (
     SPALink,
     WeightedSigmoid,
 )
-from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.pictures import ArrayImages
 from labelwise.types import LabelSpace
 
 LABELS = 5

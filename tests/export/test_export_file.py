@@ -14,7 +14,6 @@ from export_samples import BACKBONES, link_of_each_kind, pictures, predictor, ru
 from onnx import numpy_helper
 from PIL import Image
 
-from labelwise.data import PictureImages
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
 from labelwise.export.assemble import Facts, assemble, read_model, sealed
@@ -24,7 +23,8 @@ from labelwise.export.parity import assert_parity, compare_answers
 from labelwise.export.runtime import OnnxModel
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS
-from labelwise.scoring import infer, score
+from labelwise.models.scoring import infer, score
+from labelwise.pictures import PictureImages
 
 LINK_SAMPLES = link_of_each_kind()
 

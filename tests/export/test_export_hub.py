@@ -20,8 +20,8 @@ from labelwise.evaluate import evaluate
 from labelwise.export.hub import export_hub
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS, link_to_spec
+from labelwise.models import Predictor
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
 from labelwise.report.model_card import model_card, write_model_card
 
 PLATT = fitted_links()["platt of sigmoid"]

@@ -12,7 +12,7 @@ import torch
 from export_samples import pictures, predictor, spec
 from PIL import Image
 
-from labelwise.data import ArrayImages, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.export import int8
 from labelwise.export.assemble import read_model
@@ -23,7 +23,8 @@ from labelwise.export.onnx_file import facts_of
 from labelwise.export.runtime import OnnxModel
 from labelwise.export.session import open_session
 from labelwise.links import Sigmoid
-from labelwise.scoring import infer
+from labelwise.models.scoring import infer
+from labelwise.pictures import ArrayImages
 
 
 def logits_of(model, images):

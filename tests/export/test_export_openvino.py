@@ -20,8 +20,8 @@ from labelwise.export.onnx_file import facts_of
 from labelwise.export.openvino_folder import OpenVinoModel, export_openvino, openvino_runtime
 from labelwise.export.parity import compare_answers
 from labelwise.links import Sigmoid
+from labelwise.models.scoring import score
 from labelwise.objectives import PhiLink
-from labelwise.scoring import score
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino is not installed"

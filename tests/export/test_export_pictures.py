@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
-from labelwise.backbones import Transform
 from labelwise.export.graph import Graph
 from labelwise.export.pictures import write_resize
 from labelwise.export.session import open_session
+from labelwise.pictures import Transform
 
 SIZES = [(64, 64), (200, 150), (150, 200), (77, 60), (1, 1), (3000, 10), (10, 900), (90, 700)]
 SIZES += [(65, 64), (128, 128), (100, 301), (640, 480), (40, 48)]

@@ -9,12 +9,12 @@ from export_samples import LABELS, link_of_each_kind, pictures, predictor, rules
 from PIL import Image
 from torch import nn
 
-from labelwise.data import ArrayImages
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.quiet import quiet
 from labelwise.export.torch_program import captured_program, export_program
 from labelwise.links import Sigmoid
+from labelwise.pictures import ArrayImages
 
 LINK_SAMPLES = link_of_each_kind()
 RULE = Threshold((0.3, 0.4, 0.5, 0.6, 0.7))

@@ -26,13 +26,13 @@ from fuzz_inputs import (
     damage_npz,
     damage_parquet,
 )
-from pictures import jpeg
+from sample_pictures import jpeg
 
 from labelwise.data import LabelTable, export, load
+from labelwise.fitting.read import read_scores
 from labelwise.links import Sigmoid
+from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
-from labelwise.predictor import ModelSpec
-from labelwise.scores.read import read_scores
 from labelwise.training.settings import read_settings
 
 Damage = Callable[[Random, bytes], bytes]

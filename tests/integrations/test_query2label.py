@@ -9,11 +9,11 @@ from torch.nn.functional import layer_norm, linear
 
 from labelwise.backbones import create_backbone
 from labelwise.cli import main
-from labelwise.data import PictureImages
 from labelwise.errors import SettingsError
 from labelwise.heads import sine_position
 from labelwise.integrations.query2label import load_query2label
-from labelwise.predictor import Predictor
+from labelwise.models import Predictor
+from labelwise.pictures import PictureImages
 from labelwise.report.explain import look, overlay
 
 WIDTH, LABELS, HIDDEN, HEADS = 512, 3, 32, 4

@@ -20,8 +20,8 @@ from labelwise.labelling import (
     read_review,
     worth_of_labels,
 )
-from labelwise.progress import Silent
 from labelwise.search import Index, update_index
+from labelwise.system.progress import Silent
 
 seeds = st.integers(0, 10**6)
 

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.errors import DataError
-from labelwise.scores import read_scores
-from labelwise.scores.embeddings import read_cosines, read_texts
+from labelwise.fitting import read_scores
+from labelwise.fitting.embeddings import read_cosines, read_texts
 
 NAMES = ["dog", "cat", "car"]
 

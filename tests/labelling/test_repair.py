@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from labelwise.cli.app import app
 from labelwise.data import LabelTable, load
 from labelwise.data.export import export
-from labelwise.data.images import FileImages
 from labelwise.errors import DataError
 from labelwise.labelling import Reviewed, read_review, repair, write_changes, write_review
+from labelwise.pictures.sources import FileImages
 from labelwise.report.suspects import suspects_page
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sample_scores import Halved, sample
 
-from labelwise.data import ArrayImages
 from labelwise.decide import Threshold
 from labelwise.evaluate import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
+from labelwise.pictures import ArrayImages
 from labelwise.report import choose_examples, write_report
 
 SECTIONS = [

@@ -11,8 +11,9 @@ from PIL import Image
 from sample_scores import sample
 
 from labelwise.api import train
-from labelwise.data import ArrayImages, FileImages, scenes
+from labelwise.data import scenes
 from labelwise.links import Sigmoid
+from labelwise.pictures import ArrayImages, FileImages
 from labelwise.report import choose_examples
 from labelwise.report.examples import picture_address
 from labelwise.report.explain import attended, overlay

@@ -3,8 +3,8 @@
 import pytest
 from search_setup import picture, save_model
 
-from labelwise.progress import Silent
 from labelwise.search import update_index
+from labelwise.system.progress import Silent
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ from PIL import Image
 from raw_photos import dng
 from search_setup import picture, save_model
 
-from labelwise.data.decode import IMAGE_SUFFIXES
-from labelwise.data.raw import RAW_SUFFIXES
 from labelwise.errors import LabelwiseError
+from labelwise.models import Predictor
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
 from labelwise.retrieval import Query
 from labelwise.search import Index, answer, looking
 
@@ -272,7 +272,7 @@ def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tm
 
 
 def test_only_one_process_writes_at_a_time(update):
-    from labelwise.files import locked
+    from labelwise.system.files import locked
 
     update()
     with locked(update.folder, "busy"), pytest.raises(LabelwiseError, match="another process"):

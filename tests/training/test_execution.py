@@ -6,8 +6,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from labelwise.backbones import create_backbone
 from labelwise.heads import LinearHead
+from labelwise.models import Model
 from labelwise.objectives import BCE
-from labelwise.predictor import Model
 from labelwise.training.execution import compiles, make_loss
 from labelwise.training.settings import Hardware
 from labelwise.types import Targets

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.data import ArrayImages, LabelTable, mapped
-from labelwise.data.mapped import moments_of, scaled
+from labelwise.data import LabelTable, mapped
 from labelwise.errors import DataError
-from labelwise.progress import Silent
+from labelwise.pictures import ArrayImages
+from labelwise.pictures.mapped import moments_of, scaled
+from labelwise.system.progress import Silent
 from labelwise.training import features
 from labelwise.training.features import compute, content_key
 from labelwise.training.loader import Loader

@@ -13,9 +13,9 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.methods import METHODS, make_objective
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
 from labelwise.objectives.convex import CoinLoss
-from labelwise.predictor import Predictor
-from labelwise.runs import RunFolder
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 from labelwise.training.solve import solve

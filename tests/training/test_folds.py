@@ -9,13 +9,14 @@ import torch
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.cli.app import app
-from labelwise.data import FeatureRows, LabelTable
-from labelwise.data.names import Names
+from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.labelling import deal_folds, read_review
 from labelwise.links import Sigmoid
-from labelwise.progress import Silent
-from labelwise.runs import RunFolder
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import FeatureRows
+from labelwise.system.names import Names
+from labelwise.system.progress import Silent
 from labelwise.training.folds import train_folds
 from labelwise.training.run import train
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from labelwise.data import FeatureRows, LabelTable
+from labelwise.data import LabelTable
 from labelwise.data.observe import single_positive
 from labelwise.errors import SettingsError
-from labelwise.progress import Silent
+from labelwise.pictures import FeatureRows
+from labelwise.system.progress import Silent
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from labelwise.data import ArrayImages, FeatureRows, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.metrics import average_precision
+from labelwise.pictures import ArrayImages, FeatureRows
 from labelwise.training.linear_evaluation import (
     L2_WEIGHTS,
     linear_evaluation,

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelwise.backbones import Transform
-from labelwise.data import ArrayImages, FeatureRows, FileImages, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import ImageError, SettingsError
+from labelwise.pictures import ArrayImages, FeatureRows, FileImages, Transform
 from labelwise.training import pixels
 from labelwise.training.augment import ImageDraws, draw_windows
 from labelwise.training.loader import Batch, Loader

@@ -8,8 +8,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
 from labelwise.backbones import create_backbone
 from labelwise.errors import SettingsError
 from labelwise.methods import make_objective
+from labelwise.models import HeadSpec, Model
 from labelwise.objectives import BCE
-from labelwise.predictor import HeadSpec, Model
 from labelwise.training.optimizer import (
     WeightAverage,
     make_optimizer,

@@ -11,14 +11,15 @@ from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise.backbones import create_backbone
-from labelwise.data import ArrayImages, BytesImages, FeatureRows, LabelTable
+from labelwise.data import LabelTable
 from labelwise.data.observe import single_positive
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.files import load_tensors
 from labelwise.methods import METHODS
+from labelwise.models import Predictor
 from labelwise.objectives import ROLE
-from labelwise.predictor import Predictor
-from labelwise.progress import Silent
+from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
+from labelwise.system.files import load_tensors
+from labelwise.system.progress import Silent
 from labelwise.training import checkpoint
 from labelwise.training.build import (
     advice_for_photos,

@@ -21,16 +21,16 @@ from labelwise.errors import (
     SettingsError,
     TrainingError,
 )
-from labelwise.files import load_tensors
+from labelwise.fitting.fit import make_promise
+from labelwise.fitting.run import read_run
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import scored
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
-from labelwise.progress import Silent
-from labelwise.runs import RunFolder
-from labelwise.scores.run import read_run
-from labelwise.scoring import scored
+from labelwise.system.files import load_tensors
+from labelwise.system.progress import Silent
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
-from labelwise.training.fitting import make_promise
 from labelwise.training.run import train
 
 

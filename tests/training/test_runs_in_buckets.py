@@ -15,11 +15,11 @@ from bucket_setup import served_bucket
 from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise import load_run
-from labelwise import storage as storage_module
 from labelwise.cli import main
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.runs import RunFolder, fetched_run
-from labelwise.storage import ObjectStorage, StorageError
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.system import storage as storage_module
+from labelwise.system.storage import ObjectStorage, StorageError
 from labelwise.training import run as run_module
 from labelwise.training.run import train
 

@@ -19,8 +19,8 @@ from tiny_run import Hearing, tiny_settings, tiny_table
 from train_tiny import break_second_epoch
 
 from labelwise.errors import ImageError
-from labelwise.files import load_tensors
-from labelwise.runs import RunFolder, fetched_run
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.system.files import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 

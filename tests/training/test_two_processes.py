@@ -13,10 +13,10 @@ import torch
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.errors import SettingsError
-from labelwise.files import load_tensors
+from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
-from labelwise.progress import Silent
-from labelwise.runs import RunFolder
+from labelwise.system.files import load_tensors
+from labelwise.system.progress import Silent
 from labelwise.training.prepare import prepare
 from labelwise.training.run import train
 

@@ -4,8 +4,8 @@ import pytest
 from search_setup import picture, save_model
 from web_setup import TOKEN, running
 
-from labelwise.progress import Silent
 from labelwise.search import update_index
+from labelwise.system.progress import Silent
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ from web_setup import encoded, running
 
 from labelwise.decide import Threshold
 from labelwise.metrics import label_reliability
-from labelwise.predictor import Predictor
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
-from labelwise.runs import RunFolder
 from labelwise.search import Index, questions
 from labelwise.search.answering import answer
 from labelwise.web.decoding import DecoderError, Decoders

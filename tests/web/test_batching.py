@@ -10,8 +10,8 @@ import pytest
 from web_setup import encoded, form, running
 
 from labelwise.errors import ImageError
-from labelwise.predictor import Predictor
-from labelwise.runs import RunFolder
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
 from labelwise.web.batching import Batcher, BusyError, Tagged, Upload, model_thread
 from labelwise.web.security import RefusedError
 from labelwise.web.service import Service

@@ -15,9 +15,8 @@ import pytest
 from PIL import Image
 from web_setup import encoded
 
-from labelwise.backbones import Transform
-from labelwise.data import BytesImages
 from labelwise.errors import ImageError
+from labelwise.pictures import BytesImages, Transform
 from labelwise.web import decoding
 from labelwise.web.decoding import DecoderError, Decoders
 from labelwise.web.service import Service

@@ -145,7 +145,7 @@ def test_promises_are_shown_and_checked_on_reviewed_photos(run, own_library, tmp
     import shutil
 
     from labelwise.decide import Promise
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
 
     promise = Promise("recall", 0.5, 0.9, 100, 90, 0.6, "promise photos", "2026-01-01", "exact")
     folder = tmp_path / "promised"

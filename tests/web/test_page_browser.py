@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import expect
 from web_setup import TOKEN, encoded, running
 
-from labelwise.predictor import Predictor
+from labelwise.models import Predictor
 from labelwise.search import Index
 
 expect.set_options(timeout=15_000)

@@ -16,8 +16,8 @@ from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, form, running
 
 from labelwise.errors import SettingsError
-from labelwise.progress import Silent
 from labelwise.search import Index, update_index
+from labelwise.system.progress import Silent
 from labelwise.web import ServeSettings
 from labelwise.web.security import COOKIE, cookie_value
 
@@ -345,8 +345,8 @@ def test_every_answer_forbids_foreign_script_and_frames(server):
 
 
 def test_thumbnails_tell_nothing_but_the_picture(run, tmp_path):
-    from labelwise.progress import Silent
     from labelwise.search import update_index
+    from labelwise.system.progress import Silent
 
     image = Image.new("RGB", (64, 48), "red")
     exif = image.getexif()

@@ -2,9 +2,9 @@
 
 from labelwise.backbones.base import Backbone
 from labelwise.backbones.freeze import freeze, freeze_batch_norm
-from labelwise.backbones.transform import Transform
 from labelwise.backbones.weights import PRETRAINED
 from labelwise.backbones.zoo import SMALL_BACKBONES, backbone_names, create_backbone
+from labelwise.pictures.transform import Transform
 
 __all__ = [
     "PRETRAINED",

@@ -6,7 +6,7 @@ from typing import Self
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from labelwise.backbones.transform import Transform
+from labelwise.pictures.transform import Transform
 
 __all__ = ["Backbone", "Identity", "he_init", "names_by_child"]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from labelwise.backbones.base import Backbone, he_init
-from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
+from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
 __all__ = ["ResNet18Small"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, relu
 
 from labelwise.backbones.base import Backbone
-from labelwise.backbones.transform import Transform
+from labelwise.pictures.transform import Transform
 
 __all__ = ["SmallCNN"]
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from labelwise.backbones.base import Backbone, names_by_child
 from labelwise.backbones.fold import find_layout, fold
-from labelwise.backbones.transform import Transform
 from labelwise.backbones.weights import (
     PRETRAINED,
     check_architecture,
@@ -20,6 +19,7 @@ from labelwise.backbones.weights import (
     read_state,
 )
 from labelwise.errors import SettingsError
+from labelwise.pictures.transform import Transform
 
 __all__ = ["TimmBackbone"]
 

@@ -19,9 +19,9 @@ from torchvision.models.feature_extraction import (
 
 from labelwise.backbones.base import Backbone
 from labelwise.backbones.fold import find_layout, fold
-from labelwise.backbones.transform import Transform
 from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
 from labelwise.errors import SettingsError
+from labelwise.pictures.transform import Transform
 
 __all__ = ["TorchvisionBackbone", "torchvision_names"]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from labelwise.backbones.base import Backbone, he_init
 from labelwise.backbones.imports import without_compiler
-from labelwise.backbones.transform import CIFAR_MEAN, CIFAR_STD, Transform
 from labelwise.backbones.weights import PRETRAINED, fetch_url, load_state
+from labelwise.pictures.transform import CIFAR_MEAN, CIFAR_STD, Transform
 
 __all__ = ["VGG16Dense", "VGG16Small"]
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from labelwise.errors import SettingsError
-from labelwise.files import part_of
-from labelwise.plain import first_line
+from labelwise.system.files import part_of
+from labelwise.system.text import first_line
 
 __all__ = [
     "PRETRAINED",

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.arrays import Array, mask_tensor, to_tensor
 from labelwise.calibrate.beta import beta
 from labelwise.calibrate.entries import folds_of, read_entries
 from labelwise.calibrate.few import few
@@ -27,6 +26,7 @@ from labelwise.calibrate.platt import platt
 from labelwise.calibrate.temperature import temperature
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
 from labelwise.types import nearest
 
 __all__ = ["CALIBRATORS", "Candidate", "Choice", "auto", "find_calibrator", "fit_calibrator"]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.arrays import Array
 from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, own_number, read_entries
 from labelwise.calibrate.shrink import fit_labels, fit_shared
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array
 
 __all__ = ["Beta", "beta"]
 

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 
 __all__ = [
     "BLOCK",

@@ -29,9 +29,9 @@ from scipy.special import expit, ndtri
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.arrays import Array, to_tensor
 from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, read_entries
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array, to_tensor
 
 __all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
 

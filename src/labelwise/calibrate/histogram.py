@@ -14,7 +14,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from labelwise.arrays import Array
 from labelwise.calibrate.entries import (
     Entries,
     OnLogOdds,
@@ -24,6 +23,7 @@ from labelwise.calibrate.entries import (
     read_entries,
 )
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array
 
 __all__ = ["Histogram", "histogram"]
 

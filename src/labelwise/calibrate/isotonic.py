@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.arrays import Array
 from labelwise.calibrate.entries import (
     Entries,
     OnLogOdds,
@@ -25,6 +24,7 @@ from labelwise.calibrate.entries import (
     read_entries,
 )
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array
 
 __all__ = ["Isotonic", "isotonic"]
 

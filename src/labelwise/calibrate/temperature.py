@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.arrays import Array
 from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries
 from labelwise.links import Link, Softmax
+from labelwise.numeric.arrays import Array
 
 __all__ = ["Temperature", "temperature"]
 

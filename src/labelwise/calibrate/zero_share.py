@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 
 __all__ = ["ZeroShare", "expect_zero_share"]
 

@@ -11,7 +11,6 @@ from typing import Annotated, TextIO
 import typer
 
 from labelwise import __version__
-from labelwise.allocator import keep_freed_memory
 from labelwise.cli import (
     apply,
     calibrate,
@@ -34,6 +33,7 @@ from labelwise.cli import (
 from labelwise.cli.options import with_local_paths
 from labelwise.cli.text import complain
 from labelwise.errors import LabelwiseError
+from labelwise.system.allocator import keep_freed_memory
 
 __all__ = ["app", "main"]
 

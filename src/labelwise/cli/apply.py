@@ -29,9 +29,9 @@ def apply(
     The columns of the scores are matched by the label names that stand in the fitted files.
     """
     from labelwise.cli.text import say
-    from labelwise.scores import apply as applied
-    from labelwise.scores import read_fitted, read_unlabelled, save_applied
-    from labelwise.scores.fitted import check_output
+    from labelwise.fitting import apply as applied
+    from labelwise.fitting import read_fitted, read_unlabelled, save_applied
+    from labelwise.fitting.fitted import check_output
 
     check_output(out)
     files = [read_fitted(path) for path in fitted]

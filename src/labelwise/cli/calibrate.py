@@ -19,7 +19,7 @@ from labelwise.cli.options import (
 
 if TYPE_CHECKING:
     from labelwise.calibrate import Candidate
-    from labelwise.scores import ScoreTable
+    from labelwise.fitting import ScoreTable
 
 __all__ = ["calibrate"]
 
@@ -64,8 +64,8 @@ def calibrate(
     from labelwise.cli.evaluate import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
-    from labelwise.scores import FitPlan, comparison, judge, read_scores, save_calibration
-    from labelwise.scores.embeddings import read_texts, write_prompts
+    from labelwise.fitting import FitPlan, comparison, judge, read_scores, save_calibration
+    from labelwise.fitting.embeddings import read_texts, write_prompts
 
     if prompts is not None and texts is None:
         raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
@@ -112,7 +112,7 @@ def calibrate_few(
     from labelwise.calibrate import few_labels
     from labelwise.cli.evaluate import show, write_folder
     from labelwise.cli.text import say, show_table
-    from labelwise.scores import FitPlan, judge, save_calibration, save_intervals
+    from labelwise.fitting import FitPlan, judge, save_calibration, save_intervals
 
     own = table.predictions
     pool = own.logits

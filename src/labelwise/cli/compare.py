@@ -18,7 +18,7 @@ from labelwise.cli.text import in_all, resumable, say, show_table
 if TYPE_CHECKING:
     from labelwise.data import LabelTable
     from labelwise.experiments.compare import ComparisonPlan
-    from labelwise.progress import Watch
+    from labelwise.system.progress import Watch
 
 __all__ = ["compare"]
 
@@ -66,8 +66,8 @@ def compare(
     from labelwise.experiments.compare import compare as run_comparison
     from labelwise.experiments.jobs import Executor, InProcess, LocalProcesses, default_workers
     from labelwise.experiments.sources import Frozen, blank_features, open_table
-    from labelwise.progress import make_watch
     from labelwise.report import save_comparison_charts, write_comparison
+    from labelwise.system.progress import make_watch
     from labelwise.training.settings import parse_assignments, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.

@@ -264,9 +264,9 @@ def export_table(
         say(obeyed.sentence())
     guesses = None
     if model is not None:
-        from labelwise.predictor import Predictor
-        from labelwise.progress import make_watch
-        from labelwise.scores.pools import score_pool
+        from labelwise.fitting.pools import score_pool
+        from labelwise.models import Predictor
+        from labelwise.system.progress import make_watch
 
         scored = score_pool(table, Predictor.load(model), watch=make_watch())
         for note in scored.notes:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from labelwise.fitting.pools import PhotoPool
     from labelwise.labelling import Reviewed
-    from labelwise.scores.pools import PhotoPool
 
 __all__ = ["next_questions"]
 
@@ -124,8 +124,8 @@ def next_questions(
 
 def _pool(source: str, model: Path | None, device: str, batch_size: int) -> "PhotoPool":
     from labelwise.errors import SettingsError
-    from labelwise.progress import make_watch
-    from labelwise.scores.pools import PhotoPool, read_pool
+    from labelwise.fitting.pools import PhotoPool, read_pool
+    from labelwise.system.progress import make_watch
 
     if (Path(source) / "index.json").is_file():
         from labelwise.search import Index
@@ -143,7 +143,7 @@ def _names(found: "PhotoPool", rows: "NDArray[np.intp]", folder: Path) -> list[s
     """Return what photos are called in the file: as in their table, or where they are from it."""
     import os
 
-    from labelwise.data import FileImages
+    from labelwise.pictures import FileImages
 
     images = found.table.images
     if found.named or not isinstance(images, FileImages):

@@ -175,9 +175,9 @@ def _read(
 ) -> "Predictions":
     """Return held-out scores with labels, wherever they come from."""
     from labelwise.errors import SettingsError
-    from labelwise.runs import RunFolder
-    from labelwise.scores import read_run, read_scores
-    from labelwise.scores.embeddings import holds_vectors
+    from labelwise.fitting import read_run, read_scores
+    from labelwise.fitting.embeddings import holds_vectors
+    from labelwise.models.run_folder import RunFolder
 
     if source.is_dir():
         if scores is not None or link is not None or labels is not None:
@@ -204,11 +204,11 @@ def _from_features(source: Path, split: str | None, folds: int, seed: int) -> "P
     import torch
 
     from labelwise.errors import DataError
+    from labelwise.fitting.embeddings import read_embeddings
     from labelwise.labelling import crossfit_heads
     from labelwise.links import Sigmoid
     from labelwise.predictions import Predictions
-    from labelwise.progress import make_watch
-    from labelwise.scores.embeddings import read_embeddings
+    from labelwise.system.progress import make_watch
 
     table = read_embeddings(source)
     if table.labels is None or table.names is None:

@@ -106,8 +106,8 @@ def _write_report(path: Path, records: "tuple[WorkerRecord, ...]") -> None:
     from dataclasses import asdict, fields
 
     from labelwise.data.votes import WorkerRecord
-    from labelwise.files import replacing
-    from labelwise.plain import as_cell
+    from labelwise.system.files import replacing
+    from labelwise.system.text import as_cell
 
     with (
         replacing(path) as temporary,

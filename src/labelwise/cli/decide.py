@@ -80,7 +80,7 @@ def decide(
     With --promise the rule is tested, so that it keeps a precision, recall or F on new photos.
     """
     from labelwise.errors import SettingsError
-    from labelwise.scores import read_scores
+    from labelwise.fitting import read_scores
 
     if (rule is None) == (promise is None):
         raise SettingsError("give either --rule, such as best-f, or --promise, such as recall=0.9")
@@ -118,7 +118,7 @@ def _rule(
     from labelwise.cli.evaluate import show
     from labelwise.cli.text import say
     from labelwise.decide import label_figures
-    from labelwise.scores import FitPlan, chosen_sets, decision, judge
+    from labelwise.fitting import FitPlan, chosen_sets, decision, judge
 
     seed = rows.pop("seed")
     plan = FitPlan(calibrator=calibrate, rule=rule, folds=folds, seed=seed)
@@ -159,7 +159,7 @@ def _promise(
 ) -> None:
     from labelwise.cli.text import say, show_table
     from labelwise.errors import DataError
-    from labelwise.scores import promise_scores
+    from labelwise.fitting import promise_scores
 
     found = promise_scores(table, text, confidence=confidence, **options)
     promised = found.promised
@@ -199,7 +199,7 @@ def _promise(
 
 def _write(record: dict[str, Any], out: Path | None, *, json: bool) -> None:
     from labelwise.cli.text import say
-    from labelwise.scores import save_json
+    from labelwise.fitting import save_json
 
     if out is not None:
         save_json(out, record)

@@ -24,7 +24,7 @@ def demo(
     """
     from labelwise.cli.text import say
     from labelwise.cli.train import train_and_report
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
     from labelwise.training.settings import OptimizerSettings, Recipe, Settings
 
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")

@@ -18,7 +18,7 @@ from labelwise.cli.predict import exported_model, is_exported, refuse_program, t
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
-    from labelwise.scores import RunScores
+    from labelwise.fitting import RunScores
 
 __all__ = ["evaluate", "measured_data", "measured_run", "show", "write_folder"]
 
@@ -87,7 +87,7 @@ def evaluate(
     shards: sums that merge, so memory does not grow with the rows.
     """
     if _is_run_in_a_bucket(place):
-        from labelwise.runs import fetched_run
+        from labelwise.models.run_folder import fetched_run
 
         place = str(fetched_run(place))
     source = Path(place)
@@ -122,7 +122,7 @@ def evaluate(
         raise _not_there(place)
     elif not source.is_dir():
         _refuse(source, "is no run folder", {"--data": data, **of_data})
-        from labelwise.scores import fixed_rule, judge_as_given, read_scores
+        from labelwise.fitting import fixed_rule, judge_as_given, read_scores
 
         table = read_scores(source, scores, link=link, labels=labels)
         chosen = fixed_rule("0.5" if rule is None else rule)
@@ -165,7 +165,7 @@ def _holds_shards(place: str) -> bool:
 
 def _is_run_in_a_bucket(place: str) -> bool:
     """Return whether a URI names a run or a model, not shards."""
-    from labelwise.storage import is_uri, storage_at
+    from labelwise.system.storage import is_uri, storage_at
 
     return is_uri(place) and storage_at(place).size("model.json") is not None
 
@@ -173,7 +173,7 @@ def _is_run_in_a_bucket(place: str) -> bool:
 def _test_of(run: Path) -> str:
     """Return the split that is measured unless another is chosen; a run may have none."""
     from labelwise.errors import DataError
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
 
     splits = RunFolder(run).splits
     if splits and "test" not in splits:
@@ -209,9 +209,9 @@ def _shards(
 ) -> "Evaluation":
     """Return the evaluation of a folder of shards."""
     from labelwise.cli.predict import make_engine
-    from labelwise.engines import evaluate_shards
-    from labelwise.progress import make_watch
-    from labelwise.scores import fixed_rule
+    from labelwise.fitting import fixed_rule
+    from labelwise.shards import evaluate_shards
+    from labelwise.system.progress import make_watch
 
     return evaluate_shards(
         place,
@@ -227,8 +227,8 @@ def _shards(
 
 def write_folder(evaluation: "Evaluation", folder: Path, *, title: str, **extras: Any) -> None:
     """Write ``evaluation.json``, ``report.html`` and the charts."""
+    from labelwise.models.run_folder import RunFolder
     from labelwise.report import plots, write_report
-    from labelwise.runs import RunFolder
 
     files = RunFolder(folder)
     evaluation.save(files.evaluation_path)
@@ -291,9 +291,9 @@ def measured_run(
     """Return the evaluation of a run's saved predictions, and what else its report shows."""
     from labelwise.api import origin_of
     from labelwise.cli.outcome import command
+    from labelwise.fitting import read_run
+    from labelwise.models.run_folder import RunFolder
     from labelwise.report import choose_examples
-    from labelwise.runs import RunFolder
-    from labelwise.scores import read_run
 
     run = read_run(folder, split)
     extras: dict[str, Any] = {
@@ -318,12 +318,12 @@ def measured_data(
 ) -> tuple["Evaluation", dict[str, Any]]:
     """Return the evaluation of a run's model on new labelled data."""
     from labelwise.cli.data import parse_options
-    from labelwise.progress import make_watch
+    from labelwise.fitting import score_data
+    from labelwise.fitting.read import load_for_labels
+    from labelwise.models.run_folder import RunFolder
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
-    from labelwise.runs import RunFolder
-    from labelwise.scores import score_data
-    from labelwise.scores.read import load_for_labels
+    from labelwise.system.progress import make_watch
 
     decoder = chosen_decoder(decode, device or "cpu")
     options, skip_missing, split = table_options
@@ -356,9 +356,9 @@ def _exported(
     from labelwise.errors import SettingsError
     from labelwise.evaluate import evaluate as measure
     from labelwise.export.measure import measured_predictions
-    from labelwise.progress import make_watch
-    from labelwise.scores import fixed_rule
-    from labelwise.scores.read import load_for_labels
+    from labelwise.fitting import fixed_rule
+    from labelwise.fitting.read import load_for_labels
+    from labelwise.system.progress import make_watch
 
     if source is None:
         raise SettingsError(f"{file} is measured on labelled photos: give them with --data")
@@ -382,7 +382,7 @@ def _no_split(name: str, split: str) -> NoReturn:
 
 def _measured(run: "RunScores", rule: str | None, figures: dict[str, Any]) -> "Evaluation":
     from labelwise.evaluate import evaluate as measure
-    from labelwise.scores import fixed_rule
+    from labelwise.fitting import fixed_rule
 
     chosen = run.rule if rule is None else fixed_rule(rule)
     if rule is None:

@@ -11,8 +11,8 @@ from labelwise.cli.options import A_RUN
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
-    from labelwise.progress import Watch
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.system.progress import Watch
 
 __all__ = ["export"]
 
@@ -76,7 +76,7 @@ def export(
     model hub (hf) holds weights that timm loads, and a card with the measured figures.
     """
     from labelwise.errors import SettingsError
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
 
     given = {
         "--input": input,
@@ -159,7 +159,7 @@ def export(
 @contextmanager
 def _progress() -> "Iterator[Watch]":
     """Show how far a block is; a bar that an error stops is taken away."""
-    from labelwise.progress import make_watch
+    from labelwise.system.progress import make_watch
 
     watch = make_watch()
     try:
@@ -174,7 +174,7 @@ def _int8(folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any]
     from labelwise.errors import SettingsError
     from labelwise.export.int8 import quantised_content
     from labelwise.export.onnx_file import facts_of
-    from labelwise.files import replacing
+    from labelwise.system.files import replacing
 
     if data is None:
         raise SettingsError("--int8 fits the link anew: give labelled photos with --data")

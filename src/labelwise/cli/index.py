@@ -58,9 +58,9 @@ def index(
     deletes nothing.
     """
     from labelwise.cli.text import resumable, say
-    from labelwise.progress import make_watch
     from labelwise.search import Index, update_index
     from labelwise.search.walk import root_place
+    from labelwise.system.progress import make_watch
 
     decoder = None if decode is None else chosen_decoder(decode, device)
 
@@ -105,8 +105,8 @@ def index(
 def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
     """Yield what each update finds, for ever: when the system tells of changes, or by looking."""
     from labelwise.cli.text import say
-    from labelwise.plain import counted
     from labelwise.search.events import NoEventsError, events_of
+    from labelwise.system.text import counted
 
     try:
         with events_of(roots, {os.path.realpath(out)}) as events:

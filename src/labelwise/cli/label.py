@@ -63,8 +63,8 @@ def label(
 def _export(folder: Path, out: Path) -> None:
     from labelwise.cli.text import say
     from labelwise.data.export import export
-    from labelwise.plain import counted
     from labelwise.search import Index, corrected_labels
+    from labelwise.system.text import counted
 
     table, tested = corrected_labels(Index(folder))
     export(table, out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.runs import RunPart
+    from labelwise.models.run_folder import RunPart
 
 __all__ = [
     "A_MODEL",
@@ -148,7 +148,7 @@ def with_local_paths(verb: Callable[..., None]) -> Callable[..., None]:
                         "the store"
                     )
         if runs:
-            from labelwise.runs import fetched_run
+            from labelwise.models.run_folder import fetched_run
 
             given |= {name: fetched_run(*run) for name, run in runs.items()}
         verb(**given)

@@ -10,11 +10,11 @@ import typer
 from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
 
 if TYPE_CHECKING:
-    from labelwise.data import ImageSource
-    from labelwise.engines import Engine
     from labelwise.export.openvino_folder import OpenVinoModel
     from labelwise.export.runtime import OnnxModel
-    from labelwise.predictor import Predictor
+    from labelwise.models import Predictor
+    from labelwise.pictures import ImageSource
+    from labelwise.shards import Engine
     from labelwise.taxonomy import Taxonomy
 
 __all__ = [
@@ -79,7 +79,7 @@ def predict(
     A file that cannot be read is named, the others go on, and the exit status is 1.
     """
     from labelwise.errors import SettingsError
-    from labelwise.storage import without_options
+    from labelwise.system.storage import without_options
 
     if explain is not None and explain.suffix.lower() != ".html":
         raise SettingsError(f"--explain writes a page that ends in .html, got {explain}")
@@ -121,11 +121,11 @@ def _predict_shards(
     shard_rows: int,
 ) -> None:
     from labelwise.cli.text import complain, say
-    from labelwise.engines import ModelFiles, ScoringTask, predict_shards
-    from labelwise.engines.scoring_task import decoders_per_worker
-    from labelwise.predictor import MODEL_FILE, WEIGHTS_FILE
-    from labelwise.progress import make_watch
-    from labelwise.storage import without_options
+    from labelwise.models import MODEL_FILE, WEIGHTS_FILE
+    from labelwise.shards import ModelFiles, ScoringTask, predict_shards
+    from labelwise.shards.scoring_task import decoders_per_worker
+    from labelwise.system.progress import make_watch
+    from labelwise.system.storage import without_options
 
     decoder = chosen_decoder(decode, device)
     _check_model(run)
@@ -151,8 +151,8 @@ def _predict_shards(
 def make_engine(name: str, workers: int, device: str = "cpu") -> "Engine":
     """Return the engine of a name, whose workers compute on a device."""
     if name == "ray":
-        from labelwise.engines.ray_cluster import RayEngine
         from labelwise.errors import SettingsError
+        from labelwise.shards.ray_cluster import RayEngine
 
         kind, _, number = device.partition(":")
         if number:
@@ -160,7 +160,7 @@ def make_engine(name: str, workers: int, device: str = "cpu") -> "Engine":
                 f"--engine ray gives each worker its own GPU: give --device {kind}, not {device}"
             )
         return RayEngine(workers, gpus=1 if kind == "cuda" else 0)
-    from labelwise.engines import LocalEngine
+    from labelwise.shards import LocalEngine
 
     return LocalEngine(workers)
 
@@ -178,10 +178,10 @@ def _predict_file(
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
-    from labelwise.data import PictureImages
-    from labelwise.predictor import Predictor
-    from labelwise.progress import make_watch
-    from labelwise.scoring import obeying, score
+    from labelwise.models import Predictor
+    from labelwise.models.scoring import obeying, score
+    from labelwise.pictures import PictureImages
+    from labelwise.system.progress import make_watch
     from labelwise.taxonomy import Taxonomy
 
     if out is not None:
@@ -248,9 +248,9 @@ def _explain(
     """Write the page of attention maps; a model without them is refused before anything."""
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
-    from labelwise.plain import counted
-    from labelwise.predictor import Predictor
+    from labelwise.models import Predictor
     from labelwise.report.explain import look, write_explanation
+    from labelwise.system.text import counted
 
     if not isinstance(scorer, Predictor):
         raise SettingsError("an exported file has no attention maps; give the run's folder")
@@ -287,7 +287,7 @@ def _scorer(
 ) -> "Predictor | OnnxModel | OpenVinoModel":
     """Return the model of a run, or an exported one, for so many images or for a shard."""
     from labelwise.errors import SettingsError
-    from labelwise.predictor import Predictor
+    from labelwise.models import Predictor
 
     if not is_exported(place):
         predictor = Predictor.load(place, device)

@@ -72,7 +72,7 @@ def reproduce(
     from labelwise.experiments.reproduce import Request
     from labelwise.experiments.reproduce import reproduce as run_table
     from labelwise.experiments.sources import Frozen
-    from labelwise.progress import make_watch
+    from labelwise.system.progress import make_watch
     from labelwise.training.settings import parse_assignments
 
     if list_ and table is None:
@@ -183,7 +183,7 @@ def _judge(root: Path, scores: list[str], folder: Path) -> None:
 
 
 def _write_table(folder: Path, title: str, header: list[str], rows: list[list[str]]) -> None:
-    from labelwise.files import replacing
+    from labelwise.system.files import replacing
 
     lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
     with replacing(folder / "table.md") as temporary:
@@ -194,7 +194,7 @@ def _write_table(folder: Path, title: str, header: list[str], rows: list[list[st
 def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder: Path) -> None:
     """Judge a backbone on the data sets of Table A of two-way."""
     from labelwise.experiments.transfer import TITLE, cells, remarks, transfer
-    from labelwise.progress import make_watch
+    from labelwise.system.progress import make_watch
 
     if frozen is None:
         raise SettingsError(
@@ -212,7 +212,7 @@ def _transfer(root: Path, sets: tuple[str, ...], frozen: "Frozen | None", folder
 def _announce(request: "Request", folder: Path, jobs: int) -> None:
     from labelwise.experiments.estimate import seconds_of
     from labelwise.experiments.reproduce import jobs_of, open_data
-    from labelwise.progress import make_watch
+    from labelwise.system.progress import make_watch
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     watch = make_watch()

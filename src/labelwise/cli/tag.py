@@ -37,7 +37,6 @@ def tag(
     """
     from labelwise.cli.text import complain, say
     from labelwise.errors import SettingsError
-    from labelwise.progress import make_watch
     from labelwise.search import Index
     from labelwise.search.tagging import (
         promised_rule,
@@ -47,7 +46,8 @@ def tag(
         undo_sidecar,
         write_sidecar,
     )
-    from labelwise.storage import is_uri, without_options
+    from labelwise.system.progress import make_watch
+    from labelwise.system.storage import is_uri, without_options
 
     if not xmp and not undo:
         raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")

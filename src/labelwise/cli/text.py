@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from labelwise.plain import for_terminal, one_line
+from labelwise.system.text import for_terminal, one_line
 
 __all__ = ["complain", "duration", "in_all", "resumable", "say", "show_table"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
     from labelwise.training.run import Run
     from labelwise.training.settings import Settings
 
@@ -186,7 +186,7 @@ def train(
     given = dict(locals())
     from labelwise.api import default_folder
     from labelwise.errors import SettingsError
-    from labelwise.runs import RunFolder
+    from labelwise.models.run_folder import RunFolder
     from labelwise.training.settings import SHORT_NAMES, parse_assignments, read_settings
 
     given["log"] = log or None
@@ -218,8 +218,8 @@ def train_and_report(
     from labelwise.api import report_run
     from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
-    from labelwise.progress import make_watch
-    from labelwise.storage import address_of
+    from labelwise.system.progress import make_watch
+    from labelwise.system.storage import address_of
     from labelwise.training.run import train as run
 
     place, trained_elsewhere = folder.address, False

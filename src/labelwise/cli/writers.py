@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelwise.errors import SettingsError
-from labelwise.files import replacing
-from labelwise.plain import as_cell
-from labelwise.scoring import Answer
+from labelwise.models.scoring import Answer
+from labelwise.system.files import replacing
+from labelwise.system.text import as_cell
 
 __all__ = ["check_suffix", "writing"]
 

@@ -11,7 +11,12 @@ from labelwise.data.describe import Description, describe
 from labelwise.data.export import export
 from labelwise.data.generated import PosteriorData, posterior, scenes
 from labelwise.data.hierarchy import Obeyed, obey_taxonomy
-from labelwise.data.images import (
+from labelwise.data.load import load
+from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
+from labelwise.data.sets import LabelSets, SoftLabels
+from labelwise.data.split import mlspl_split, stratified_split, with_validation
+from labelwise.data.table import LabelTable
+from labelwise.pictures.sources import (
     ArrayImages,
     BytesImages,
     CropImages,
@@ -23,11 +28,6 @@ from labelwise.data.images import (
     SpanImages,
     as_images,
 )
-from labelwise.data.load import load
-from labelwise.data.observe import flip_labels, keep_known, observe_uniform, single_positive
-from labelwise.data.sets import LabelSets, SoftLabels
-from labelwise.data.split import mlspl_split, stratified_split, with_validation
-from labelwise.data.table import LabelTable
 
 __all__ = [
     "ArrayImages",

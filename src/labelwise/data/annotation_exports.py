@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.export import json_rows
-from labelwise.data.images import FileImages
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.files import replacing, replacing_folder
+from labelwise.pictures.sources import FileImages
+from labelwise.system.files import replacing, replacing_folder
 
 __all__ = ["TOOLS", "Guesses", "export_for_tool"]
 

@@ -20,7 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.images import (
+from labelwise.data.rows import regular_files
+from labelwise.data.table import LabelTable
+from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.pictures.sources import (
     ArrayImages,
     BytesImages,
     CropImages,
@@ -30,12 +33,9 @@ from labelwise.data.images import (
     JoinedImages,
     SpanImages,
 )
-from labelwise.data.names import Names
-from labelwise.data.rows import regular_files
-from labelwise.data.table import LabelTable
-from labelwise.errors import DataError, ImageError, SettingsError
-from labelwise.plain import counted
-from labelwise.storage import is_uri
+from labelwise.system.names import Names
+from labelwise.system.storage import is_uri
+from labelwise.system.text import counted
 
 __all__ = [
     "DUPLICATES",

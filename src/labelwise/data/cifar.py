@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.images import ArrayImages
 from labelwise.data.plain_pickle import PickleError, as_array, read_pickle
 from labelwise.data.rows import read_lines, require_file
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.sources import ArrayImages
 from labelwise.types import LabelSpace
 
 __all__ = [

@@ -21,12 +21,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.images import FileImages
 from labelwise.data.rows import from_rows, read_json, read_lines, read_xml
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.errors import DataError, SettingsError
-from labelwise.plain import counted
+from labelwise.pictures.sources import FileImages
+from labelwise.system.text import counted
 from labelwise.types import LabelSpace
 
 __all__ = ["COCO_MARKS", "VOC_MARKS", "read_coco", "read_coco2014", "read_voc"]

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 
 from labelwise.data.columns import MEANINGS, PATH_HEADERS
-from labelwise.data.images import BytesImages, FeatureRows, FileImages, SpanImages
 from labelwise.data.sets import SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.files import replacing
-from labelwise.storage import is_uri
+from labelwise.pictures.sources import BytesImages, FeatureRows, FileImages, SpanImages
+from labelwise.system.files import replacing
+from labelwise.system.storage import is_uri
 
 __all__ = ["export", "json_rows"]
 

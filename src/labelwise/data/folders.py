@@ -23,9 +23,6 @@ import numpy as np
 import pyarrow as pa
 
 from labelwise.data.columns import TableColumns, Vocabulary
-from labelwise.data.decode import IMAGE_SUFFIXES
-from labelwise.data.images import SpanImages
-from labelwise.data.names import printable
 from labelwise.data.rows import (
     find_images,
     from_rows,
@@ -35,6 +32,9 @@ from labelwise.data.rows import (
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.tabular import TableBuilder, read_tables
 from labelwise.errors import DataError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.pictures.sources import SpanImages
+from labelwise.system.names import printable
 
 __all__ = [
     "HUGGINGFACE_MARKS",

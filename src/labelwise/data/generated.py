@@ -26,8 +26,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
-from labelwise.data.images import ArrayImages, FeatureRows
 from labelwise.data.table import SPLITS, LabelTable
+from labelwise.pictures.sources import ArrayImages, FeatureRows
 from labelwise.types import LabelSpace
 
 __all__ = ["PosteriorData", "posterior", "posterior_table", "scenes"]

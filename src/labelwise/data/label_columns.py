@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelwise.data.columns import Vocabulary
 from labelwise.errors import DataError
-from labelwise.plain import one_line
+from labelwise.system.text import one_line
 
 __all__ = [
     "MinusOne",

@@ -36,8 +36,8 @@ from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.vqa import read_vqa
 from labelwise.errors import DataError, SettingsError
-from labelwise.plain import first_line
-from labelwise.storage import is_uri
+from labelwise.system.storage import is_uri
+from labelwise.system.text import first_line
 from labelwise.types import nearest
 
 __all__ = [

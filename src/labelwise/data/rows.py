@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 import numpy as np
 
 from labelwise.data.columns import Vocabulary
-from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES, one_per_photo
-from labelwise.data.images import FileImages, ImageSource
-from labelwise.data.names import Names, printable
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
+from labelwise.pictures.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES, one_per_photo
+from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.system.names import Names, printable
 
 __all__ = [
     "find_images",

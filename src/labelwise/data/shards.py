@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 
 from labelwise.data.columns import TableColumns, Vocabulary, find_columns
 from labelwise.data.folders import split_of, table_of_samples, tar_samples
-from labelwise.data.images import Blocks, EncodedImages
-from labelwise.data.names import Names
 from labelwise.data.rows import label_names
 from labelwise.data.table import LabelTable
 from labelwise.data.tabular import TableBuilder
 from labelwise.data.tabular_files import parquet_table
 from labelwise.errors import DataError, ImageError
-from labelwise.storage import Storage, address_of, parent_of, storage_at, without_options
+from labelwise.pictures.sources import Blocks, EncodedImages
+from labelwise.system.names import Names
+from labelwise.system.storage import Storage, address_of, parent_of, storage_at, without_options
 
 __all__ = ["ShardImages", "ShardPart", "read_shards"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelwise.data.images import FileImages, ImageSource, JoinedImages
-from labelwise.data.names import Names
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
-from labelwise.storage import is_uri
+from labelwise.pictures.sources import FileImages, ImageSource, JoinedImages
+from labelwise.system.names import Names
+from labelwise.system.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace
 
 __all__ = ["SPLITS", "SPLIT_WORDS", "LabelTable", "join"]

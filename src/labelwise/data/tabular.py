@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelwise.data.columns import TableColumns, Vocabulary, find_columns
-from labelwise.data.images import BytesImages, FileImages, ImageSource
 from labelwise.data.label_columns import (
     MinusOne,
     SparseRows,
@@ -28,12 +27,13 @@ from labelwise.data.label_columns import (
     read_one_hot,
     read_shares,
 )
-from labelwise.data.names import Names
 from labelwise.data.rows import label_names, require_file
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
 from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.sources import BytesImages, FileImages, ImageSource
+from labelwise.system.names import Names
 from labelwise.types import nearest
 
 __all__ = ["TABULAR", "Spool", "TableBuilder", "read_tables"]

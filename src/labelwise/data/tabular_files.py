@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
-from labelwise.plain import first_line
+from labelwise.system.text import first_line
 
 __all__ = [
     "TabularFile",

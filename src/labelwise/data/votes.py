@@ -36,13 +36,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.images import FileImages, ImageSource
-from labelwise.data.names import Names
 from labelwise.data.rows import require_file
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.system.names import Names
 from labelwise.types import LabelSpace, nearest
 
 __all__ = ["ALL_LABELS", "SoftVotes", "Votes", "WorkerRecord", "count_votes", "model_workers"]

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.images import FeatureRows
-from labelwise.data.names import Names
 from labelwise.data.rows import read_json, require_file
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.sources import FeatureRows
+from labelwise.system.names import Names
 from labelwise.types import LabelSpace
 
 __all__ = ["VqaQuestion", "answer_accuracy", "normal_answer", "read_questions", "read_vqa"]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array as Matrix
-from labelwise.arrays import as_mask, check_shapes
-from labelwise.arrays import to_numpy as as_numpy
+from labelwise.numeric.arrays import Array as Matrix
+from labelwise.numeric.arrays import as_mask, check_shapes
+from labelwise.numeric.arrays import to_numpy as as_numpy
 
 __all__ = ["Answers", "Matrix", "as_numpy", "read_answers"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from labelwise.decide.arrays import Matrix, as_numpy, read_answers
-from labelwise.decide.bounds import clopper_pearson
+from labelwise.numeric.bounds import clopper_pearson
 
 __all__ = ["LabelFigures", "label_figures"]
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from labelwise.decide.bounds import binomial_p_values, hoeffding_bentkus_p_values
 from labelwise.decide.promises import Evidence, Promise, What
 from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, just_below
 from labelwise.decide.sequences import (
@@ -40,7 +39,8 @@ from labelwise.decide.sequences import (
     wrong_share,
 )
 from labelwise.errors import SettingsError
-from labelwise.plain import counted
+from labelwise.numeric.bounds import binomial_p_values, hoeffding_bentkus_p_values
+from labelwise.system.text import counted
 
 __all__ = [
     "Promised",

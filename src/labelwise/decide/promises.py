@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Answers, Matrix, read_answers
-from labelwise.decide.bounds import ratio_interval
 from labelwise.errors import DataError, SettingsError
+from labelwise.numeric.bounds import ratio_interval
 from labelwise.types import nearest
 
 __all__ = ["Check", "Evidence", "Promise", "What", "check_promise", "tally"]

@@ -14,14 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.bounds import (
+from labelwise.decide.promises import Evidence, Promise, What
+from labelwise.errors import SettingsError
+from labelwise.numeric.bounds import (
     betting_p_values,
     binomial_p_values,
     first_failure,
     hoeffding_bentkus_p_values,
 )
-from labelwise.decide.promises import Evidence, Promise, What
-from labelwise.errors import SettingsError
 
 __all__ = [
     "COARSE",

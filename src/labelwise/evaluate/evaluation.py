@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import DataError
-from labelwise.files import replacing
+from labelwise.system.files import replacing
 
 __all__ = [
     "Calibration",

@@ -20,9 +20,9 @@ from labelwise.experiments.jobs import Executor, TrainingJob, figures_of, run_jo
 from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.experiments.statistics import Covariance
 from labelwise.experiments.tuning import tries
-from labelwise.files import replacing
 from labelwise.methods import find_method
-from labelwise.progress import Watch
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
 from labelwise.training.settings import Settings
 from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import nearest

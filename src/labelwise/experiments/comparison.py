@@ -17,7 +17,7 @@ from labelwise.experiments.statistics import (
     seed_mean,
     verdict,
 )
-from labelwise.files import replacing
+from labelwise.system.files import replacing
 
 __all__ = ["Comparison", "SweepChoice", "show_figure"]
 

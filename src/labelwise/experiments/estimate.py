@@ -11,8 +11,8 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.experiments.jobs import TrainingJob
-from labelwise.progress import NamedWatch, Watch
-from labelwise.runs import RunFolder
+from labelwise.models.run_folder import RunFolder
+from labelwise.system.progress import NamedWatch, Watch
 from labelwise.training.execution import compiles
 from labelwise.training.run import train
 from labelwise.training.settings import Settings

@@ -26,9 +26,9 @@ import torch
 from labelwise.data import LabelTable
 from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.sources import Frozen, open_table
-from labelwise.files import replacing
-from labelwise.progress import NamedWatch, Watch
-from labelwise.runs import RunFolder
+from labelwise.models.run_folder import RunFolder
+from labelwise.system.files import replacing
+from labelwise.system.progress import NamedWatch, Watch
 from labelwise.training.run import train
 from labelwise.training.settings import Settings
 

@@ -35,9 +35,9 @@ from labelwise.metrics import (
     zero_label_rows,
 )
 from labelwise.metrics.bins import image_cells
+from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
 from labelwise.retrieval import retrieval_map
-from labelwise.runs import RunFolder
 
 __all__ = [
     "MEASURES",

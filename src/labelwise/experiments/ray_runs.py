@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labelwise.engines.engine import ATTEMPTS
-from labelwise.engines.ray_cluster import joined, require_ray
 from labelwise.errors import LabelwiseError
 from labelwise.experiments.jobs import REPORT_SECONDS, TrainingJob, progress_of, run_job
-from labelwise.progress import Watch
+from labelwise.shards.engine import ATTEMPTS
+from labelwise.shards.ray_cluster import joined, require_ray
+from labelwise.system.progress import Watch
 
 __all__ = ["RayRuns"]
 

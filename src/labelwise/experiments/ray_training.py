@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labelwise.engines.engine import ATTEMPTS
-from labelwise.engines.ray_cluster import joined, require_ray
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.experiments.jobs import REPORT_SECONDS, TrainingJob, progress_of
-from labelwise.progress import Watch
-from labelwise.runs import RunFolder
-from labelwise.storage import StorageError
+from labelwise.models.run_folder import RunFolder
+from labelwise.shards.engine import ATTEMPTS
+from labelwise.shards.ray_cluster import joined, require_ray
+from labelwise.system.progress import Watch
+from labelwise.system.storage import StorageError
 from labelwise.training import checkpoint
 from labelwise.training.run import train
 from labelwise.training.settings import Settings

@@ -12,7 +12,7 @@ from math import isfinite, isinf
 from pathlib import Path
 from typing import Any
 
-from labelwise.data import ImageSource, LabelTable, load
+from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.comparison import INFINITE, show_figure
 from labelwise.experiments.deviations import Deviation, deviations_of
@@ -27,8 +27,9 @@ from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS, FROZEN, Experiment
 from labelwise.experiments.sources import Frozen, holds_files, open_table
 from labelwise.experiments.statistics import SeedMean, seed_mean
-from labelwise.files import replacing
-from labelwise.progress import Watch
+from labelwise.pictures import ImageSource
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 

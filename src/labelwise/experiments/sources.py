@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from labelwise.backbones import create_backbone
-from labelwise.data import FeatureRows, LabelTable, load, mlspl_split, with_validation
+from labelwise.data import LabelTable, load, mlspl_split, with_validation
 from labelwise.data.observe import single_positive
-from labelwise.progress import Watch
+from labelwise.pictures import FeatureRows
+from labelwise.system.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
 
 __all__ = ["Frozen", "blank_features", "holds_files", "open_table"]

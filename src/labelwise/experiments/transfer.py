@@ -19,8 +19,8 @@ from labelwise.data import LabelTable, load, with_validation
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.published import TRANSFER
 from labelwise.experiments.sources import Frozen, holds_files
-from labelwise.files import replacing
-from labelwise.progress import Watch
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
 from labelwise.training.features import compute, content_key, frozen_backbone
 from labelwise.training.linear_evaluation import L2_WEIGHTS, accuracies
 from labelwise.types import nearest

@@ -21,7 +21,6 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from labelwise import __version__
-from labelwise.backbones import Transform
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError
 from labelwise.export.graph import Graph
@@ -31,6 +30,7 @@ from labelwise.export.pictures import write_normalise, write_resize
 from labelwise.export.rules import default_thresholds, write_rule
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.pictures import Transform
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labelwise.errors import SettingsError
-from labelwise.predictor import Predictor
+from labelwise.models import Predictor
 
 __all__ = ["require_new_folder", "require_picture_model", "require_pictures"]
 

@@ -22,9 +22,9 @@ from torch import Tensor
 from labelwise.errors import SettingsError
 from labelwise.export.checks import require_new_folder, require_picture_model
 from labelwise.export.quiet import quiet
-from labelwise.files import replacing, replacing_folder
-from labelwise.plain import one_line_of
-from labelwise.predictor import WEIGHTS_FILE, Predictor
+from labelwise.models import WEIGHTS_FILE, Predictor
+from labelwise.system.files import replacing, replacing_folder
+from labelwise.system.text import one_line_of
 
 __all__ = ["CONFIG_FILE", "HubModel", "export_hub"]
 

@@ -33,9 +33,9 @@ from labelwise.export.runtime import OnnxModel
 from labelwise.export.session import open_session
 from labelwise.links import Consistent, Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
+from labelwise.models import Predictor
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
-from labelwise.progress import Watch
+from labelwise.system.progress import Watch
 
 __all__ = ["MAX_ECE_GAIN", "MAX_MAP_LOSS", "Figures", "Quantised", "quantised_content"]
 

@@ -5,9 +5,9 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.errors import DataError
+from labelwise.models.scoring import Scorer, infer, raise_failure
 from labelwise.predictions import Predictions
-from labelwise.progress import Silent, Watch
-from labelwise.scoring import Scorer, infer, raise_failure
+from labelwise.system.progress import Silent, Watch
 from labelwise.types import LabelSpace
 
 __all__ = ["measured_predictions", "same_labels"]

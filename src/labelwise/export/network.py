@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from labelwise.errors import LabelwiseError
 from labelwise.export.quiet import quiet
 from labelwise.export.session import open_session, simplified
-from labelwise.plain import first_line
-from labelwise.predictor import Model
+from labelwise.models import Model
+from labelwise.system.text import first_line
 
 __all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data import FeatureRows, ImageSource, PictureImages, load
+from labelwise.data import load
 from labelwise.data.rows import find_images
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.assemble import Facts, Input, assemble, read_model, sealed
@@ -14,10 +14,11 @@ from labelwise.export.checks import require_picture_model, require_pictures
 from labelwise.export.network import export_network
 from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.runtime import OnnxModel
-from labelwise.files import replacing
-from labelwise.predictor import ModelSpec, Predictor
-from labelwise.progress import Watch
-from labelwise.runs import RunFolder
+from labelwise.models import ModelSpec, Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import FeatureRows, ImageSource, PictureImages
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
 
 __all__ = ["Exported", "export_onnx", "facts_of", "onnx_content", "pictures_of"]
 

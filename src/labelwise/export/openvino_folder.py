@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.data import ImageSource
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.export.assemble import PIXELS, UNSEALED, Facts, Input, assemble
 from labelwise.export.checks import require_new_folder, require_pictures
@@ -32,10 +31,11 @@ from labelwise.export.onnx_file import facts_of
 from labelwise.export.parity import Parity, assert_parity
 from labelwise.export.rules import default_thresholds
 from labelwise.export.runtime import GraphModel, NodeValue, Part
-from labelwise.files import replacing_folder
-from labelwise.plain import one_line_of
-from labelwise.predictor import ModelSpec, Predictor
-from labelwise.progress import Watch
+from labelwise.models import ModelSpec, Predictor
+from labelwise.pictures import ImageSource
+from labelwise.system.files import replacing_folder
+from labelwise.system.progress import Watch
+from labelwise.system.text import one_line_of
 
 __all__ = ["OpenVinoModel", "export_openvino", "openvino_runtime"]
 

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError
 from labelwise.export.rules import default_thresholds
 from labelwise.export.runtime import Decided, GraphModel, NodeValue
-from labelwise.plain import counted
-from labelwise.predictor import Predictor
-from labelwise.progress import Silent, Watch
+from labelwise.models import Predictor
+from labelwise.pictures import ImageSource
+from labelwise.system.progress import Silent, Watch
+from labelwise.system.text import counted
 
 __all__ = [
     "Parity",

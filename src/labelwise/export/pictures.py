@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from labelwise.backbones import Transform
-from labelwise.backbones.transform import THIN
 from labelwise.export.graph import Graph, Value
+from labelwise.pictures import Transform
+from labelwise.pictures.transform import THIN
 
 __all__ = ["write_normalise", "write_resize"]
 

@@ -81,7 +81,7 @@ class GraphTransform:
 
 
 class GraphModel(ABC):
-    """An exported model of any runtime; a :class:`~labelwise.scoring.Scorer`.
+    """An exported model of any runtime; a :class:`~labelwise.models.scoring.Scorer`.
 
     A runtime brings :meth:`run` for the parts of the graph: ``resize`` (image to pixels),
     ``network`` (pixels to all outputs) and ``decision`` (logits to the outputs after them).

@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from labelwise.errors import CheckpointError, SettingsError
-from labelwise.plain import first_line
+from labelwise.system.text import first_line
 
 __all__ = ["open_session", "require_onnx", "simplified"]
 

@@ -20,22 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelwise.data import ImageSource
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.checks import require_picture_model, require_pictures
 from labelwise.export.parity import Parity, assert_program_parity
 from labelwise.export.quiet import quiet
 from labelwise.export.runtime import NodeValue
-from labelwise.files import replacing
-from labelwise.plain import first_line, one_line
-from labelwise.predictor import MODEL_FILE, ModelSpec, Predictor
-from labelwise.progress import Watch
+from labelwise.models import MODEL_FILE, ModelSpec, Predictor
+from labelwise.pictures import ImageSource
+from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
+from labelwise.system.text import first_line, one_line
 
 __all__ = ["captured_program", "export_program"]
 
 
 class _Answers(nn.Module):
-    """Pixels to answers, as :func:`labelwise.scoring.scored` gives them."""
+    """Pixels to answers, as :func:`labelwise.models.scoring.scored` gives them."""
 
     mean: Tensor
     std: Tensor

@@ -18,15 +18,15 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from labelwise.data import ImageSource
 from labelwise.errors import SettingsError
 from labelwise.export.checks import require_new_folder
 from labelwise.export.onnx_file import onnx_content
 from labelwise.export.parity import Parity
-from labelwise.files import replacing, replacing_folder
 from labelwise.markup.html import Markup, join, tag, trusted
-from labelwise.predictor import ModelSpec, Predictor
-from labelwise.progress import Watch
+from labelwise.models import ModelSpec, Predictor
+from labelwise.pictures import ImageSource
+from labelwise.system.files import replacing, replacing_folder
+from labelwise.system.progress import Watch
 
 __all__ = ["RUNTIME", "export_web", "find_runtime"]
 

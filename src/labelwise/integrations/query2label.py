@@ -21,7 +21,7 @@ from labelwise.backbones.weights import check_names, read_state
 from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
 from labelwise.methods import make_objective
-from labelwise.predictor import HeadSpec, Model, Predictor
+from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.types import DatasetFacts, LabelSpace
 
 __all__ = ["head_options", "head_state", "load_query2label"]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.arrays import check_shapes, mask_tensor
 from labelwise.metrics import (
     Averaged,
     CalibrationSums,
@@ -30,6 +29,7 @@ from labelwise.metrics import (
 )
 from labelwise.metrics.lines import By
 from labelwise.metrics.sets import Undefined
+from labelwise.numeric.arrays import check_shapes, mask_tensor
 
 try:
     from torchmetrics import Metric

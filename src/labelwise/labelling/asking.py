@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr
 
-from labelwise.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 
 __all__ = [
     "CRITERIA",

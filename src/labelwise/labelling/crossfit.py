@@ -32,12 +32,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.calibrate import platt
 from labelwise.errors import SettingsError
 from labelwise.links import Link
+from labelwise.numeric.arrays import Array, check_shapes, mask_tensor, to_tensor
 from labelwise.objectives import bce_loss
-from labelwise.progress import Silent, Watch
+from labelwise.system.progress import Silent, Watch
 
 __all__ = [
     "TrueLogOdds",

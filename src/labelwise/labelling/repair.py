@@ -21,8 +21,8 @@ import numpy as np
 from labelwise.data import LabelTable
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
-from labelwise.files import replacing
-from labelwise.plain import as_cell, from_cell
+from labelwise.system.files import replacing
+from labelwise.system.text import as_cell, from_cell
 from labelwise.types import nearest
 
 __all__ = ["Change", "Reviewed", "read_review", "repair", "write_changes", "write_review"]

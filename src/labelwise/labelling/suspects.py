@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from labelwise.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 
 __all__ = [
     "SuspectKind",

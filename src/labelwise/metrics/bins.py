@@ -16,8 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.arrays import Array, Mask, as_mask, check_probabilities, check_shapes, to_numpy
 from labelwise.metrics.lines import By, blocks, chosen, read
+from labelwise.numeric.arrays import (
+    Array,
+    Mask,
+    as_mask,
+    check_probabilities,
+    check_shapes,
+    to_numpy,
+)
 
 __all__ = [
     "Binning",

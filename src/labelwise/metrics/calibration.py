@@ -34,9 +34,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array, check_shapes
 from labelwise.metrics.bins import Binning, cell_sums, edges_of, round_edges
 from labelwise.metrics.lines import blocks, chosen, read
+from labelwise.numeric.arrays import Array, check_shapes
 
 __all__ = ["CalibrationSums", "Reliability", "label_reliability", "reliability"]
 

@@ -32,10 +32,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array
 from labelwise.metrics.bins import Binning, edges_of, image_cells, width_edges
 from labelwise.metrics.calibration import Reliability
 from labelwise.metrics.lines import blocks, chosen, read
+from labelwise.numeric.arrays import Array
 
 __all__ = [
     "BootstrapInterval",

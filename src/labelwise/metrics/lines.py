@@ -1,7 +1,7 @@
 """Reading (N, K) matrices a block of lines at a time, whatever they are made of.
 
 A line is one image (a row) or one label (a column). Only blocks are copied, so extra memory does
-not grow with N x K. What the matrices may be: see :mod:`labelwise.arrays`.
+not grow with N x K. What the matrices may be: see :mod:`labelwise.numeric.arrays`.
 
 Averaged: one number over labels or images, and what it was taken over.
 
@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
+from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
 
 __all__ = [
     "Averaged",

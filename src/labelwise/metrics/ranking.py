@@ -39,8 +39,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array
 from labelwise.metrics.lines import Averaged, By, Counts, Lines, Positives, lines_of
+from labelwise.numeric.arrays import Array
 
 __all__ = [
     "PrecisionRecall",

@@ -30,8 +30,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
 from labelwise.metrics.lines import Averaged, By, blocks, check_by, read
+from labelwise.numeric.arrays import Array, Mask, as_mask, check_shapes, present_labels, to_numpy
 
 __all__ = [
     "AverageKAccuracy",

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.arrays import (
+from labelwise.metrics.lines import Averaged, blocks, lines_of, read
+from labelwise.metrics.ranking import micro_auroc
+from labelwise.numeric.arrays import (
     Array,
     as_mask,
     check_probabilities,
@@ -24,8 +26,6 @@ from labelwise.arrays import (
     present_labels,
     to_numpy,
 )
-from labelwise.metrics.lines import Averaged, blocks, lines_of, read
-from labelwise.metrics.ranking import micro_auroc
 
 __all__ = [
     "false_alarm_rate",

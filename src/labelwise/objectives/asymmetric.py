@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Link, Sigmoid
+from labelwise.numeric.ops import log_softplus, masked_mean
 from labelwise.objectives.base import Objective
-from labelwise.ops import log_softplus, masked_mean
 from labelwise.types import Outputs, Targets
 
 __all__ = ["FOCAL", "Asymmetric", "Focusing", "PhiLink", "asymmetric_loss"]

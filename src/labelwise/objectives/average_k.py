@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from labelwise.links import Sigmoid
+from labelwise.numeric.ops import masked_mean, select_top_n
 from labelwise.objectives.base import Objective
 from labelwise.objectives.softmax import softmax_loss
-from labelwise.ops import masked_mean, select_top_n
 from labelwise.types import Outputs, Targets
 
 __all__ = ["AverageK", "AverageKParts", "average_k_candidates", "average_k_loss"]

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from labelwise.arrays import Array, mask_tensor, to_tensor
-from labelwise.distributed import gather_rows, world_size
 from labelwise.errors import SettingsError
 from labelwise.links import Link, require_link
+from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
 from labelwise.objectives.convex import ConvexLoss
+from labelwise.system.distributed import gather_rows, world_size
 from labelwise.types import Outputs, Targets
 
 __all__ = ["Objective", "Sum", "Term", "Weighted", "refuse_accumulation"]
@@ -57,7 +57,8 @@ class Objective(nn.Module, ABC):
     ) -> Tensor:
         """Return the scalar loss of a batch given as Outputs and Targets or as bare arrays.
 
-        Logits are a tensor; labels and ``observed`` may be what :mod:`labelwise.arrays` allows.
+        Logits are a tensor; labels and ``observed`` may be what
+        :mod:`labelwise.numeric.arrays` allows.
         """
         if isinstance(outputs, Tensor):
             outputs = Outputs(outputs)

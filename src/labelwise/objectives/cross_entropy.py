@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from labelwise.links import Link, Sigmoid
+from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 __all__ = ["BCE", "WeightedSigmoid", "bce_loss"]

@@ -16,10 +16,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from labelwise.distributed import broadcast_rows, rank
-from labelwise.draws import uniforms
+from labelwise.numeric.draws import uniforms
 from labelwise.objectives.adam_rows import WINDOW, advance, update
 from labelwise.objectives.undo import UndoFile
+from labelwise.system.distributed import broadcast_rows, rank
 
 __all__ = [
     "KNOWN_LOGIT",

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from labelwise.draws import uniforms
-from labelwise.ops import harmonic_numbers
+from labelwise.numeric.draws import uniforms
+from labelwise.numeric.ops import harmonic_numbers
 
 __all__ = ["RankWeights", "Rivals", "hinge_sum", "sort_rivals"]
 

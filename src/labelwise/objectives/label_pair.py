@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from labelwise.links import Link, require_link
+from labelwise.numeric.ops import masked_mean, reviewed_rows, split_labels
 from labelwise.objectives.base import Term
-from labelwise.ops import masked_mean, reviewed_rows, split_labels
 from labelwise.types import Outputs, Targets
 
 __all__ = ["LabelPairs", "label_pair_loss"]

@@ -31,8 +31,8 @@ from torch.nn.functional import relu
 
 from labelwise.errors import TrainingError
 from labelwise.links import Link
+from labelwise.numeric.ops import log1mexp, masked_logsumexp, masked_mean, reviewed_rows
 from labelwise.objectives.base import Objective
-from labelwise.ops import log1mexp, masked_logsumexp, masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 __all__ = [

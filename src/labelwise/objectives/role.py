@@ -33,7 +33,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelwise.files import part_of
 from labelwise.links import Sigmoid
 from labelwise.objectives.base import Objective
 from labelwise.objectives.device_estimates import DeviceEstimates
@@ -51,6 +50,7 @@ from labelwise.objectives.single_positive import (
     checked_eps_mode,
     neg_logs,
 )
+from labelwise.system.files import part_of
 from labelwise.types import Outputs, Targets
 
 __all__ = ["ROLE", "role_loss"]

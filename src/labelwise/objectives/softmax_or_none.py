@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from labelwise.links import Link
+from labelwise.numeric.ops import log_softmax_and_rest, masked_mean, reviewed_rows
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import ConvexLoss, ShareLoss
 from labelwise.objectives.softmax import softmax_loss
-from labelwise.ops import log_softmax_and_rest, masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 __all__ = ["SoftmaxOrNone", "SoftmaxOrNoneLink", "log_softmax_or_none"]

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from labelwise.links import Link
+from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
-from labelwise.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 __all__ = ["CROSS_ENTROPY", "EASY_NEGATIVES", "SPA", "SPALink", "Side", "spa_loss"]

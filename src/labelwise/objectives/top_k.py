@@ -15,10 +15,10 @@ distributed run, and after a resumed run, because t is a buffer. Out of training
 import torch
 from torch import Tensor
 
-from labelwise.draws import normals
 from labelwise.links import Softmax
+from labelwise.numeric.draws import normals
+from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
-from labelwise.ops import masked_mean
 from labelwise.types import Outputs, Targets
 
 __all__ = ["NoisedTopK", "mean_over_labelled", "noised_top_k_loss"]

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from labelwise.links import Softmax
+from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Objective
 from labelwise.objectives.softmax import observed_log_softmax, softmax_loss
-from labelwise.ops import masked_mean, reviewed_rows
 from labelwise.types import Outputs, Targets
 
 __all__ = ["MaxConfidence", "UniformKL", "max_confidence", "uniform_kl"]

@@ -6,7 +6,6 @@ from pathlib import Path
 from labelwise.experiments.comparison import JUDGED, Comparison, show_figure
 from labelwise.experiments.measures import MEASURES
 from labelwise.experiments.statistics import seed_mean
-from labelwise.files import replacing
 from labelwise.markup import (
     INFINITE,
     UNDEFINED,
@@ -30,6 +29,7 @@ from labelwise.report.comparison_charts import (
     search,
     standings,
 )
+from labelwise.system.files import replacing
 
 __all__ = ["comparison_page", "write_comparison"]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from labelwise.data.decode import decode
 from labelwise.errors import LabelwiseError
-from labelwise.files import replacing
 from labelwise.markup import Markup, document, tag
-from labelwise.plain import for_terminal
+from labelwise.pictures.decode import decode
 from labelwise.search import Index
 from labelwise.search.answering import Found, Hit
+from labelwise.system.files import replacing
+from labelwise.system.text import for_terminal
 
 __all__ = ["SIDE", "contact_sheet", "picture_address", "write_contact_sheet"]
 

@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from labelwise.data import FeatureRows, ImageSource
 from labelwise.errors import ImageError
 from labelwise.heads import QueryDecoder
 from labelwise.links import Link
 from labelwise.markup import Markup, chance, join, paragraph, section, tag
+from labelwise.models import Predictor
+from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
 from labelwise.report.explain import attended, overlay
 
 __all__ = ["Example", "ExampleGroup", "Guess", "choose_examples", "example_section"]

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from labelwise.data import ImageSource
 from labelwise.errors import SettingsError
-from labelwise.files import replacing
 from labelwise.heads import QueryDecoder
 from labelwise.markup import Markup, document, tag
-from labelwise.plain import for_terminal
-from labelwise.predictor import Predictor
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import infer, scored
+from labelwise.pictures import ImageSource
 from labelwise.report.contact_sheet import picture_address
-from labelwise.runs import RunFolder
-from labelwise.scoring import infer, scored
+from labelwise.system.files import replacing
+from labelwise.system.text import for_terminal
 
 __all__ = [
     "Attended",

@@ -15,11 +15,11 @@ from labelwise.decide import Promise
 from labelwise.evaluate import Evaluation, Figure, LabelRow, describe_link
 from labelwise.evaluate.parts import describe_rule
 from labelwise.export.hub import HubModel
-from labelwise.files import replacing
 from labelwise.links import Sigmoid
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
 from labelwise.report import plots
 from labelwise.report.plots import Drawing, plain_axes, save_drawings
+from labelwise.system.files import replacing
 
 __all__ = ["model_card", "write_model_card"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.evaluate import Evaluation, Figure
-from labelwise.files import replacing
 from labelwise.markup import (
     INFINITE,
     Markup,
@@ -28,6 +27,7 @@ from labelwise.report.charts import Series, line_chart
 from labelwise.report.decisions import decisions, zero_label
 from labelwise.report.examples import ExampleGroup, example_section
 from labelwise.report.labels import labels, search
+from labelwise.system.files import replacing
 
 __all__ = ["History", "curves", "page", "write_report"]
 

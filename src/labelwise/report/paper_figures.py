@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwise.data import FeatureRows, ImageSource
 from labelwise.decide import average_k
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.columns import link_of, retrieval_by_length
 from labelwise.experiments.measures import FinishedRun
 from labelwise.links import Sigmoid, Softmax
 from labelwise.metrics import reliability, shot_groups, top_k_sets
+from labelwise.models.run_folder import RunFolder
 from labelwise.objectives import (
     CROSS_ENTROPY,
     EASY_NEGATIVES,
@@ -31,9 +31,9 @@ from labelwise.objectives import (
     spa_loss,
 )
 from labelwise.objectives.two_way import two_way_unit
+from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.report.plots import Drawing, plain_axes, save_drawings
 from labelwise.retrieval import Query, bind
-from labelwise.runs import RunFolder
 from labelwise.types import LabelSpace
 
 __all__ = ["FIGURES", "PaperFigure", "Shown", "draw_figure"]

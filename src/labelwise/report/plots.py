@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.evaluate import Calibration, Curve, Evaluation
-from labelwise.files import replacing
 from labelwise.report.charts import AS_GIVEN, wilson
+from labelwise.system.files import replacing
 
 __all__ = [
     "Drawing",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.arrays import Array, Mask, as_mask, to_numpy
+from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.retrieval.logic import given, independent_parts, repeated_labels, simplified
 from labelwise.retrieval.query import AllOf, AnyOf, Expression, Has, Not, Query, labels_of
 from labelwise.taxonomy import Taxonomy

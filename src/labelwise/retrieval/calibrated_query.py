@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
-from labelwise.arrays import Array, Mask
 from labelwise.decide import PromisedList, list_candidates, promise_list
+from labelwise.numeric.arrays import Array, Mask
 from labelwise.retrieval.bound_query import BoundQuery, log1mexp
 
 __all__ = ["CalibratedQuery", "HitCount", "calibrate_query"]

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
 from labelwise.retrieval.average_precision import (
     CostTable,
     average_precision_of,

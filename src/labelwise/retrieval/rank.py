@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labelwise.arrays import Array
+from labelwise.numeric.arrays import Array
 from labelwise.retrieval.bound_query import bind
 from labelwise.retrieval.query import Query
 from labelwise.taxonomy import Taxonomy

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
-from labelwise.files import locked, replacing
+from labelwise.system.files import locked, replacing
 
 __all__ = ["Columns"]
 

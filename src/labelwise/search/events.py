@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from labelwise.search.walk import is_passed_over, photos_below
-from labelwise.storage import is_uri
+from labelwise.system.storage import is_uri
 
 __all__ = ["FolderEvents", "NoEventsError", "events_of"]
 

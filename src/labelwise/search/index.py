@@ -30,15 +30,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from labelwise.calibrate import platt
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
-from labelwise.files import replacing
 from labelwise.links import Link
+from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
-from labelwise.predictor import ModelSpec
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
-from labelwise.storage import StorageError
+from labelwise.system.files import replacing
+from labelwise.system.storage import StorageError
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Literal
 
 from labelwise.errors import DataError
-from labelwise.files import locked, replacing
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
-from labelwise.progress import Watch
-from labelwise.runs import RunFolder, fetched_run
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
 from labelwise.search.scored_files import score_files
 from labelwise.search.walk import root_place
-from labelwise.storage import is_uri, storage_at
+from labelwise.system.files import locked, replacing
+from labelwise.system.progress import Watch
+from labelwise.system.storage import is_uri, storage_at
 from labelwise.taxonomy import Taxonomy
 
 __all__ = ["update_index"]

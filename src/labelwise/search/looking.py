@@ -12,12 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from labelwise.data.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
-from labelwise.data.raw import RAW_SUFFIXES
-from labelwise.plain import counted
+from labelwise.pictures.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.store import PhotoFile, Store
 from labelwise.search.walk import photos_below
-from labelwise.storage import (
+from labelwise.system.storage import (
     Storage,
     StorageError,
     StoredFile,
@@ -26,6 +25,7 @@ from labelwise.storage import (
     storage_at,
     without_options,
 )
+from labelwise.system.text import counted
 
 __all__ = ["Changes", "FileToRead", "look_at", "look_into"]
 

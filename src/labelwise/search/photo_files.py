@@ -5,10 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelwise.data.images import read_image_file
 from labelwise.errors import LabelwiseError
+from labelwise.pictures.sources import read_image_file
 from labelwise.search.walk import is_below
-from labelwise.storage import ObjectStorage, StorageError, storage_at
+from labelwise.system.storage import ObjectStorage, StorageError, storage_at
 
 __all__ = ["PhotoFiles"]
 

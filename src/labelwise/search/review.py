@@ -20,12 +20,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data import FileImages, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.labelling import Pool, asked_in_turn, changes_set
-from labelwise.runs import RunFolder, fetched_run
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.pictures import FileImages
 from labelwise.search.index import Index
-from labelwise.storage import is_uri
+from labelwise.system.storage import is_uri
 
 __all__ = ["Question", "Reason", "corrected_labels", "pool_of", "questions"]
 

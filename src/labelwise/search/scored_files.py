@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from labelwise.data.images import EncodedImages, ImageSource
-from labelwise.data.names import Names
-from labelwise.data.raw import is_raw, raw_header
 from labelwise.errors import ImageError
-from labelwise.predictor import Predictor
-from labelwise.progress import Watch
-from labelwise.scoring import Scored, available_cores, score
+from labelwise.models import Predictor
+from labelwise.models.scoring import Scored, available_cores, score
+from labelwise.pictures.raw import is_raw, raw_header
+from labelwise.pictures.sources import EncodedImages, ImageSource
 from labelwise.search.index import Index
 from labelwise.search.looking import Changes, FileToRead
 from labelwise.search.store import Content, PhotoFile, Store
-from labelwise.storage import ObjectStorage, StorageError
+from labelwise.system.names import Names
+from labelwise.system.progress import Watch
+from labelwise.system.storage import ObjectStorage, StorageError
 
 __all__ = ["score_files"]
 

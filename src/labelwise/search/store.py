@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
-from labelwise.files import replacing
 from labelwise.search.columns import Columns
-from labelwise.storage import address_of, is_uri, without_options
+from labelwise.system.files import replacing
+from labelwise.system.storage import address_of, is_uri, without_options
 
 __all__ = ["Content", "Correction", "Fact", "FileState", "PhotoFile", "Store"]
 

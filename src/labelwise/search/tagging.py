@@ -15,13 +15,13 @@ from typing import Literal
 
 import numpy as np
 
-from labelwise.data.raw import RAW_SUFFIXES
 from labelwise.decide import Promise, Rule, promise_tags
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.files import replacing
+from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.index import Index
 from labelwise.search.store import Store
 from labelwise.search.xmp import Keyword, tagged, untagged
+from labelwise.system.files import replacing
 
 __all__ = [
     "SidecarOutcome",

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from urllib.parse import unquote, urlsplit
 
 from labelwise.errors import DataError
-from labelwise.storage import ObjectStorage, StoredFile, is_uri, storage_at
+from labelwise.system.storage import ObjectStorage, StoredFile, is_uri, storage_at
 
 __all__ = ["is_below", "is_passed_over", "photos_below", "root_place"]
 

@@ -22,14 +22,15 @@ from labelwise.backbones import (
     freeze,
     freeze_batch_norm,
 )
-from labelwise.data import FeatureRows, ImageSource, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import ImageError, SettingsError
 from labelwise.methods import find_method, make_objective
+from labelwise.models import HeadSpec, Model
+from labelwise.models.run_folder import fetched_run
 from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
-from labelwise.predictor import HeadSpec, Model
-from labelwise.runs import fetched_run
-from labelwise.storage import is_uri
+from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.system.storage import is_uri
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 

@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from labelwise.distributed import gather_rows, rank, tensors_of_first, value_of_first
 from labelwise.errors import CheckpointError
-from labelwise.files import load_tensors, part_of, replacing, replacing_folder, save_tensors
+from labelwise.models import Model
 from labelwise.objectives import Objective
-from labelwise.predictor import Model
+from labelwise.system.distributed import gather_rows, rank, tensors_of_first, value_of_first
+from labelwise.system.files import load_tensors, part_of, replacing, replacing_folder, save_tensors
 from labelwise.training.optimizer import WeightAverage, restore_state
 
 __all__ = [

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.backbones import Backbone, create_backbone
-from labelwise.data import FeatureRows, ImageSource, LabelTable
-from labelwise.data.mapped import MappedFeatures
+from labelwise.data import LabelTable
 from labelwise.errors import DataError
-from labelwise.files import locked, replacing, write_error
-from labelwise.progress import Silent, Watch
-from labelwise.scoring import infer, raise_failure
+from labelwise.models.scoring import infer, raise_failure
+from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.pictures.mapped import MappedFeatures
+from labelwise.system.files import locked, replacing, write_error
+from labelwise.system.progress import Silent, Watch
 
 __all__ = ["compute", "content_key", "frozen_backbone"]
 

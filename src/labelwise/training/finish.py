@@ -17,16 +17,16 @@ from labelwise.calibrate import expect_zero_share
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
-from labelwise.links import Consistent, Link
-from labelwise.predictions import Predictions
-from labelwise.predictor import Model, Predictor
-from labelwise.training.fitting import (
+from labelwise.fitting.fit import (
     check_promises,
     cross_fitted,
     fit_calibrator,
     fit_rule,
     make_promise,
 )
+from labelwise.links import Consistent, Link
+from labelwise.models import Model, Predictor
+from labelwise.predictions import Predictions
 from labelwise.training.prepare import Training
 
 __all__ = ["finish", "finish_again"]

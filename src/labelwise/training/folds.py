@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.data import FeatureRows, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.labelling import deal_folds
 from labelwise.links import Sigmoid
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
-from labelwise.progress import Silent, Watch
-from labelwise.runs import RunFolder
+from labelwise.system.progress import Silent, Watch
 from labelwise.training.execution import make_fabric
 from labelwise.training.frozen import frozen_features
 from labelwise.training.run import Run, train

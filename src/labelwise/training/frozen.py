@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from labelwise.backbones import Backbone
-from labelwise.data import FeatureRows, LabelTable
-from labelwise.data.mapped import moments_of, scaled
+from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.methods import find_method
-from labelwise.predictor import HeadSpec, Model
-from labelwise.progress import Watch
+from labelwise.models import HeadSpec, Model
+from labelwise.pictures import FeatureRows
+from labelwise.pictures.mapped import moments_of, scaled
+from labelwise.system.progress import Watch
 from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labelwise.data import ImageSource
-from labelwise.distributed import gather_rows, world_size
-from labelwise.predictor import Model
-from labelwise.progress import Silent, Watch
-from labelwise.scoring import infer, raise_failure
+from labelwise.models import Model
+from labelwise.models.scoring import infer, raise_failure
+from labelwise.pictures import ImageSource
+from labelwise.system.distributed import gather_rows, world_size
+from labelwise.system.progress import Silent, Watch
 from labelwise.types import Outputs
 
 __all__ = ["infer_logits"]

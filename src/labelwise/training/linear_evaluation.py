@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.data import FeatureRows, LabelTable
+from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.heads import LinearHead
 from labelwise.metrics import average_precision
 from labelwise.objectives.convex import CoinLoss, ConvexLoss, ShareLoss
+from labelwise.pictures import FeatureRows
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
 

@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Transform
-from labelwise.data.images import Blocks
 from labelwise.data.table import LabelTable
 from labelwise.errors import SettingsError
+from labelwise.pictures import Transform
+from labelwise.pictures.sources import Blocks
 from labelwise.training.augment import (
     Augments,
     ImageDraws,

@@ -19,9 +19,9 @@ from math import isfinite
 from typing import Any
 
 from labelwise.errors import SettingsError, TrainingError
-from labelwise.files import replacing, write_error
-from labelwise.plain import one_line
-from labelwise.runs import RunFolder
+from labelwise.models.run_folder import RunFolder
+from labelwise.system.files import replacing, write_error
+from labelwise.system.text import one_line
 from labelwise.training.settings import Settings
 
 __all__ = ["LOGGERS", "Logger", "check_loggers", "log_history", "opened_loggers"]

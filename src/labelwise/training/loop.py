@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from labelwise.data import ImageSource
 from labelwise.errors import TrainingError
-from labelwise.predictor import Model
-from labelwise.storage import StorageError
+from labelwise.models import Model
+from labelwise.pictures import ImageSource
+from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
 from labelwise.training.inference import infer_logits

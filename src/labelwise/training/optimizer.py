@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from labelwise.errors import SettingsError
+from labelwise.models import Model
 from labelwise.objectives import Objective
-from labelwise.predictor import Model
 from labelwise.training.settings import OptimizerSettings, ScheduleSettings
 
 __all__ = [

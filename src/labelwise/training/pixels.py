@@ -12,24 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.backbones import Transform
-from labelwise.batches import CHUNK, available_cores, read_ahead
-from labelwise.data.ahead import started_ahead
-from labelwise.data.images import ArrayImages, FeatureRows, ImageSource
-from labelwise.data.mapped import MappedFeatures
-from labelwise.decoding import (
-    HEADER,
-    NAME,
+from labelwise.errors import ImageError
+from labelwise.pictures import Transform
+from labelwise.pictures.ahead import started_ahead
+from labelwise.pictures.batches import CHUNK, available_cores, read_ahead
+from labelwise.pictures.mapped import MappedFeatures
+from labelwise.pictures.processes import (
     DecodedChunk,
     DecodingProcesses,
-    Item,
-    Kind,
-    Work,
     are_worth_it,
     borrowed_processes,
     items_ahead,
 )
-from labelwise.errors import ImageError
+from labelwise.pictures.sources import ArrayImages, FeatureRows, ImageSource
+from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work
 from labelwise.training.augment import Windows
 
 __all__ = [

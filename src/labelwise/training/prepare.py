@@ -20,7 +20,6 @@ from torch import Tensor
 
 from labelwise.calibrate import expect_zero_share, find_calibrator
 from labelwise.data import (
-    ImageSource,
     LabelTable,
     find_unreadable,
     load,
@@ -29,15 +28,16 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.decide import find_promise, find_rule
-from labelwise.distributed import value_of_first
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
 from labelwise.methods import find_head, find_method
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.models.scoring import decoded
 from labelwise.objectives import Objective
-from labelwise.predictor import HeadSpec, Model, Predictor
-from labelwise.progress import Watch
-from labelwise.runs import RunFolder, fetched_run
-from labelwise.scoring import decoded
+from labelwise.pictures import ImageSource
+from labelwise.system.distributed import value_of_first
+from labelwise.system.progress import Watch
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
 from labelwise.training.augment import make_augment

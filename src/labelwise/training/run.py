@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data import LabelTable
-from labelwise.distributed import value_of_first
 from labelwise.evaluate import Evaluation
-from labelwise.progress import Silent, Watch
-from labelwise.runs import RunFolder
+from labelwise.models.run_folder import RunFolder
+from labelwise.system.distributed import value_of_first
+from labelwise.system.progress import Silent, Watch
 from labelwise.training.execution import (
     errors_told_by_the_first,
     fastest_convolutions,

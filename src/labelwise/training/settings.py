@@ -24,7 +24,7 @@ from pydantic import (
 from labelwise.decide import find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.files import replacing
+from labelwise.system.files import replacing
 from labelwise.types import nearest
 
 __all__ = [

@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labelwise.data import FeatureRows
-from labelwise.data.mapped import MappedFeatures
 from labelwise.errors import SettingsError
 from labelwise.heads import LinearHead
+from labelwise.models import Model
+from labelwise.models.scoring import memory_bytes
 from labelwise.objectives.convex import ConvexLoss
-from labelwise.predictor import Model
-from labelwise.scoring import memory_bytes
+from labelwise.pictures import FeatureRows
+from labelwise.pictures.mapped import MappedFeatures
 from labelwise.training import checkpoint
 from labelwise.training.prepare import Training
 from labelwise.training.solve import solve

@@ -11,8 +11,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
 from labelwise.errors import DataError
-from labelwise.plain import one_line
 from labelwise.search.review import Reason
+from labelwise.system.text import one_line
 from labelwise.web.batching import Tagged, Upload
 from labelwise.web.library import SIDES, Library
 from labelwise.web.models import (

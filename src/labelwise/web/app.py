@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.storage import StorageError
+from labelwise.system.storage import StorageError
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
 from labelwise.web.decoding import DecoderError

@@ -38,10 +38,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelwise.backbones import Transform
-from labelwise.data import BytesImages
-from labelwise.data.decode import decode
 from labelwise.errors import ImageError, LabelwiseError
+from labelwise.pictures import BytesImages, Transform
+from labelwise.pictures.decode import decode
 
 if sys.platform != "win32":
     import resource

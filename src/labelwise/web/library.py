@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
-from labelwise.predictor import ModelSpec
+from labelwise.models import ModelSpec
 from labelwise.retrieval import Query, complete
 from labelwise.search import Index, questions
 from labelwise.search.answering import Sort, answer, nearest_photos

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelwise.decide.bounds import clopper_pearson
 from labelwise.evaluate import Curve
 from labelwise.links import Link
 from labelwise.markup import Markup
 from labelwise.metrics import Reliability, label_reliability
+from labelwise.numeric.bounds import clopper_pearson
 from labelwise.predictions import Predictions
 from labelwise.report.charts import reliability_chart
 

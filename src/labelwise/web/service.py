@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from labelwise import __version__
-from labelwise.data import ArrayImages, PictureImages
 from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK, WithParents
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import require_probabilities, score
+from labelwise.pictures import ArrayImages, PictureImages
 from labelwise.predictions import Predictions
-from labelwise.predictor import Predictor
-from labelwise.runs import RunFolder
-from labelwise.scoring import require_probabilities, score
 from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload, model_thread
 from labelwise.web.decoding import Decoders
 from labelwise.web.library import Library

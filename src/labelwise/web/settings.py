@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from labelwise.errors import SettingsError
-from labelwise.scoring import available_cores
+from labelwise.models.scoring import available_cores
 
 __all__ = ["LOOPBACK", "ServeSettings", "is_loopback"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from labelwise.draws import uniforms
+from labelwise.numeric.draws import uniforms
 
 __all__ = ["Augment", "Augments", "ImageDraws", "mix"]
 

@@ -1,0 +1,60 @@
+"""People's own scores: reading them, and judging calibrators and rules fitted on them."""
+
+from labelwise.fitting.fitted import (
+    Applied,
+    apply,
+    comparison,
+    decision,
+    read_fitted,
+    save_applied,
+    save_calibration,
+    save_intervals,
+    save_json,
+    save_probabilities,
+)
+from labelwise.fitting.judging import (
+    CrossFit,
+    FitPlan,
+    FittedPair,
+    Judged,
+    chosen_sets,
+    crossfit,
+    fixed_rule,
+    judge,
+    judge_as_given,
+)
+from labelwise.fitting.promising import PromisedScores, evidence_of, promise_scores
+from labelwise.fitting.read import ScoreTable, UnlabelledScores, read_scores, read_unlabelled
+from labelwise.fitting.run import RunScores, read_run, score_data
+
+__all__ = [
+    "Applied",
+    "CrossFit",
+    "FitPlan",
+    "FittedPair",
+    "Judged",
+    "PromisedScores",
+    "RunScores",
+    "ScoreTable",
+    "UnlabelledScores",
+    "apply",
+    "chosen_sets",
+    "comparison",
+    "crossfit",
+    "decision",
+    "evidence_of",
+    "fixed_rule",
+    "judge",
+    "judge_as_given",
+    "promise_scores",
+    "read_fitted",
+    "read_run",
+    "read_scores",
+    "read_unlabelled",
+    "save_applied",
+    "save_calibration",
+    "save_intervals",
+    "save_json",
+    "save_probabilities",
+    "score_data",
+]

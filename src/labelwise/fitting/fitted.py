@@ -1,0 +1,359 @@
+"""What was fitted on scores, as files: written, read again, and applied to scores without labels.
+
+    link.json         names (of the labels), scores (what it reads), link
+    thresholds.json   names, scores, rule, thresholds by label, probabilities (the link it needs)
+
+Columns are matched by name, never by place.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from labelwise.calibrate import FewLabels
+from labelwise.decide import Rule
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.evaluate import Evaluation
+from labelwise.fitting.judging import Judged
+from labelwise.fitting.read import UnlabelledScores
+from labelwise.fitting.tables import FITTED_FORMAT, Kind
+from labelwise.links import Link
+from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.predictions import Predictions
+from labelwise.system.files import replacing
+from labelwise.system.text import as_cell
+from labelwise.types import LabelSpace, nearest
+
+__all__ = [
+    "APPLIED_SUFFIXES",
+    "Applied",
+    "apply",
+    "check_output",
+    "comparison",
+    "decision",
+    "read_fitted",
+    "save_applied",
+    "save_calibration",
+    "save_intervals",
+    "save_json",
+    "save_probabilities",
+]
+
+APPLIED_SUFFIXES = (".parquet", ".csv", ".jsonl")
+
+
+def save_json(path: Path, value: Any) -> None:
+    """Write plain data as JSON."""
+    with replacing(path) as temporary:
+        temporary.write_text(
+            json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+            encoding="utf-8",
+        )
+
+
+@torch.no_grad()
+def save_probabilities(path: Path, predictions: Predictions, link: Link) -> None:
+    """Write the columns ``id``, ``score:NAME`` (probabilities), ``label:NAME`` as Parquet."""
+    probs = link(predictions.logits).float().numpy()
+    columns: dict[str, Any] = {"id": pa.array(list(predictions.ids), pa.string())}
+    for number, name in enumerate(predictions.names):
+        columns[f"score:{name}"] = pa.array(probs[:, number])
+    labels = predictions.labels.numpy()
+    kind = pa.float32() if predictions.has_soft_labels() else pa.int8()
+    known = None if predictions.observed is None else predictions.observed.numpy()
+    for number, name in enumerate(predictions.names):
+        hidden = None if known is None else ~known[:, number]
+        columns[f"label:{name}"] = pa.array(labels[:, number], kind, mask=hidden)
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+
+
+@torch.no_grad()
+def save_intervals(
+    path: Path, ids: Sequence[str], names: Sequence[str], logits: Tensor, fitted: FewLabels
+) -> None:
+    """Write ``id``, ``score:NAME`` (probabilities), ``low:NAME`` and ``high:NAME`` as Parquet."""
+    probs = fitted.link(logits.double()).numpy()
+    low, high = fitted.interval(logits)
+    columns: dict[str, Any] = {"id": pa.array(list(ids), pa.string())}
+    for mark, values in (("score", probs), ("low", low), ("high", high)):
+        for number, name in enumerate(names):
+            columns[f"{mark}:{name}"] = pa.array(values[:, number])
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(columns), temporary)
+
+
+def comparison(evaluation: Evaluation) -> dict[str, dict[str, float | None]]:
+    """Return the calibration figures by stage, before and after."""
+    parts = [part for part in (evaluation.before, evaluation.after) if part is not None]
+    return {
+        part.stage: {
+            "ECE": part.pooled.ece,
+            "ACE": part.pooled.ace,
+            "MCE": part.pooled.mce,
+            "ECE, mean over labels": part.label_mean_ece,
+            f"ECE, top {part.k}": part.top_k.ece,
+            "log loss": inf if part.infinite else part.log_loss,
+            "Brier": part.brier,
+        }
+        for part in parts
+    }
+
+
+def save_calibration(folder: Path, judged: Judged, predictions: Predictions) -> None:
+    """Write the fitted link, ``predictions`` under it, their probabilities, and the figures."""
+    link = judged.link
+    if link is None:
+        raise SettingsError("scores that only rank need a calibrator, got none")
+    record = {
+        "format": FITTED_FORMAT,
+        "names": list(predictions.names),
+        "scores": judged.kind,
+        "link": link_to_spec(link),
+        "fitted_on": judged.fitted_on,
+    }
+    save_json(folder / "link.json", record)
+    predictions.with_link(link).save(folder / "predictions.parquet")
+    save_probabilities(folder / "probabilities.parquet", predictions, link)
+    stages = comparison(judged.evaluation)
+    plain = {
+        stage: {name: "infinite" if value == inf else value for name, value in figures.items()}
+        for stage, figures in stages.items()
+    }
+    save_json(folder / "before-after.json", plain)
+
+
+def decision(judged: Judged) -> dict[str, Any]:
+    """Return a rule as plain data: itself, its thresholds by label, the link it needs, figures."""
+    rule, link = judged.made.rule, judged.link
+    sets = judged.evaluation.sets
+    return {
+        "format": FITTED_FORMAT,
+        "names": list(judged.predictions.names),
+        "scores": judged.kind,
+        "rule": None if rule is None else rule_to_spec(rule),
+        "words": judged.made.rule_words,
+        "thresholds": _by_label(rule, judged.predictions.names),
+        "probabilities": None if link is None else link_to_spec(link),
+        "fitted_on": judged.fitted_on,
+        "figures": None
+        if sets is None
+        else {
+            "macro_f1": sets.macro_f1,
+            "micro_f1": sets.micro_f1,
+            "sample_f1": sets.sample_f1,
+            "subset_accuracy": sets.subset_accuracy,
+            "mean_size": sets.mean_size,
+            "how": f"{sets.rule}. {sets.how}",
+        },
+    }
+
+
+def _by_label(rule: Rule | None, names: tuple[str, ...]) -> dict[str, float] | None:
+    values = None if rule is None else rule.thresholds(len(names))
+    return None if values is None else dict(zip(names, values, strict=True))
+
+
+class FittedRecord(BaseModel):
+    """The parts of link.json and thresholds.json that are applied."""
+
+    model_config = ConfigDict(strict=True)
+
+    names: tuple[str, ...] = Field(strict=False)
+    scores: Kind
+    link: dict[str, Any] | None = None
+    rule: dict[str, Any] | None = None
+    probabilities: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FittedFile:
+    """A link.json (it has a link) or a thresholds.json (it has a rule and the link it needs)."""
+
+    source: str
+    labels: tuple[str, ...]
+    kind: Kind
+    link: Link | None
+    rule: Rule | None
+
+
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """Probabilities (N, K) of rows, and their label sets where a rule was given."""
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    probs: Tensor
+    sets: Tensor | None
+
+    def labels(self) -> list[list[str]] | None:
+        """Return the names of each set, surest first; None without a rule."""
+        if self.sets is None:
+            return None
+        order = self.probs.argsort(dim=1, descending=True, stable=True)
+        chosen = self.sets.gather(1, order)
+        return [
+            [self.names[column] for column in columns[mask].tolist()]
+            for columns, mask in zip(order, chosen, strict=True)
+        ]
+
+
+def read_fitted(path: Path) -> FittedFile:
+    """Return what ``labelwise calibrate`` or ``labelwise decide`` wrote."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give the file in it, such as {path / 'link.json'}")
+    try:
+        facts = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+    if not isinstance(facts, dict) or not {"link", "rule"} & facts.keys() or "names" not in facts:
+        raise DataError(
+            f"{path} must be a link.json of `labelwise calibrate` or a file of "
+            "`labelwise decide -o`, with the names of its labels; write it again"
+        )
+    if facts.get("format") != FITTED_FORMAT:
+        raise DataError(f"{path} must have format {FITTED_FORMAT}, got {facts.get('format')!r}")
+    try:
+        record = FittedRecord.model_validate(facts)
+        spec = record.link or record.probabilities
+        names = LabelSpace(record.names).names
+        link = None if spec is None else link_from_spec(spec)
+        rule = None if record.rule is None else rule_from_spec(record.rule)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path}: {place!r}: {first['msg']}") from None
+    except (LabelwiseError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} cannot be used: {error}") from None
+    return FittedFile(str(path), names, record.scores, link, rule)
+
+
+@torch.no_grad()
+def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
+    """Return the probabilities of scores under a fitted link, and the sets of a fitted rule."""
+    links = [file for file in fitted if file.rule is None]
+    rules = [file for file in fitted if file.rule is not None]
+    if len(links) > 1 or len(rules) > 1 or not fitted:
+        raise SettingsError(
+            f"give one link.json, one thresholds.json or one of each, "
+            f"got {len(links)} and {len(rules)}"
+        )
+    for file in fitted:
+        _check_labels(file, scores)
+    source = (links or rules)[0]
+    if source.link is None:
+        raise SettingsError(f"{source.source} holds no link, so it gives no probabilities")
+    if source.kind != scores.kind:
+        raise SettingsError(
+            f"{source.source} was fitted on {source.kind}, {scores.source} holds {scores.kind}"
+        )
+    if links and rules and not _fit_together(links[0], rules[0]):
+        raise SettingsError(
+            f"{rules[0].source} was fitted on other probabilities than those of "
+            f"{links[0].source}; leave {links[0].source} out, or fit the rule on its probabilities"
+        )
+    place = {name: column for column, name in enumerate(scores.names)}
+    names = source.labels
+    logits = scores.logits[:, [place[name] for name in names]]
+    probs = source.link(logits.double())
+    sets = None
+    if rules and rules[0].rule is not None:
+        order = [names.index(name) for name in rules[0].labels]
+        chosen = rules[0].rule(source.link.decision_probs(logits)[:, order])
+        sets = torch.empty_like(chosen)
+        sets[:, order] = chosen
+    return Applied(scores.ids, names, probs, sets)
+
+
+def _check_labels(file: FittedFile, scores: UnlabelledScores) -> None:
+    for here, ours, there, theirs in (
+        (file.source, file.labels, scores.source, scores.names),
+        (scores.source, scores.names, file.source, file.labels),
+    ):
+        missing = sorted(set(ours) - set(theirs))
+        if missing:
+            raise DataError(
+                f"{there}: label {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
+            )
+
+
+def _fit_together(link: FittedFile, rule: FittedFile) -> bool:
+    """Return whether a rule was fitted on the probabilities that a link gives.
+
+    Its own link is the same, or it was fitted on probabilities as they stood in a file.
+    """
+    if link.link is None or rule.link is None:
+        return False
+    plain = rule.kind == "probs" and rule.link.kind == "sigmoid"
+    return plain or link_to_spec(link.link) == link_to_spec(rule.link)
+
+
+def check_output(path: Path) -> None:
+    """Raise unless probabilities can be written to such a file."""
+    if path.suffix not in APPLIED_SUFFIXES:
+        raise SettingsError(
+            f"the output must end in {', '.join(APPLIED_SUFFIXES)}, got {path.name!r}"
+        )
+
+
+def save_applied(path: Path, applied: Applied) -> None:
+    """Write ids, label sets and probabilities as .parquet, .csv or .jsonl.
+
+    The first two have the columns ``id``, ``labels`` (with a rule) and ``score:NAME``; JSON Lines
+    are those of ``labelwise predict``. All three can be read again as probabilities.
+    """
+    check_output(path)
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            pq.write_table(_applied_table(applied), temporary)
+        elif path.suffix == ".jsonl":
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.writelines(_applied_lines(applied))
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as stream:
+                csv.writer(stream).writerows(_applied_rows(applied))
+
+
+def _applied_table(applied: Applied) -> Any:
+    labels = applied.labels()
+    columns: dict[str, Any] = {"id": pa.array(applied.ids, pa.string())}
+    if labels is not None:
+        columns["labels"] = pa.array(labels, pa.list_(pa.string()))
+    for number, name in enumerate(applied.names):
+        columns[f"score:{name}"] = pa.array(applied.probs[:, number].numpy())
+    return pa.table(columns)
+
+
+def _applied_rows(applied: Applied) -> Iterator[list[str]]:
+    labels = applied.labels()
+    sets = [] if labels is None else ["labels"]
+    separated = any("|" in name for name in applied.names)
+    yield ["id", *sets, *(f"score:{name}" for name in applied.names)]
+    for row, (name, probs) in enumerate(zip(applied.ids, applied.probs.tolist(), strict=True)):
+        cells = [as_cell(name)]
+        if labels is not None:
+            own = labels[row]
+            cells.append(as_cell(json.dumps(own) if separated else "|".join(own)))
+        yield [*cells, *(repr(p) for p in probs)]
+
+
+def _applied_lines(applied: Applied) -> Iterator[str]:
+    labels = applied.labels()
+    for row, (name, probs) in enumerate(zip(applied.ids, applied.probs.tolist(), strict=True)):
+        record: dict[str, Any] = {"path": name}
+        if labels is not None:
+            record["labels"] = labels[row]
+        record["probs"] = dict(zip(applied.names, probs, strict=True))
+        yield json.dumps(record, ensure_ascii=False) + "\n"

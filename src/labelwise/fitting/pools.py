@@ -1,0 +1,174 @@
+"""Pools of photos to choose from: what a model says of pictures, tables, or predict's output.
+
+a folder        every picture in and below it, nothing known of their labels
+a table, data   known labels are known; a table of paths alone knows nothing
+predict's file  .parquet, .csv or .jsonl with probabilities; it has no embeddings
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from labelwise.data import LabelTable
+from labelwise.data.columns import PATH_HEADERS
+from labelwise.data.rows import find_images
+from labelwise.data.tabular import TABULAR
+from labelwise.errors import DataError, SettingsError
+from labelwise.fitting.read import aligned_labels, load_for_labels
+from labelwise.fitting.tables import ANSWER_COLUMNS, read_raw
+from labelwise.labelling import Pool
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import Scored, score
+from labelwise.pictures import FileImages, ImageSource
+from labelwise.system.progress import Silent, Watch
+
+__all__ = ["PhotoPool", "holds_answers", "read_pool", "score_pool"]
+
+
+@dataclass(frozen=True, eq=False)
+class PhotoPool:
+    """A pool, and its photos as a table in the labels of the model; ``notes`` say what is not.
+
+    ``named`` says whether the photos were named by a table, and not by where their files are.
+    """
+
+    pool: Pool
+    table: LabelTable
+    notes: tuple[str, ...] = ()
+    named: bool = False
+
+
+def read_pool(
+    source: str,
+    model: Path,
+    *,
+    device: str = "cpu",
+    batch_size: int = 64,
+    watch: Watch | None = None,
+) -> PhotoPool:
+    """Return what a model says of the photos of a folder, of data, or of predict's output."""
+    path = Path(source)
+    if path.is_file() and holds_answers(path):
+        return _answered(path, model)
+    predictor = Predictor.load(model, device)
+    names = predictor.space.names
+    if path.is_dir() or (paths := _paths_alone(path, names)) is not None:
+        found, notes = find_images(path) if path.is_dir() else (paths, ())
+        if not found:
+            raise DataError(f"there are no images in the folder {path}")
+        images = FileImages(path if path.is_dir() else path.parent, found)
+        nothing = np.zeros((len(images), len(names)), bool)
+        table = LabelTable.from_arrays(names, images, nothing, nothing, name=source)
+        table = replace(table, notes=notes)
+    else:
+        table = _of_train(load_for_labels(source, names, check_files=True))
+    made = score_pool(table, predictor, batch_size=batch_size, watch=watch)
+    return replace(made, named=not path.is_dir())
+
+
+def _of_train(table: LabelTable) -> LabelTable:
+    """Return the training rows of a table that has splits, all rows of another."""
+    if table.split is None:
+        return table
+    if not (table.split == "train").any():
+        raise DataError(
+            f"{table.name} has no rows in the split train, and labels that a model asks for are no "
+            "sample to measure it on; leave the split out to choose among all"
+        )
+    rest = int((table.split != "train").sum())
+    note = f"{rest:,} photos of val and test are not asked about: a chosen sample measures nothing."
+    notes = (*table.notes, note) if rest else table.notes
+    return replace(table.subset(table.split == "train"), notes=notes)
+
+
+def score_pool(
+    table: LabelTable, predictor: Predictor, *, batch_size: int = 64, watch: Watch | None = None
+) -> PhotoPool:
+    """Return what a model says of the photos of a table, which is put in the model's labels."""
+    table.require_hard("questions to people are answered by yes, no and unknown")
+    truth, more = aligned_labels(table, predictor.space.names)
+    notes = [*table.notes, *more]
+    scored = _scored(predictor, table.images, batch_size, watch or Silent())
+    if scored.failures:
+        notes.append(
+            f"{len(scored.failures):,} of {len(table):,} images could not be read and are left "
+            f"out; first {scored.failures[0].reason}"
+        )
+    if not len(scored):
+        raise DataError(f"{table.name}: no image could be read; {scored.failures[0].reason}")
+    known = truth[scored.rows]
+    pool = Pool.of(scored.probs, scored.sets, known, scored.embeddings)
+    photos = LabelTable.from_arrays(
+        predictor.space,
+        table.images.subset(scored.rows),
+        known == 1,
+        ~np.isnan(known),
+        split=None if table.split is None else table.split[scored.rows],
+        name=table.name,
+    )
+    return PhotoPool(pool, photos, tuple(notes), named=True)
+
+
+def _scored(predictor: Predictor, images: ImageSource, batch_size: int, watch: Watch) -> Scored:
+    watch.start("scoring", len(images))
+    parts = []
+    for part in score(predictor, images, batch_size=batch_size, embed=True):
+        parts.append(part)
+        watch.advance(len(part) + len(part.failures))
+    watch.finish()
+    return Scored.join(parts)
+
+
+def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
+    """Return the paths of a table that has no labels at all, None for anything else."""
+    opener = TABULAR.get(path.suffix.lower())
+    if opener is None or not path.is_file():
+        return None
+    tabular = opener(path)
+    header = next((one for one in PATH_HEADERS if one in tabular.header), None)
+    if header is None or {"labels", "image", *names, *tabular.meanings} & set(tabular.header):
+        return None
+    found: list[str] = []
+    for batch in tabular.batches([header]):
+        found += batch.column(header).to_pylist()
+    for number, one in enumerate(found, start=1):
+        if not isinstance(one, str) or not one:
+            raise DataError(f"{path}: row {number} must name an image, got {one!r:.60}")
+    return found
+
+
+def _answered(path: Path, model: Path) -> PhotoPool:
+    raw, spec = read_raw(path), RunFolder(model).spec
+    names = spec.space.names
+    if raw.scores is None or set(raw.names) != set(names):
+        odd = sorted(set(raw.names) ^ set(names))
+        raise SettingsError(f"{path} was not written with the labels of {model}, not so {odd[:1]}")
+    probs = raw.scores[:, [raw.names.index(name) for name in names]]
+    if not ((probs >= 0) & (probs <= 1)).all():
+        raise DataError(f"{path}: a probability lies in [0, 1]")
+    sets = np.asarray(spec.made_rule(torch.from_numpy(probs.astype(np.float32))))
+    notes = [f"{raw.failed:,} images of {path} have no scores and are left out."]
+    nothing = np.zeros(probs.shape, bool)
+    images = FileImages(Path(), raw.ids)
+    table = LabelTable.from_arrays(names, images, nothing, nothing, name=str(path))
+    return PhotoPool(Pool.of(probs, sets), table, tuple(notes[: raw.failed > 0]))
+
+
+def holds_answers(path: Path) -> bool:
+    """Return whether a file is one that ``labelwise predict`` wrote."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return {"path", "probs"} <= set(TABULAR[suffix](path).header)
+    try:
+        with path.open(encoding="utf-8") as stream:
+            first = stream.readline()
+        if suffix == ".csv":
+            return first.startswith(",".join(ANSWER_COLUMNS) + ",")
+        record = json.loads(first) if suffix == ".jsonl" else None
+    except ValueError:
+        return False
+    return isinstance(record, dict) and "path" in record and bool({"probs", "error"} & set(record))

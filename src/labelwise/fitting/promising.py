@@ -1,0 +1,163 @@
+"""Promises made on people's own scores, with what is fitted kept apart from what is promised on.
+
+With cross-fitting, the calibrator is fitted again on all rows once the promise is made: see
+``decide.cross_fit``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelwise.decide import (
+    Check,
+    Evidence,
+    Promised,
+    check_promise,
+    find_promise,
+)
+from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit, same_sets
+from labelwise.errors import SettingsError
+from labelwise.fitting.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
+from labelwise.fitting.read import ScoreTable, take
+from labelwise.fitting.tables import FITTED_FORMAT, Kind
+from labelwise.links import Link
+from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.predictions import Predictions
+
+__all__ = ["PromisedScores", "evidence_of", "promise_scores"]
+
+SHARE = 0.5  # of the rows, that test the promise
+
+
+@dataclass(frozen=True, eq=False)
+class PromisedScores:
+    """A rule with its promises, the link it needs, and how they stand on other rows if given."""
+
+    promised: Promised
+    link: Link
+    link_words: str
+    names: tuple[str, ...]
+    fitted_on: str
+    checks: tuple[Check, ...] = ()
+    kind: Kind = "logits"
+
+    def spec(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "format": FITTED_FORMAT,
+            "names": list(self.names),
+            "scores": self.kind,
+            "rule": rule_to_spec(self.promised.rule),
+            "promises": [promise.spec() for promise in self.promised.promises],
+            "refused": list(self.promised.refused),
+            "probabilities": link_to_spec(self.link),
+            "fitted_on": self.fitted_on,
+            "checks": [
+                {
+                    "verdict": c.verdict,
+                    "value": c.value,
+                    "lower": c.lower,
+                    "upper": c.upper,
+                    "photos": c.counted,
+                }
+                for c in self.checks
+            ],
+        }
+
+
+@torch.no_grad()
+def evidence_of(
+    predictions: Predictions, link: Link, *, photos: str, fitted_on: Sequence[str] = ()
+) -> Evidence:
+    """Return predictions as photos that a promise can be made on."""
+    probs = link.decision_probs(predictions.logits)
+    return Evidence.read(
+        probs,
+        predictions.majority,
+        predictions.observed,
+        names=predictions.names,
+        ids=predictions.ids,
+        fitted_on=fitted_on,
+        photos=photos,
+    )
+
+
+def promise_scores(
+    table: ScoreTable,
+    text: str,
+    *,
+    confidence: float = 0.95,
+    calibrator: str = "none",
+    share: float | None = None,
+    cross_fit: bool = False,
+    other: ScoreTable | None = None,
+    fit_on: str | None = None,
+    report_on: str | None = None,
+    seed: int = 0,
+) -> PromisedScores:
+    """Return a rule that keeps the promise of a text, made on rows that fitted nothing.
+
+    With a calibrator, ``share`` of the rows (half) are kept from it for the promise. With
+    ``cross_fit`` that share is 0.8, and the calibrator is fitted again on all rows afterwards, with
+    thresholds that choose the same sets. Rows of ``other``, or of the split ``report_on``, check
+    the promise.
+    """
+    wish = find_promise(text)
+    if cross_fit:
+        check_cross_fit(wish, calibrator)
+    if share is None:
+        share = CROSS_FITTED_SHARE if cross_fit else SHARE
+    seen: Predictions | None = None
+    if other is not None or report_on is not None:
+        held, seen, words = divided_rows(table, other, fit_on, report_on)
+    else:
+        held, words = (
+            (table.part(fit_on), fit_on) if fit_on else (split_rows(table, None), table.source)
+        )
+    if not 0 < share < 1:
+        raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
+    link, link_words, tuning, photos = held.link, "", None, held
+    if calibrator != "none":
+        order = np.random.default_rng(seed).permutation(len(held))
+        cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
+        fitted, photos = (take(held, np.sort(part)) for part in (order[:cut], order[cut:]))
+        plan = chosen_plan(fitted, FitPlan(calibrator, "none"))
+        made = fit_pair(fitted, *plan)
+        link, link_words = made.link or held.link, made.link_words
+        if link is not None:
+            tuning = evidence_of(fitted, link, photos=words)
+    if link is None:
+        raise SettingsError(
+            "these scores only rank, so nothing can be promised; calibrate them first, "
+            "for example with --calibrate platt"
+        )
+    used = tuning.ids if tuning is not None and tuning.ids is not None else ()
+    evidence = evidence_of(photos, link, photos=words, fitted_on=used)
+    promised = wish(evidence, confidence, tuning, seed)
+    if cross_fit:
+        last = fit_pair(held, *plan).link or link
+        rule = same_sets(promised.rule, link, last, held.logits, held.names)
+        promised, link = replace(promised, rule=rule), last
+    checks: tuple[Check, ...] = ()
+    if seen is not None:
+        with torch.no_grad():
+            sets = np.asarray(promised.rule(link.decision_probs(seen.logits).numpy()))
+        checks = tuple(
+            check_promise(p, sets, seen.majority, seen.observed, names=seen.names, ids=seen.ids)
+            for p in promised.promises
+        )
+    part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"
+    if cross_fit:
+        part += f", and for the probabilities again on all {len(held):,}"
+    return PromisedScores(
+        promised,
+        link,
+        link_words,
+        held.names,
+        f"{len(evidence):,} rows of {words}{part}",
+        checks,
+        table.kind,
+    )

@@ -1,0 +1,355 @@
+"""Reading other people's scores: every number is checked, and what it is must be stated.
+
+Logits are read as log-odds under the link that is named; probabilities are kept as log-odds in
+float64, infinite where they are exactly 0 or 1. Nothing is inferred from the numbers' range.
+Labels stand in the same file, in a second one of the same form, or in any data that labelwise
+reads; rows are matched by id (or by being the same file), labels by name.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.data import LabelTable
+from labelwise.data.load import load_for_labels
+from labelwise.errors import DataError, SettingsError
+from labelwise.fitting.embeddings import Texts, read_cosines
+from labelwise.fitting.tables import Kind, RawScores, parquet_table, read_raw
+from labelwise.links import Link, Sigmoid, Softmax
+from labelwise.pictures import FileImages
+from labelwise.predictions import Predictions
+from labelwise.types import nearest
+
+__all__ = [
+    "LINK_NAMES",
+    "ScoreTable",
+    "UnlabelledScores",
+    "aligned_labels",
+    "label_tensors",
+    "load_for_labels",
+    "read_scores",
+    "read_unlabelled",
+    "take",
+]
+
+LINK_NAMES = ("sigmoid", "softmax", "none")
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class UnlabelledScores:
+    """Scores as logits (N, K) under a link, whatever the file held."""
+
+    source: str
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    logits: Tensor
+    link: Link | None
+    kind: Kind
+    failed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreTable:
+    """Scores with labels, as predictions, and the split of every row if the file has one.
+
+    ``unlabelled`` holds the logits (M, K) of rows that no label is known of, ``unlabelled_ids``
+    their ids; ``notes`` say what was left out.
+    """
+
+    source: str
+    predictions: Predictions
+    split: NDArray[np.str_] | None = None
+    unlabelled: Tensor | None = None
+    notes: tuple[str, ...] = ()
+    kind: Kind = "logits"
+    unlabelled_ids: tuple[str, ...] = ()
+
+    def part(self, name: str) -> Predictions:
+        """Return the rows of one split."""
+        if self.split is None:
+            raise DataError(f"{self.source}: there is no column or array 'split', got {name!r}")
+        rows = np.flatnonzero(self.split == name)
+        if len(rows) == 0:
+            there = sorted(set(self.split.tolist()))
+            raise DataError(f"{self.source}: no row has split {name!r}{nearest(name, there)}")
+        return replace(take(self.predictions, rows), split=name)
+
+
+def take(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
+    """Return some rows of predictions."""
+    index = torch.from_numpy(rows)
+    observed = predictions.observed
+    return replace(
+        predictions,
+        ids=[predictions.ids[row] for row in rows],
+        logits=predictions.logits[index],
+        labels=predictions.labels[index],
+        observed=None if observed is None else observed[index],
+    )
+
+
+def read_scores(
+    path: Path,
+    kind: Kind | None,
+    *,
+    link: str | None = None,
+    labels: str | Path | None = None,
+    texts: Texts | None = None,
+) -> ScoreTable:
+    """Return the scores of a file, with its own labels or those of a second source.
+
+    ``kind`` must be given except for files written by labelwise, which say it themselves. With
+    ``texts`` the file holds embeddings of photos, and the scores are what these make of them.
+    """
+    if texts is not None and (kind is not None or link is not None):
+        raise SettingsError("--texts makes the scores and knows their link; leave out --scores")
+    if _is_predictions(path):
+        if kind == "probs" or link is not None or labels is not None:
+            raise SettingsError(
+                f"{path} was written by labelwise: it holds logits with their link and labels; "
+                "leave out --scores probs, --link and --labels"
+            )
+        predictions = Predictions.load(path)
+        return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
+    if texts is None:
+        raw = read_raw(path)
+        scores = _unlabelled(raw, kind, link)
+    else:
+        raw = read_cosines(path, texts)
+        scores = _unlabelled(raw, "logits", "sigmoid" if texts.gives_logits else "none")
+    if labels is None:
+        if raw.labels is None:
+            raise DataError(
+                f"{path}: there are no labels; add 'label:NAME' columns (an array 'labels'), "
+                "or give a second file with --labels"
+            )
+        truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
+        _check_labels(raw, raw.labels)
+    else:
+        if raw.labels is not None:
+            raise DataError(f"{raw.source} has labels of its own; leave out --labels")
+        truth, matched = _other_labels(raw, labels)
+    notes = []
+    if raw.failed:
+        notes.append(f"{raw.failed:,} images of {path} have no scores and are left out.")
+    if not matched.all():
+        notes.append(
+            f"{labels} has labels of {int(matched.sum()):,} of the {len(matched):,} rows; "
+            "the others are left out."
+        )
+    present, known = label_tensors(truth[matched])
+    predictions = Predictions(
+        [name for name, kept in zip(raw.ids, matched, strict=True) if kept],
+        scores.logits[torch.from_numpy(matched)],
+        present,
+        known,
+        raw.names,
+        "",
+        scores.link,
+    )
+    split = None if raw.split is None else np.array(raw.split)[matched]
+    rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
+    others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
+    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others)
+
+
+def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
+    """Return the scores of a file; labels in it are left alone."""
+    if _is_predictions(path):
+        if kind == "probs" or link is not None:
+            raise SettingsError(
+                f"{path} was written by labelwise: it holds logits with their link; "
+                "leave out --scores probs and --link"
+            )
+        own = Predictions.load(path)
+        return UnlabelledScores(
+            str(path), tuple(own.ids), own.names, own.logits, own.link, "logits"
+        )
+    return _unlabelled(read_raw(path), kind, link)
+
+
+def _is_predictions(path: Path) -> bool:
+    """Return whether a file is one that Predictions.save wrote."""
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return False
+    try:
+        schema = pq.read_schema(path)
+    except Exception:
+        schema = parquet_table(path).schema  # which says what is wrong
+    return b"labelwise" in (schema.metadata or {}) and {"id", "logits"} <= set(schema.names)
+
+
+def _unlabelled(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
+    if raw.scores is None:
+        raise DataError(
+            f"{raw.source}: there are no scores; name one column per label like 'score:dog'"
+        )
+    if raw.kind is not None and kind not in (None, raw.kind):
+        raise SettingsError(
+            f"{raw.source} was written by `labelwise predict`: it holds {raw.kind}; "
+            f"leave out --scores {kind}"
+        )
+    kind = kind or raw.kind
+    if kind is None:
+        raise SettingsError(
+            f"{raw.source}: say what its scores are with --scores logits or --scores probs"
+        )
+    if kind == "probs" and link is not None:
+        raise SettingsError("--link belongs to logits; probabilities need none")
+    logits = _logits(raw, raw.scores, kind)
+    return UnlabelledScores(
+        raw.source, raw.ids, raw.names, logits, _link(kind, link), kind, raw.failed
+    )
+
+
+def _link(kind: Kind, name: str | None) -> Link | None:
+    name = "sigmoid" if name is None or kind == "probs" else name
+    if name not in LINK_NAMES:
+        raise SettingsError(f"unknown link {name!r}{nearest(name, LINK_NAMES)}")
+    return {"sigmoid": Sigmoid(), "softmax": Softmax(), "none": None}[name]
+
+
+def _logits(raw: RawScores, scores: NDArray[np.float64], kind: Kind) -> Tensor:
+    _refuse(
+        raw, np.isnan(scores), scores, "a score must be a number", "fill it in, or drop the row"
+    )
+    if kind == "logits":
+        large = ~(np.abs(scores) <= FLOAT32_MAX)
+        _refuse(raw, large, scores, "a logit must be finite in 32 bits", "cut it to ±80 or so")
+        return torch.from_numpy(scores.astype(np.float32))
+    outside = (scores < 0) | (scores > 1)
+    _refuse(
+        raw,
+        outside,
+        scores,
+        "a probability lies in [0, 1]",
+        "if these are logits, say --scores logits",
+    )
+    return torch.from_numpy(scores).logit()
+
+
+def _check_labels(raw: RawScores, labels: NDArray[np.float64]) -> None:
+    odd = ~np.isnan(labels) & ~((labels >= 0) & (labels <= 1))
+    rule = "a label is 1, 0, a share in between if it is soft, or empty for unknown"
+    _refuse(raw, odd, labels, rule, "correct the cell")
+
+
+def _refuse(
+    raw: RawScores, bad: NDArray[np.bool_], values: NDArray[np.float64], rule: str, way_out: str
+) -> None:
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        value = values[row, column]
+        got = "nothing" if np.isnan(value) else f"{value:g}"
+        raise DataError(f"{raw.row(row)}: {rule}, got {got} for {raw.names[column]!r}; {way_out}")
+
+
+def _other_labels(
+    raw: RawScores, source: str | Path
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return labels (N, K) of the rows of ``raw``, NaN where unknown, and which rows have any."""
+    path = Path(source)
+    if path.is_file() and _holds_label_columns(path):
+        other = read_raw(path)
+        if other.labels is None:
+            raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
+        _check_labels(other, other.labels)
+        ids, labels = other.ids, other.labels[:, _columns_of(raw, other.source, other.names)]
+    else:
+        table = load_for_labels(source, raw.names)
+        labels, notes = aligned_labels(table, raw.names)
+        if notes:
+            raise DataError(f"{table.name}: {notes[0]}")
+        ids = tuple(table.ids)
+        if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
+            ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
+            raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
+    place = {name: row for row, name in enumerate(ids)}
+    rows = np.array([place.get(name, -1) for name in raw.ids])
+    matched = rows >= 0
+    if not matched.any():
+        raise DataError(
+            f"{source}: no id of {raw.source} is in it, first {raw.ids[0]!r}"
+            f"{nearest(raw.ids[0], ids)}"
+        )
+    return np.where(matched[:, None], labels[rows], np.nan), matched
+
+
+def _holds_label_columns(path: Path) -> bool:
+    """Return whether a file of labels has the form of a score file."""
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return True
+    if suffix == ".parquet":
+        names = parquet_table(path).column_names
+    elif suffix in (".csv", ".tsv"):
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            names = (
+                stream.readline().replace('"', "").strip().split("\t" if suffix == ".tsv" else ",")
+            )
+    else:
+        return False
+    return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
+
+
+def _columns_of(raw: RawScores, there: str, names: tuple[str, ...]) -> list[int]:
+    column = {name: number for number, name in enumerate(names)}
+    for here, ours, other, theirs in (
+        (raw.source, raw.names, there, names),
+        (there, names, raw.source, raw.names),
+    ):
+        missing = sorted(set(ours) - set(theirs))
+        if missing:
+            raise DataError(
+                f"{other}: label {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
+            )
+    return [column[name] for name in raw.names]
+
+
+def label_tensors(labels: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
+    """Return labels (N, K) with NaN for unknown as predictions hold them, and which are known.
+
+    Labels are uint8, or float32 if some are soft.
+    """
+    unknown = np.isnan(labels)
+    values = np.where(unknown, 0.0, labels)
+    kind = torch.float32 if ((values > 0) & (values < 1)).any() else torch.uint8
+    known = torch.from_numpy(~unknown) if unknown.any() else None
+    return torch.from_numpy(values).to(kind), known
+
+
+def aligned_labels(
+    table: LabelTable, names: tuple[str, ...]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Return labels (N, K) in the order of ``names``, NaN where unknown, and what differs."""
+    labels, observed = table.targets()
+    values = labels.astype(np.float64)
+    if observed is not None:
+        values[~observed] = np.nan
+    column = {name: number for number, name in enumerate(table.space.names)}
+    if not set(names) & set(column):
+        raise DataError(
+            f"{table.name} has none of the labels asked for, first {names[0]!r}"
+            f"{nearest(names[0], column)}"
+        )
+    found = np.full((len(table), len(names)), np.nan)
+    for place, name in enumerate(names):
+        if name in column:
+            found[:, place] = values[:, column[name]]
+    notes = []
+    for what, ours, theirs in (
+        ("does not speak of {}, unknown here", names, column),
+        ("also has {}, left out", column, names),
+    ):
+        lacking = sorted(set(ours) - set(theirs))
+        if lacking:
+            some = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+            count = f"{len(lacking):,} label" + ("s" if len(lacking) > 1 else "")
+            notes.append(f"{table.name} {what.format(f'{count} ({some})')}.")
+    return found, notes

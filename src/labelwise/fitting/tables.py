@@ -1,0 +1,399 @@
+"""Score files as they stand on disk, read without believing anything about the numbers yet.
+
+.csv .tsv .parquet   id, split (optional), score:NAME and label:NAME for every label; a label
+                     is 1, 0 or an empty cell (null) for unknown; other columns are left alone
+.npz                 scores (N, K), labels (N, K) with NaN for unknown, observed (N, K),
+                     names (K,), ids (N,), split (N,)
+outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they are
+                     probabilities; images that could not be read are left out and counted
+"""
+
+import json
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, Literal
+from zipfile import BadZipFile, ZipFile
+from zlib import error as ZlibError  # noqa: N812
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from pyarrow import compute
+from pyarrow import csv as arrow_csv
+
+from labelwise.errors import DataError
+from labelwise.predictions import matrix_of_lists
+from labelwise.system.text import from_cell
+from labelwise.types import nearest
+
+__all__ = [
+    "FITTED_FORMAT",
+    "SUFFIXES",
+    "Kind",
+    "RawScores",
+    "npz_arrays",
+    "npz_texts",
+    "parquet_table",
+    "read_raw",
+]
+
+Kind = Literal["logits", "probs"]
+Table = dict[str, NDArray[Any]]
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")
+FITTED_FORMAT = 1  # of link.json and thresholds.json
+ARRAYS = ("scores", "labels", "observed", "names", "ids", "split")
+ANSWER_COLUMNS = ["path", "labels", "error"]
+
+
+@dataclass(frozen=True)
+class RawScores:
+    """Scores (N, K), labels (N, K) with NaN for unknown (or none in this file), names, ids.
+
+    ``kind`` is what the file itself says its scores are; ``failed`` counts the images it has no
+    scores of.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    scores: NDArray[np.float64] | None
+    labels: NDArray[np.float64] | None
+    split: tuple[str, ...] | None = None
+    kind: Kind | None = None
+    failed: int = 0
+
+    def row(self, number: int) -> str:
+        """Return how an error names a row: counted from 1, the header not counted."""
+        return f"{self.source}: row {number + 1} (id {self.ids[number]!r})"
+
+    def check_names(self) -> "RawScores":
+        """Return itself; raise unless there are rows and labels, with distinct names and ids."""
+        if not self.ids:
+            raise DataError(f"{self.source}: the table has no rows")
+        if not self.names:
+            raise DataError(f"{self.source}: the table has no labels")
+        for what, values in (("label", self.names), ("id", self.ids)):
+            seen: set[str] = set()
+            for value in values:
+                if not value.strip():
+                    raise DataError(f"{self.source}: every {what} needs a name, got {value!r}")
+                if value in seen:
+                    raise DataError(f"{self.source}: {what} {value!r} stands there twice")
+                seen.add(value)
+        return self
+
+
+def read_raw(path: Path) -> RawScores:
+    """Return the numbers of a score file."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(f"{path}: scores must be one of {', '.join(SUFFIXES)}, got {suffix!r}")
+    if not path.exists():
+        raise DataError(f"{path} does not exist")
+    if not path.is_file():
+        raise DataError(f"{path} is not a file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty")
+    if suffix == ".npz":
+        return _npz(path).check_names()
+    if suffix == ".jsonl":
+        return _json_lines(path).check_names()
+    table = parquet_table(path) if suffix == ".parquet" else _delimited(path)
+    if suffix == ".parquet" and {"path", "probs"} <= set(table.column_names):
+        return _answer_lists(path, table).check_names()
+    if suffix != ".parquet" and table.column_names[:3] == ANSWER_COLUMNS:
+        return _answer_columns(str(path), table).check_names()
+    return _columns(str(path), table).check_names()
+
+
+def parquet_table(path: Path) -> Any:
+    """Return a Parquet file as a table."""
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or ["unknown reason"])[0]
+        raise DataError(f"{path}: not a readable Parquet file ({reason})") from None
+
+
+def _delimited(path: Path) -> Any:
+    """Return a .csv or .tsv file as a table of text."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    options = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        with path.open("rb") as stream:
+            names = arrow_csv.open_csv(stream, parse_options=options).schema.names
+        text = arrow_csv.ConvertOptions(
+            column_types={name: pa.string() for name in names}, strings_can_be_null=False
+        )
+        return arrow_csv.read_csv(path, parse_options=options, convert_options=text)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        if isinstance(error, UnicodeDecodeError) or "utf8" in reason.lower():
+            reason = "it must be UTF-8 text; save it as UTF-8"
+        raise DataError(f"{path}: the table cannot be read ({reason})") from None
+
+
+def _columns(source: str, table: Any) -> RawScores:
+    headers = table.column_names
+    _refuse_twice(source, headers)
+    if "id" not in headers:
+        raise DataError(f"{source}: there is no column 'id'{nearest('id', headers)}")
+    parts = {
+        mark: [name for name in headers if name.startswith(f"{mark}:")]
+        for mark in ("score", "label")
+    }
+    names = _label_names(source, headers, parts)
+    ids = _texts_of(source, table, "id")
+    split = _texts_of(source, table, "split") if "split" in headers else None
+    matrices: dict[str, NDArray[np.float64] | None] = {}
+    for mark, columns in parts.items():
+        matrices[mark] = None
+        if columns:
+            matrices[mark] = np.stack(
+                [_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1
+            ).reshape(len(ids), len(names))
+    return RawScores(source, names, ids, matrices["score"], matrices["label"], split)
+
+
+def _refuse_twice(source: str, headers: list[str]) -> None:
+    seen: set[str] = set()
+    for name in headers:
+        if name in seen:
+            raise DataError(f"{source}: the column {name!r} stands there twice")
+        seen.add(name)
+
+
+def _label_names(source: str, headers: list[str], parts: dict[str, list[str]]) -> tuple[str, ...]:
+    if not parts["score"] and not parts["label"]:
+        raise DataError(
+            f"{source}: there are no columns 'score:NAME' or 'label:NAME', "
+            f"got {', '.join(map(repr, headers[:8]))}; name one column per label like 'score:dog'"
+        )
+    scored = [name.split(":", 1)[1] for name in parts["score"]]
+    labelled = [name.split(":", 1)[1] for name in parts["label"]]
+    if scored and labelled:
+        for here, there, mark in ((scored, labelled, "label"), (labelled, scored, "score")):
+            missing = [name for name in here if name not in set(there)]
+            if missing:
+                raise DataError(
+                    f"{source}: there is no column '{mark}:{missing[0]}'"
+                    f"{nearest(missing[0], there)}"
+                )
+    return tuple(scored or labelled)
+
+
+def _texts_of(source: str, table: Any, column: str) -> tuple[str, ...]:
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
+        if not isinstance(value, str | int):
+            raise DataError(
+                f"{source}: row {row + 1}: {column!r} must be text or a whole number, got {value!r}"
+            )
+    return tuple(map(str, values))
+
+
+def _numbers(source: str, table: Any, column: str, ids: tuple[str, ...]) -> NDArray[np.float64]:
+    """Return a column as float64, NaN where a cell is empty."""
+    values = table[column].combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        trimmed = compute.utf8_trim_whitespace(values)
+        values = compute.if_else(compute.equal(trimmed, ""), None, trimmed)
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    try:
+        numbers: NDArray[np.float64] = values.cast(pa.float64(), safe=False).to_numpy(
+            zero_copy_only=False
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        row, text = _first_bad(values)
+        raise DataError(
+            f"{source}: row {row + 1} (id {ids[row]!r}): {column!r} must be a number, got {text!r}"
+        ) from None
+    return numbers
+
+
+def _first_bad(values: Any) -> tuple[int, Any]:
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            if value is not None:
+                float(value)
+        except (TypeError, ValueError):
+            return row, value
+    return 0, values[0].as_py()
+
+
+def _answer_columns(source: str, table: Any) -> RawScores:
+    """Return predict's CSV: path, labels, error, then the probability of each label."""
+    headers = table.column_names
+    _refuse_twice(source, headers)
+    good = [row for row, error in enumerate(table["error"].to_pylist()) if not error]
+    kept = table.take(good)
+    ids = tuple(from_cell(cell) for cell in kept["path"].to_pylist())
+    names = headers[len(ANSWER_COLUMNS) :]
+    scores = [_numbers(source, kept, name, ids) for name in names]
+    matrix = np.stack(scores, 1) if scores else np.empty((len(ids), 0))
+    failed = table.num_rows - len(good)
+    words = tuple(from_cell(name) for name in names)
+    return RawScores(source, words, ids, matrix, None, kind="probs", failed=failed)
+
+
+def _answer_lists(path: Path, table: Any) -> RawScores:
+    """Return predict's Parquet: path, labels, probs in the order of the metadata, error."""
+    try:
+        names = json.loads((table.schema.metadata or {})[b"labelwise"])["names"]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError
+    except (KeyError, TypeError, ValueError):
+        raise DataError(
+            f"{path}: there are no label names in the file's metadata; "
+            "write it again with `labelwise predict`"
+        ) from None
+    kept = table.filter(compute.is_valid(table["probs"]))
+    matrix = matrix_of_lists(kept["probs"], len(names), f"{path}: probs").astype(np.float64)
+    ids = _texts_of(str(path), kept, "path")
+    failed = table.num_rows - len(ids)
+    return RawScores(str(path), tuple(names), ids, matrix, None, kind="probs", failed=failed)
+
+
+def _json_lines(path: Path) -> RawScores:
+    """Return predict's JSON Lines: objects with path and probs by name, or path and error."""
+    names: tuple[str, ...] = ()
+    ids: list[str] = []
+    rows: list[list[float]] = []
+    failed = 0
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: it must be UTF-8 text; save it as UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise DataError(f"{path}: line {number} is not JSON") from None
+        if isinstance(record, dict) and "path" in record and "error" in record:
+            failed += 1
+            continue
+        probs = record.get("probs") if isinstance(record, dict) else None
+        if not isinstance(probs, dict) or not isinstance(record.get("path"), str):
+            raise DataError(
+                f"{path}: line {number} must be an object with 'path' and 'probs' by name, as "
+                "`labelwise predict` writes it"
+            )
+        names = names or tuple(probs)
+        if set(probs) != set(names):
+            odd = sorted(set(probs) ^ set(names))[0]
+            raise DataError(f"{path}: line {number} must have the labels of line 1; {odd!r} is not")
+        values = [probs[name] for name in names]
+        for name, value in zip(names, values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise DataError(
+                    f"{path}: line {number}: the probability of {name!r} must be a number, "
+                    f"got {value!r}"
+                )
+        ids.append(record["path"])
+        rows.append(values)
+    scores = np.array(rows, dtype=np.float64).reshape(len(ids), len(names))
+    return RawScores(str(path), names, tuple(ids), scores, None, kind="probs", failed=failed)
+
+
+def _npz(path: Path) -> RawScores:
+    """Return the numbers of a .npz file; nothing pickled is ever read."""
+    arrays = npz_arrays(path)
+    for name in arrays:
+        if name not in ARRAYS:
+            raise DataError(f"{path}: unknown array {name!r}{nearest(name, ARRAYS)}")
+    scores, labels = (_matrix(path, arrays, name) for name in ("scores", "labels"))
+    first = labels if scores is None else scores
+    if first is None:
+        raise DataError(f"{path}: there is no array 'scores'{nearest('scores', arrays)}")
+    rows, columns = first.shape
+    observed = _matrix(path, arrays, "observed")
+    for name, value in (("labels", labels), ("observed", observed)):
+        if value is not None and value.shape != first.shape:
+            raise DataError(f"{path}: {name} must have shape {first.shape}, got {value.shape}")
+    if observed is not None:
+        if labels is None or not np.isin(observed, (0, 1)).all():
+            raise DataError(f"{path}: observed must be true and false, or 1 and 0, beside labels")
+        labels = np.where(observed == 1, labels, np.nan)
+    names = npz_texts(path, arrays, "names", columns)
+    ids = npz_texts(path, arrays, "ids", rows)
+    return RawScores(
+        str(path),
+        names or tuple(f"label-{column}" for column in range(columns)),
+        ids or tuple(str(row) for row in range(rows)),
+        scores,
+        labels,
+        npz_texts(path, arrays, "split", rows),
+    )
+
+
+def npz_arrays(path: Path) -> Table:
+    """Return the arrays of the archive; each must be as long as its header says."""
+    arrays: Table = {}
+    try:
+        with ZipFile(path) as archive:
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise DataError(f"{path}: array {name!r} stands there twice")
+                with archive.open(member) as stream:
+                    dtype, size = _header(stream)
+                    if dtype.hasobject:
+                        raise DataError(
+                            f"{path}: array {name!r} holds Python objects, which are never read; "
+                            "store text as numpy text, for example np.array(names, dtype=str)"
+                        )
+                    if size != member.file_size - stream.tell():
+                        raise DataError(f"{path}: array {name!r} is cut off or damaged")
+                with archive.open(member) as stream:
+                    arrays[name] = npy.read_array(stream, allow_pickle=False)
+    # What a damaged archive raises is up to zipfile, zlib and numpy.
+    except (OSError, BadZipFile, ZlibError, EOFError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or ["damaged"])[0]
+        raise DataError(f"{path}: not a readable .npz file ({reason})") from None
+    except (AttributeError, KeyError, TypeError, SyntaxError, TokenError, MemoryError):
+        raise DataError(f"{path}: not a readable .npz file (damaged)") from None
+    return arrays
+
+
+def _header(stream: Any) -> tuple[np.dtype[Any], int]:
+    """Return the type of a stored array and how many bytes it takes."""
+    version = npy.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"numpy's format {version[0]}.{version[1]} is not read")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return dtype, prod(shape) * dtype.itemsize
+
+
+def _matrix(path: Path, arrays: Table, name: str) -> NDArray[np.float64] | None:
+    value = arrays.get(name)
+    if value is None:
+        return None
+    if value.ndim != 2 or value.dtype.kind not in "fiub":
+        raise DataError(
+            f"{path}: {name} must be a matrix of numbers (rows, labels), "
+            f"got {value.dtype} {value.shape}"
+        )
+    return value.astype(np.float64)
+
+
+def npz_texts(path: Path, arrays: Table, name: str, length: int) -> tuple[str, ...] | None:
+    """Return an array of texts by name, None where there is none."""
+    value = arrays.get(name)
+    if value is None:
+        return None
+    if value.shape != (length,) or value.dtype.kind not in "Uiu":
+        raise DataError(
+            f"{path}: {name} must be {length} texts or integers, got {value.dtype} {value.shape}"
+        )
+    return tuple(str(item) for item in value.tolist())

@@ -1,0 +1,26 @@
+"""Models: what is deployed, how it scores, and the folder of the run that it came from.
+
+A model folder holds ``model.safetensors`` (the weights) and ``model.json``, a :class:`ModelSpec`:
+everything else, the versions it was written with, and the hash of the weights it belongs to. Link
+and rule can be read from it without the weights. Tensors have the names of :class:`Model`, or
+those of timm, so that timm can load the file too.
+"""
+
+from labelwise.models.model import Model
+from labelwise.models.predictor import WEIGHTS_FILE, Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import Scored, Scorer, score
+from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
+
+__all__ = [
+    "MODEL_FILE",
+    "WEIGHTS_FILE",
+    "HeadSpec",
+    "Model",
+    "ModelSpec",
+    "Predictor",
+    "RunFolder",
+    "Scored",
+    "Scorer",
+    "score",
+]

@@ -1,0 +1,367 @@
+"""RunFolder: every file of a run, named, read and written in one place.
+
+    settings.yaml                  what was asked for, resolved
+    metrics.jsonl                  the journal: one JSON object per line, as training goes on
+    checkpoint/                    what a killed run goes on from
+    predictions/SPLIT.parquet      the logits of every split, with its labels
+    folds/, folds.parquet          runs without a part of the training rows each, if they were
+                                   asked for, and what they say of the part they did not see
+    tensorboard/, wandb/           the journal for these tools, if they were asked for
+    evaluation.json, report.html   the figures, and the page that shows them
+    model.json, model.safetensors  the model to deploy
+
+Two processes that train in one folder would write over each other's checkpoints, so the folder
+itself is locked while a run has it. The lock ends with its process, however that ends.
+
+A run may be kept in a bucket. It is then trained in a folder of the first process's machine and
+sent to the bucket with every checkpoint; who reads it fetches it once.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.evaluate import Evaluation
+from labelwise.models.predictor import WEIGHTS_FILE, Predictor
+from labelwise.models.spec import MODEL_FILE, ModelSpec
+from labelwise.predictions import Predictions
+from labelwise.system.files import locked, remove_leftovers, write_error
+from labelwise.system.mirror import Mirror
+from labelwise.system.storage import LocalStorage, ObjectStorage, Storage, is_uri, storage_at
+
+__all__ = ["Journal", "RunFolder", "RunPart", "fetched_run"]
+
+FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds")
+FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
+MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
+NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds")
+# Sent to a bucket after all others, in this order: what says that others are there.
+SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
+
+RunPart = Literal["model", "results", "all"]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, finished or not; nothing in it is read before it is asked for."""
+
+    path: Path
+    mirror: Mirror | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+
+    @classmethod
+    @contextmanager
+    def working_in(cls, place: str | Path) -> Iterator["RunFolder"]:
+        """Have the folder of a run to train in, or a copy of what a bucket keeps of it.
+
+        The copy is empty until :meth:`fetch`, and removed at the end, unless it holds what could
+        not be sent.
+        """
+        storage = storage_at(str(place))
+        if not isinstance(storage, ObjectStorage):
+            yield cls(_local_path(place, storage))
+            return
+        above = Path(tempfile.mkdtemp(prefix="labelwise-run-"))
+        run = above / _last_part(storage)
+        mirror = Mirror(run, storage, _turn)
+        try:
+            yield cls(run, mirror)
+        finally:
+            if mirror.unsent:
+                warnings.warn(
+                    f"{run} keeps what could not be sent to {mirror.address}: the same command "
+                    f"with -o {run} goes on from it",
+                    stacklevel=2,
+                )
+            else:
+                shutil.rmtree(above, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """Where the run is kept, as people call it."""
+        return str(self.path) if self.mirror is None else self.mirror.address
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.name
+
+    def fetch(self, *, tensors: bool = True) -> None:
+        """Bring a copy to what the bucket holds, perhaps without the tensors of checkpoints."""
+        if self.mirror is None:
+            return
+        self.mirror.fetch(lambda name: tensors or name.endswith("json") or "checkpoint" not in name)
+        for place in self.path.rglob("checkpoint/[0-9]*"):
+            if not (place / "state.json").exists():  # whoever sent it was stopped in between
+                shutil.rmtree(place)
+
+    def claim(self) -> None:
+        """Be the one who writes to the bucket; whoever did before stops when it notices."""
+        if self.mirror is not None:
+            self.mirror.claim()
+
+    def publish(self) -> None:
+        """Bring the bucket to what the copy holds."""
+        if self.mirror is not None:
+            self.mirror.send()
+
+    @property
+    def settings_path(self) -> Path:
+        """``settings.yaml``."""
+        return self.path / "settings.yaml"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoint"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def wandb(self) -> Path:
+        """The folder of Weights & Biases."""
+        return self.path / "wandb"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """``evaluation.json``."""
+        return self.path / "evaluation.json"
+
+    @property
+    def report(self) -> Path:
+        """``report.html``."""
+        return self.path / "report.html"
+
+    @property
+    def folds(self) -> Path:
+        """The folder of the runs without a part of the training rows each."""
+        return self.path / "folds"
+
+    @property
+    def folds_path(self) -> Path:
+        """``folds.parquet``."""
+        return self.path / "folds.parquet"
+
+    def out_of_fold(self) -> Predictions | None:
+        """Return what runs that did not see them say of the training rows, None without folds."""
+        return Predictions.load(self.folds_path) if self.folds_path.is_file() else None
+
+    def predictions_path(self, split: str) -> Path:
+        """``predictions/SPLIT.parquet``."""
+        return self.path / "predictions" / f"{split}.parquet"
+
+    @property
+    def journal(self) -> "Journal":
+        """``metrics.jsonl``, to be read or written."""
+        return Journal(self.path / "metrics.jsonl")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The resolved settings as plain data."""
+        try:
+            values = yaml.safe_load(self.settings_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.path} is not the folder of a run") from None
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{self.settings_path} cannot be read: {reason}") from None
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{self.settings_path} must hold settings by name")
+        return values
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose predictions are there."""
+        return tuple(sorted(file.stem for file in (self.path / "predictions").glob("*.parquet")))
+
+    @property
+    def fitted_splits(self) -> frozenset[str]:
+        """The splits whose rows fitted weights, link or rule; no promise can be made on them."""
+        cross_fitted = self.settings_path.is_file() and self.settings.get("cross_fit")
+        return frozenset(("train", "val", *(("promise",) if cross_fitted else ())))
+
+    def predictions(self, split: str) -> Predictions:
+        """Return the predictions of a split."""
+        if split not in self.splits:
+            there = ", ".join(self.splits) or "none"
+            raise CheckpointError(
+                f"{self.path} has no predictions of {split!r}; there are: {there}"
+            )
+        return Predictions.load(self.predictions_path(split))
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The figures of a finished run."""
+        if not self.evaluation_path.exists():
+            raise CheckpointError(f"{self.path} has no evaluation.json; give a finished run")
+        return Evaluation.load(self.evaluation_path)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the deployed model is, without its weights."""
+        return ModelSpec.load(self.path / MODEL_FILE)
+
+    def model(self, device: torch.device | str = "cpu") -> Predictor:
+        """Return the deployed model."""
+        return Predictor.load(self.path, device)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has written all its results."""
+        results = (self.evaluation_path, self.path / MODEL_FILE, self.path / WEIGHTS_FILE)
+        return all(file.exists() for file in results)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Have the folder alone while the block runs; what a killed run half wrote is removed."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(self.path, error) from None
+        busy = f"another process is training in {self.path}; wait for it, or choose another folder"
+        with locked(self.path, busy) as alone:
+            for place in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
+                remove_leftovers(place)
+            yield
+
+    def clear(self) -> None:
+        """Remove the files of a run; others that lie there stay."""
+        if self.mirror is not None:
+            self.mirror.claim()
+            self.mirror.clear()
+        for name in (*FILES, MODEL_FILE, WEIGHTS_FILE, *FOLDERS):
+            path = self.path / name
+            try:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise LabelwiseError(f"cannot remove {path}: {error.strerror}") from None
+
+
+def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
+    """Return the folder of a run to read from: of a bucket, a copy in this user's cache.
+
+    What did not change since the last time is not fetched again. ``results`` are all files but
+    checkpoints and logs.
+    """
+    storage = storage_at(str(place))
+    if not isinstance(storage, ObjectStorage):
+        return _local_path(place, storage)
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    key = hashlib.sha256(storage.place.encode()).hexdigest()[:16]
+    folder = Path(root) / "labelwise" / "runs" / key / _last_part(storage)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from None
+
+    def wanted(name: str) -> bool:
+        if part == "model":
+            return name in MODEL_FILES
+        return part == "all" or name.split("/")[0] not in NOT_RESULTS
+
+    mirror = Mirror(folder, storage, _turn)
+    with locked(folder):
+        if not mirror.fetch(wanted):
+            raise CheckpointError(f"{mirror.address} holds no run; is its address right?")
+    return folder
+
+
+def _local_path(place: str | Path, storage: Storage) -> Path:
+    """Return the folder that a path or a file:// URI names, a path as it was written."""
+    if isinstance(storage, LocalStorage) and is_uri(str(place)):
+        return storage.folder
+    return Path(place)
+
+
+def _last_part(storage: ObjectStorage) -> str:
+    return storage.prefix.rpartition("/")[2]
+
+
+def _turn(name: str, there: bool) -> int | None:
+    """Return when a file of a run is sent to a bucket, None for what is no file of a run.
+
+    A checkpoint is there once its state.json is, and says how much of the journal belongs to it.
+    Settings that changed are sent when all that follows from them is there; at the very first
+    they come first, since nothing can be gone on with without them.
+    """
+    parts = name.split("/")
+    own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)
+    if parts[0] not in own or any(part.startswith(".") for part in parts):
+        return None
+    last = parts[-1]
+    if last == "settings.yaml" and not there:
+        return 0
+    return 2 + SENT_LAST.index(last) if last in SENT_LAST else 1
+
+
+class Journal:
+    """A file of records that can be cut back to where a checkpoint was taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the records; the last line may still be being written, or have been cut off.
+
+        A damaged line in between is left out with a warning: history is worth showing, and not
+        worth refusing a run for.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from None
+        records, (*lines, last) = [], content.split(b"\n")
+        for number, line in enumerate([*lines, last], start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                records.append(record)
+            elif line.strip() and number <= len(lines):
+                warnings.warn(f"{self.path}: line {number} is damaged, left out", stacklevel=2)
+        return records
+
+    def cut(self, size: int) -> None:
+        """Forget what was written after the first ``size`` bytes, and a line that has no end."""
+        try:
+            with self.path.open("a+b") as stream:
+                stream.seek(0)
+                kept = stream.read(size)
+                self.size = kept.rfind(b"\n") + 1
+                stream.truncate(self.size)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        line = (json.dumps(record) + "\n").encode()
+        try:
+            with self.path.open("ab") as stream:
+                stream.write(line)
+        except OSError as error:
+            raise write_error(self.path, error) from error
+        self.size += len(line)

@@ -1,0 +1,375 @@
+"""The one inference engine: images in, batches of answers out.
+
+    images --decoders--> uint8 pixels --device--> logits --link--> log p, log(1 - p) --rule--> sets
+
+Some batches are decoded while another is on the device. Rows come in order and each exactly once:
+answered, or failed with its reason; whatever goes wrong with one image is that image's failure and
+never stops the others. Link and rule are applied on the CPU in float64, as
+they were fitted: in float32 a probability can fall on the other side of its threshold.
+
+:func:`infer` runs any network over images; :func:`score` runs a :class:`Scorer`, the deployed
+model in whatever form it has.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.decide import Rule
+from labelwise.errors import ImageError, LabelwiseError
+from labelwise.links import Link, consistent_log_probs
+from labelwise.pictures import ArrayImages, ImageSource
+from labelwise.pictures.ahead import started_ahead
+from labelwise.pictures.batches import (
+    Decode,
+    Failure,
+    Inputs,
+    Resizer,
+    available_cores,
+    read_ahead,
+    resized_array,
+)
+from labelwise.system.names import Names
+from labelwise.taxonomy import LabelTree
+from labelwise.types import LabelSpace
+
+__all__ = [
+    "Answer",
+    "Embedder",
+    "Failure",
+    "Inferred",
+    "Resizer",
+    "Scored",
+    "Scorer",
+    "available_cores",
+    "decoded",
+    "infer",
+    "memory_bytes",
+    "obeying",
+    "raise_failure",
+    "score",
+    "scored",
+]
+
+NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
+
+Network = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+class Scorer(Protocol):
+    """A deployed model: how pictures become its inputs, and what its logits mean."""
+
+    @property
+    def transform(self) -> Resizer:
+        """How a picture becomes uint8 pixels (3, size, size)."""
+
+    @property
+    def space(self) -> LabelSpace:
+        """The label names, in the order of the logits."""
+
+    @property
+    def link(self) -> Link | None:
+        """The link of the logits, on the CPU; None if they only rank labels."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule from probabilities to label sets."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where ``logits`` wants its inputs."""
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Return float32 logits (N, K) of uint8 pixels (N, 3, size, size) or features (N, D)."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A scorer that can also say where images lie: near each other where they look alike."""
+
+    def embed(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (N, K) and pooled features of the backbone (N, D), float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inferred:
+    """What a network makes of one batch: ``values`` (one row for each of ``rows``) on the CPU.
+
+    ``values`` is empty if no image of the batch could be read.
+    """
+
+    rows: NDArray[np.int64]
+    values: tuple[Tensor, ...]
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one image: its labels, surest first, and probabilities; or an error."""
+
+    row: int
+    id: str
+    labels: tuple[str, ...] = ()
+    probs: tuple[float, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Answers for a batch: ``rows``, ``ids`` and arrays of those with one, and the failures.
+
+    ``logits`` (n, K) are float32, ``log_p`` and ``log_q`` = log(1 - p) float64, ``sets`` boolean,
+    all on the CPU; ``embeddings`` (n, D) are there if they were asked for.
+    """
+
+    space: LabelSpace
+    rows: NDArray[np.int64]
+    ids: tuple[str, ...]
+    logits: Tensor
+    log_p: Tensor
+    log_q: Tensor
+    sets: Tensor
+    failures: tuple[Failure, ...] = ()
+    embeddings: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def probs(self) -> Tensor:
+        """The probabilities (n, K), float64."""
+        return self.log_p.exp()
+
+    @property
+    def labels(self) -> list[tuple[str, ...]]:
+        """The label names of each set, surest first."""
+        names = self.space.names
+        order = self.log_p.argsort(dim=1, descending=True, stable=True)
+        chosen = self.sets.gather(1, order)
+        return [
+            tuple(names[column] for column in columns[mask].tolist())
+            for columns, mask in zip(order, chosen, strict=True)
+        ]
+
+    def answers(self) -> Iterator[Answer]:
+        """Yield one answer per image, failures among them, in the order of the rows."""
+        parts = zip(self.rows.tolist(), self.ids, self.labels, self.probs.tolist(), strict=True)
+        good = [Answer(row, name, labels, tuple(probs)) for row, name, labels, probs in parts]
+        bad = [Answer(one.row, one.id, error=one.reason) for one in self.failures]
+        yield from sorted(good + bad, key=lambda answer: answer.row)
+
+    @staticmethod
+    def join(parts: Sequence["Scored"]) -> "Scored":
+        """Return several batches as one."""
+        embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+        return Scored(
+            parts[0].space,
+            np.concatenate([part.rows for part in parts]),
+            tuple(name for part in parts for name in part.ids),
+            torch.cat([part.logits for part in parts]),
+            torch.cat([part.log_p for part in parts]),
+            torch.cat([part.log_q for part in parts]),
+            torch.cat([part.sets for part in parts]),
+            tuple(failure for part in parts for failure in part.failures),
+            torch.cat(embeddings) if embeddings else None,
+        )
+
+
+def score(
+    scorer: Scorer,
+    images: ImageSource,
+    *,
+    rows: Sequence[int] | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    embed: bool = False,
+    decode: Decode = "cpu",
+) -> Iterator[Scored]:
+    """Yield the answers of a model for images, batch by batch.
+
+    ``rows`` (increasing) chooses some of the images; ``workers`` threads, or processes for a
+    GPU, decode, by default one per core; with ``embed`` the pooled features of the backbone come
+    too. ``decode="cuda"`` lets nvJPEG decode JPEGs on the model's device, with pixels a few levels
+    off; ``auto`` does so wherever the model is on one.
+    """
+    require_probabilities(scorer)
+    if embed and not isinstance(scorer, Embedder):
+        raise TypeError(f"{type(scorer).__name__} gives no embeddings; it has no method embed")
+
+    def network(inputs: Tensor) -> tuple[Tensor, ...]:
+        if embed and isinstance(scorer, Embedder):
+            return scorer.embed(inputs)
+        return (scorer.logits(inputs),)
+
+    parts = infer(
+        network,
+        images,
+        scorer.transform,
+        rows=rows,
+        batch_size=batch_size,
+        workers=workers,
+        device=scorer.device,
+        decode=decode,
+    )
+    names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
+    for part in parts:
+        logits, *more = part.values or (empty,)
+        yield scored(
+            scorer,
+            logits,
+            part.rows,
+            list(names.take(part.rows)),
+            failures=part.failures,
+            embeddings=more[0] if more else None,
+        )
+
+
+@torch.no_grad()
+def obeying(answers: Scored, tree: LabelTree, rule: Rule) -> Scored:
+    """Return answers that obey a taxonomy: the nearest probabilities, and sets with all parents."""
+    log_p, log_q = consistent_log_probs(answers.log_p, answers.log_q, tree)
+    sets = tree.closed(rule(log_p.exp().float()))
+    return replace(answers, log_p=log_p, log_q=log_q, sets=sets)
+
+
+@torch.no_grad()
+def scored(
+    scorer: Scorer,
+    logits: Tensor,
+    rows: NDArray[np.int64] | None = None,
+    ids: Sequence[str] | None = None,
+    *,
+    failures: Iterable[Failure] = (),
+    embeddings: Tensor | None = None,
+) -> Scored:
+    """Return what a model's link and rule say of logits (n, K); those not finite are failures."""
+    link = require_probabilities(scorer)
+    if logits.ndim != 2 or logits.shape[1] != len(scorer.space):
+        shape = tuple(logits.shape)
+        raise ValueError(f"logits must have {len(scorer.space)} columns, got shape {shape}")
+    logits = logits.detach().cpu().float()
+    rows = np.arange(len(logits)) if rows is None else rows
+    names = [f"{row:06d}" for row in rows.tolist()] if ids is None else list(ids)
+    whole = logits.isfinite().all(dim=1)
+    lost = [
+        Failure(int(rows[at]), names[at], f"{names[at]}: {NOT_FINITE}")
+        for at in (~whole).nonzero().flatten().tolist()
+    ]
+    if lost:
+        kept = whole.nonzero().flatten()
+        logits, rows = logits[kept], rows[kept.numpy()]
+        names = [names[at] for at in kept.tolist()]
+        embeddings = None if embeddings is None else embeddings[kept]
+    log_p, log_q = link.log_probs(logits.double())
+    every = sorted([*failures, *lost], key=lambda failure: failure.row)
+    return Scored(
+        scorer.space,
+        rows,
+        tuple(names),
+        logits,
+        log_p,
+        log_q,
+        scorer.rule(log_p.exp().float()),  # as link.decision_probs, which it was fitted to
+        tuple(every),
+        embeddings,
+    )
+
+
+def require_probabilities(scorer: Scorer) -> Link:
+    """Return the link of a model; one that only ranks labels says what to do."""
+    if scorer.link is None:
+        raise LabelwiseError(
+            "this model ranks labels and has no probabilities; "
+            "calibrate it first with `labelwise calibrate`"
+        )
+    return scorer.link
+
+
+def infer(
+    network: Network,
+    images: ImageSource,
+    transform: Resizer,
+    *,
+    rows: Sequence[int] | NDArray[np.int64] | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    device: torch.device | str = "cpu",
+    decode: Decode = "cpu",
+) -> Iterator[Inferred]:
+    """Yield what ``network`` makes of images, batch by batch, in the order of the rows.
+
+    It gets uint8 pixels (n, 3, size, size) in channels-last memory, or float32 features, on the
+    device, and returns tensors of n rows. A GPU computes one batch while the next is prepared.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive, got {batch_size}")
+    device = torch.device(device)
+    chosen = np.arange(len(images)) if rows is None else np.asarray(rows, dtype=np.int64)
+    batches = [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
+
+    on_gpu = device.type == "cuda"
+
+    def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...], torch.cuda.Event | None]:
+        with torch.inference_mode():
+            values = network(batch.values) if len(batch.rows) else ()
+            values = tuple(value.to("cpu", non_blocking=on_gpu) for value in values)
+        copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        if copied is not None:
+            copied.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
+        return batch, values, copied
+
+    inputs = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
+    for batch, values, copied in started_ahead(inputs, launch, 1 if on_gpu else 0):
+        if copied is not None:
+            copied.synchronize()
+        yield Inferred(batch.rows, values, tuple(batch.failures))
+
+
+def decoded(
+    images: ImageSource,
+    transform: Resizer,
+    *,
+    limit: float | None = None,
+    workers: int | None = None,
+) -> ImageSource:
+    """Return the images scaled to a model's input and held in memory, if they take little of it.
+
+    For images that are looked at again and again, such as a validation split. ``limit``, in bytes,
+    is a sixteenth of the memory by default, at least one GiB.
+    """
+    size = len(images) * transform.size**2 * 3
+    if (
+        size > (_memory_share() if limit is None else limit)
+        or resized_array(images, transform) is not None
+        or not len(images)
+    ):
+        return images
+    pixels = np.empty((len(images), transform.size, transform.size, 3), np.uint8)
+    for part in infer(lambda inputs: (inputs,), images, transform, workers=workers):
+        raise_failure(part)
+        pixels[part.rows] = part.values[0].permute(0, 2, 3, 1).numpy()
+    return ArrayImages(pixels, images.ids, resized=True)
+
+
+def raise_failure(part: Inferred | Scored) -> None:
+    """Raise the first failure of a batch, for those who cannot go on without an image."""
+    if part.failures:
+        raise ImageError(part.failures[0].reason)
+
+
+def memory_bytes() -> int:
+    """Return the size of this machine's memory, 0 where it is not told."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _memory_share() -> float:
+    return max(1 << 30, memory_bytes() / 16)

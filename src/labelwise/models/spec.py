@@ -1,0 +1,184 @@
+"""ModelSpec: what ``model.json`` says, all of a model but its weights."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
+
+from labelwise import __version__
+from labelwise.decide import Rule
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.heads import Head
+from labelwise.links import Link
+from labelwise.methods import find_head, link_from_spec, rule_from_spec
+from labelwise.pictures import Transform
+from labelwise.system.files import replacing
+from labelwise.system.text import one_line, one_line_of
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
+
+__all__ = ["MODEL_FILE", "BackboneSpec", "HeadSpec", "ModelSpec", "WeightNames"]
+
+MODEL_FILE = "model.json"
+FORMAT = 1
+
+WeightNames = Literal["labelwise", "timm"]
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """The name and options a head was made from, so that it can be made again."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, channels: int, num_labels: int) -> Head:
+        """Return a new head for feature maps of ``channels``."""
+        try:
+            return find_head(self.name)(channels, num_labels, **self.options)
+        except TypeError as error:
+            raise SettingsError(f"head {self.name!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """The name of a backbone and how many channels its feature map has."""
+
+    name: str
+    channels: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class ModelSpec(BaseModel):
+    """What ``model.json`` says: all of a model but its weights. Written and read by this class.
+
+    ``link`` and ``rule`` are specs (plain data); :attr:`made_link` and :attr:`made_rule` are the
+    objects. A spec that exists is whole: its link and rule can be made and fit the labels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+    format: Literal[1] = 1
+    versions: dict[str, str] = Field(default_factory=lambda: _versions())
+    method: str = ""
+    labels: tuple[str, ...]
+    backbone: BackboneSpec
+    transform: Transform
+    head: HeadSpec
+    mirrored: bool = False  # models of 0.1 do not say
+    crops: Literal[1, 5] = 1
+    link: dict[str, Any] | None
+    rule: dict[str, Any]
+    promises: tuple[dict[str, Any], ...] = ()
+    taxonomy: dict[str, str] | None = None  # each child's parent
+    weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    weight_names: WeightNames = "labelwise"
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ModelSpec":
+        """Try the link and the rule on one row, so that a wrong width is found here."""
+        columns = len(self.space)
+        try:
+            if self.made_taxonomy is not None:
+                self.made_taxonomy.within(self.space)
+        except LabelwiseError as error:
+            raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
+        row = torch.zeros(1, columns, dtype=torch.float64)
+        for name, use in (("link", self._use_link), ("rule", self._use_rule)):
+            try:
+                shape = tuple(use(row).shape)
+            except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"the {name} cannot be used: {one_line_of(error)}") from None
+            if shape != (1, columns):
+                raise ValueError(f"the {name} must fit {columns} labels, got {shape[-1]} columns")
+        return self
+
+    def _use_link(self, row: Tensor) -> Tensor:
+        return row if self.made_link is None else self.made_link.log_probs(row)[0]
+
+    def _use_rule(self, row: Tensor) -> Tensor:
+        return self.made_rule(row)
+
+    @cached_property
+    def space(self) -> LabelSpace:
+        """The labels."""
+        try:
+            return LabelSpace(self.labels)
+        except LabelwiseError as error:
+            raise ValueError(str(error)) from None
+
+    @cached_property
+    def made_link(self) -> Link | None:
+        """The link, None if the logits only rank labels."""
+        return None if self.link is None else link_from_spec(self.link)
+
+    @cached_property
+    def made_rule(self) -> Rule:
+        """The rule."""
+        return rule_from_spec(self.rule)
+
+    @cached_property
+    def made_taxonomy(self) -> Taxonomy | None:
+        """Which label is a kind of which, if the model was trained with a taxonomy."""
+        return None if self.taxonomy is None else Taxonomy(self.taxonomy)
+
+    def save(self, path: Path) -> None:
+        """Write the JSON file; an interrupted write leaves the old file whole."""
+        # Versions that do not know these entries refuse them: they stand only where they matter.
+        given = {"weight_names": self.weight_names != "labelwise", "taxonomy": self.taxonomy}
+        usual = {name for name, value in given.items() if not value}
+        facts = self.model_dump(mode="json", exclude=usual)
+        text = json.dumps(facts, indent=2, ensure_ascii=False)
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> "ModelSpec":
+        """Return what a ``model.json`` says, or raise with the one thing that is wrong."""
+        try:
+            facts = json.loads(Path(path).read_bytes())
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path} does not exist; give the folder of a finished run"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} is not JSON: {one_line_of(error)}") from None
+        if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+            got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
+            raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
+        try:
+            return ModelSpec.model_validate(facts)
+        except ValidationError as error:
+            raise CheckpointError(f"{path} is not usable: {_first(error)}") from None
+        except UnicodeError:
+            raise CheckpointError(f"{path} holds text that is not Unicode") from None
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "labelwise": __version__,
+        "torch": str(torch.__version__),
+        "python": ".".join(map(str, sys.version_info[:3])),
+    }
+
+
+def _first(error: ValidationError) -> str:
+    """Return what is wrong first, where, and what is there."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    reason = first["msg"].removeprefix("Value error, ")
+    if not where:
+        return reason
+    if first["type"] == "missing":
+        return f"{where!r} is missing"
+    if first["type"] == "extra_forbidden":
+        return f"unknown entry {where!r}"
+    return f"{where!r}: {reason[0].lower()}{reason[1:]}, got {first['input']!r:.60}"

@@ -1,0 +1,1 @@
+"""Numbers: what arrays may be, stable primitives, draws, bounds."""

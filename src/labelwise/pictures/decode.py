@@ -1,0 +1,142 @@
+"""Encoded bytes to an upright 8-bit RGB image, or an ImageError that names the image.
+
+Alpha is laid on white; 16-bit grey keeps its high byte; of an animation the first frame counts;
+the EXIF rotation is applied. ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size
+as long as both sides stay at least that long. Which files are taken for images, by name and by
+content, is decided here and nowhere else; the formats are listed, because others, such as
+PostScript, would be handed to other programs. RAW photos are read by ``raw``.
+"""
+
+import io
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from labelwise.errors import ImageError
+from labelwise.pictures.jpeg import plain_pixels
+from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw, is_raw
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "MAX_PIXELS",
+    "UNREAD_SUFFIXES",
+    "by_pillow",
+    "decode",
+    "decode_pixels",
+    "one_per_photo",
+    "upright_rgb",
+]
+
+MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
+
+# On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
+# threads of it wait for each other. The pixels are the same.
+MANY_CORES = (os.cpu_count() or 1) > 4
+
+FORMATS = {
+    "AVIF": (".avif",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "HEIF": (".heic", ".heics", ".heif", ".heifs", ".hif"),  # with pillow-heif installed
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "JPEG2000": (".jp2", ".j2k", ".jpx"),
+    "PNG": (".png",),
+    "PPM": (".pbm", ".pgm", ".ppm"),
+    "RAW": tuple(sorted(RAW_SUFFIXES)),  # with rawpy installed
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+HAS_HEIF = find_spec("pillow_heif") is not None
+UNREAD_SUFFIXES = frozenset(
+    suffix
+    for name, installed in (("HEIF", HAS_HEIF), ("RAW", HAS_RAW))
+    for suffix in FORMATS[name]
+    if not installed
+)
+IMAGE_SUFFIXES = frozenset(s for suffixes in FORMATS.values() for s in suffixes) - UNREAD_SUFFIXES
+
+# A huge image is refused by name below; Pillow's own warning about it would only come twice.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
+    """Return the image as RGB, or raise an ImageError with ``name`` and what is wrong."""
+    pixels = plain_pixels(content, MAX_PIXELS, at_least) if MANY_CORES else None
+    return by_pillow(content, name, at_least) if pixels is None else Image.fromarray(pixels)
+
+
+def decode_pixels(content: bytes, name: str, at_least: int | None = None) -> NDArray[np.uint8]:
+    """Return the pixels (H, W, 3) of :func:`decode`."""
+    pixels = plain_pixels(content, MAX_PIXELS, at_least)
+    return np.asarray(by_pillow(content, name, at_least)) if pixels is None else pixels
+
+
+def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
+    """Return what :func:`decode` does, JPEGs by Pillow too: all formats, and the same pixels."""
+    if not content:
+        raise ImageError(f"{name}: the image is empty (0 bytes)")
+    try:
+        if is_raw(content):
+            return decode_raw(content, at_least, MAX_PIXELS)
+        with Image.open(io.BytesIO(content), formats=_formats()) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            if at_least is not None:
+                image.draft(None, (at_least, at_least))
+            return upright_rgb(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels") from None
+    except UnidentifiedImageError:
+        raise ImageError(f"{name}: this is not an image file") from None
+    except Exception as error:  # decoders raise a dozen kinds for broken bytes
+        reason = str(error).strip() or type(error).__name__
+        raise ImageError(f"{name}: the image cannot be read ({reason})") from error
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Return the formats that this Pillow reads; it knows the rarer ones after ``init`` only."""
+    Image.init()
+    if HAS_HEIF:
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def one_per_photo(names: Iterable[str]) -> Iterator[str]:
+    """Yield sorted names without RAW files beside a picture of that name: both are one photo."""
+    for _, group in groupby(names, key=lambda name: os.path.splitext(name)[0]):
+        together = [(name, os.path.splitext(name)[1].lower()) for name in group]
+        paired = any(suffix in IMAGE_SUFFIXES - RAW_SUFFIXES for _, suffix in together)
+        yield from (name for name, suffix in together if not (paired and suffix in RAW_SUFFIXES))
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """Return an open image as people see it: turned as its camera was held, in 8-bit RGB."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "RGB" and "transparency" not in image.info:
+        image.load()
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_deep_grey(image)
+    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        page = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(page, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_deep_grey(image: Image.Image) -> Image.Image:
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"mode {image.mode} has no agreed white; save it as 8 or 16 bit")
+    return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)).convert("RGB")

@@ -1,0 +1,264 @@
+"""Rows of a source to chunks of pixels and files, by threads or by processes, in order.
+
+A chunk comes with its pixels on the device and its JPEGs, if the device is to decode them, on the
+host. What cannot be read is in it with a reason.
+"""
+
+import os
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from labelwise.pictures.ahead import started_ahead
+from labelwise.pictures.decode import MAX_PIXELS
+from labelwise.pictures.inputs import CHUNK, PlanesResizer, Resizer, available_cores, sent
+from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.processes import (
+    DecodedChunk,
+    DecodingProcesses,
+    borrowed_processes,
+    items_ahead,
+)
+from labelwise.pictures.sources import ImageSource
+from labelwise.pictures.transform import Transform
+from labelwise.pictures.work import NAME, SLOT_BYTES, Entry, Kind, Work, reason_of
+
+__all__ = ["Jpeg", "Loaded", "PictureLoader", "Pictures"]
+
+CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
+CHUNK_OF_FILES = 64  # that are read, but not decoded: fewer turns of Python's lock
+MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
+
+
+class Pictures(NamedTuple):
+    """Pictures of one size: their places among all rows, and pixels (n, H, W, 3).
+
+    ``resized`` ones have the size of the input.
+    """
+
+    places: list[int]
+    values: Tensor
+    resized: bool = False
+
+    def on(self, device: torch.device) -> "Pictures":
+        """Return them on a device, perhaps before they are there."""
+        return self._replace(values=sent(self.values, device))
+
+
+class Jpeg(NamedTuple):
+    """A file for the device's decoder: its bytes, and what its header says of it."""
+
+    row: int
+    place: int
+    content: Tensor
+    height: int
+    width: int
+    orientation: int = 1
+    usual_coding: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Some rows one after the other: pictures and files in any order, reasons by place."""
+
+    pictures: list[Pictures] = field(default_factory=list)
+    files: list[Jpeg] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(len(one.places) for one in self.pictures) + len(self.files) + len(self.failed)
+
+    @property
+    def values(self) -> int:
+        """The size of all pictures, once they are decoded."""
+        pixels = sum(one.values.numel() for one in self.pictures)
+        return pixels + sum(3 * file.height * file.width for file in self.files)
+
+    def extend(self, other: "Loaded") -> None:
+        """Add the next rows."""
+        self.pictures.extend(other.pictures)
+        self.files.extend(other.files)
+        self.failed.update(other.failed)
+
+
+class _Part(NamedTuple):
+    """Rows that are loaded together, and the place of the first among all rows."""
+
+    rows: list[int]
+    first: int
+
+
+@dataclass(frozen=True, eq=False)
+class PictureLoader:
+    """Loads pictures for a device, which decodes JPEGs if ``decodes``, and resizes.
+
+    ``processes`` read and decode the files, which takes them a while to start; otherwise, and
+    where pictures are not files, threads do.
+    """
+
+    images: ImageSource
+    transform: Resizer
+    planes: PlanesResizer
+    device: torch.device
+    decodes: bool
+    processes: bool = False
+
+    @contextmanager
+    def chunks(
+        self, batches: Sequence[NDArray[np.int64]], workers: int | None
+    ) -> Generator[Generator[Loaded]]:
+        """Lend the chunks of all rows, whose pixels are sent in the current stream of the taker."""
+        workers = workers or available_cores()
+        rows = np.concatenate(batches)
+        longest = max(map(len, batches))
+        chunk = max(1, min(CHUNK, longest // workers))
+        work = self._work() if self.processes else None
+        with ExitStack() as stack:
+            lent = stack.enter_context(borrowed_processes(workers)) if work is not None else None
+            if work is not None and lent is not None:
+                most = self.files_of_a_slot(batches) if self.decodes else CHUNK
+                chunk = min(most, work.most_items)
+            firsts = range(0, len(rows), chunk)
+            parts = [_Part(rows[at : at + chunk].tolist(), at) for at in firsts]
+            if work is not None and lent is not None:
+                chunks = self._by_processes(lent, work, parts, workers)
+            else:
+                chunks = self._by_threads(parts, workers, ceil(longest / chunk))
+            yield stack.enter_context(closing(chunks))
+
+    def pixels(self, row: int, place: int) -> Pictures:
+        """Return one picture, decoded here, in memory that the device can read."""
+        pixels = self.images.read_pixels(row, self.transform.at_least)
+        height, width = pixels.shape[:2]
+        resized = pixels.nbytes > MAX_SENT or not self.planes.resizes_planes(width, height)
+        if resized:
+            pixels = np.asarray(self.transform.resize(Image.fromarray(pixels)))
+        pinned = self.device.type == "cuda"
+        host = torch.empty((1, *pixels.shape), dtype=torch.uint8, pin_memory=pinned)
+        host.numpy()[0] = pixels
+        return Pictures([place], host, resized)
+
+    # By threads
+
+    def _by_threads(self, parts: list[_Part], threads: int, of_a_batch: int) -> Generator[Loaded]:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+        ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
+        try:
+            for future in started_ahead(parts, lambda part: pool.submit(self._load, part), ahead):
+                loaded = future.result()
+                yield replace(loaded, pictures=[one.on(self.device) for one in loaded.pictures])
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _load(self, part: _Part) -> Loaded:
+        loaded = Loaded()
+        for place, row in enumerate(part.rows, part.first):
+            try:
+                file = self._file_for_device(row, place) if self.decodes else None
+                if file is not None:
+                    loaded.files.append(file)
+                else:
+                    loaded.pictures.append(self.pixels(row, place))
+            except Exception as error:
+                loaded.failed[place] = reason_of(self.images.ids[row], error)
+        return loaded
+
+    def _file_for_device(self, row: int, place: int) -> Jpeg | None:
+        content = self.images.encoded(row)
+        header = None if content is None else plain_header(content)
+        if content is None or header is None or header.layers != 3 or header.rgb:
+            return None
+        width, height = header.width, header.height
+        if width * height > MAX_PIXELS or not self.planes.resizes_planes(width, height):
+            return None
+        data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return Jpeg(row, place, data, height, width, header.orientation, header.usual_coding)
+
+    # By processes
+
+    def _work(self) -> Work | None:
+        """Return what processes can do of this, if they can do it."""
+        if not isinstance(self.transform, Transform) or not self.images.all_encoded:
+            return None
+        work = Work(Kind.JPEG if self.decodes else Kind.PIXELS, self.transform)
+        return work if work.most_items else None
+
+    def files_of_a_slot(self, batches: Sequence[NDArray[np.int64]]) -> int:
+        """Return how many files fit into a slot, by the largest of some of them."""
+        rows = [int(rows[0]) for rows in batches[:16] if len(rows)]
+        sizes = [0]
+        for place in self.images.locations(rows):
+            if place is None:
+                return CHUNK
+            with suppress(OSError, ValueError):  # its own failure, in time
+                sizes.append(os.stat(place.path).st_size if place.size is None else place.size)
+        return max(1, min(CHUNK_OF_FILES, SLOT_BYTES // (max(sizes) + 1)))
+
+    def _by_processes(
+        self, processes: DecodingProcesses, work: Work, parts: list[_Part], threads: int
+    ) -> Generator[Loaded]:
+        if self.device.type == "cuda":
+            processes.pin()
+        with ExitStack() as stack:
+            rows = [part.rows for part in parts]
+            items = stack.enter_context(closing(items_ahead(self.images, rows, threads)))
+            chunks = stack.enter_context(closing(processes.run(work, items)))
+            for part, chunk in zip(parts, chunks, strict=True):
+                yield self._taken(part, chunk)
+
+    def _taken(self, part: _Part, chunk: DecodedChunk) -> Loaded:
+        """Copy a chunk out of the shared memory: pixels to the device, files on the host."""
+        on_gpu, used = self.device.type == "cuda", chunk.used
+        if self.decodes:  # pinned memory is kept and used again, whose pages are there already
+            values = torch.empty(len(used), dtype=torch.uint8, pin_memory=on_gpu).copy_(used)
+        else:
+            values = used.to(self.device, non_blocking=on_gpu, copy=True)
+            if on_gpu:
+                stream = torch.cuda.current_stream(self.device)
+                chunk.copied = stream.record_event()  # type: ignore[no-untyped-call]
+        loaded, side = Loaded(), self.transform.size
+        reached = part.first
+        for (kind, height, width), run in groupby(chunk.entries, key=_kind_and_sides):
+            some: list[Any] = list(run)
+            places = range(reached, reached + len(some))
+            reached = places.stop
+            if kind == FAILED:
+                for place, reason in zip(places, some, strict=True):
+                    name = self.images.shown_name(part.rows[place - part.first])
+                    loaded.failed[place] = reason.replace(NAME, name)
+                continue
+            first, last = some[0], some[-1]
+            bytes_of = values[first.offset : last.offset + last.size]
+            if kind == Kind.JPEG:
+                contents = bytes_of.split_with_sizes([one.size for one in some])
+                rows = part.rows[places.start - part.first : places.stop - part.first]
+                for row, place, content, one in zip(rows, places, contents, some, strict=True):
+                    facts = one.height, one.width, one.orientation, one.usual_coding
+                    loaded.files.append(Jpeg(row, place, content, *facts))
+                continue
+            resized = kind == Kind.RESIZED
+            shape = (side, side, 3) if resized else (height, width, 3)
+            pixels = sent(bytes_of, self.device).view(-1, *shape)
+            loaded.pictures.append(Pictures(list(places), pixels, resized))
+        return loaded
+
+
+FAILED = -1
+
+
+def _kind_and_sides(entry: Entry | str) -> tuple[int, int, int]:
+    if isinstance(entry, str):
+        return FAILED, 0, 0
+    if entry.kind == Kind.PIXELS:
+        return entry.kind, entry.height, entry.width
+    return entry.kind, 0, 0

@@ -1,0 +1,283 @@
+"""The rows of what is to be scored, one after the other, wherever they are; and their pictures.
+
+    a folder or bucket     each picture in and below it; tar shards and Parquet files are opened
+    .tar                   each picture inside, by its offset
+    .parquet               each row of its column of encoded images
+    .csv .tsv .txt .jsonl  each path it names (column path, file_name, filename, file, id, image);
+                           .parquet too where it has no images
+
+An :class:`InputRow` says where one picture is. Rows are found by a generator, so a bucket of a
+billion keys needs the memory of its largest folder; which rows there are, and in which order,
+follows from the input alone.
+"""
+
+import os
+import tarfile
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelwise.data.columns import PATH_HEADERS
+from labelwise.data.tabular import TABULAR
+from labelwise.errors import DataError, ImageError
+from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
+from labelwise.pictures.sources import MAX_BYTES, EncodedImages, Location, read_image_file
+from labelwise.system.names import Names, printable
+from labelwise.system.storage import (
+    LocalStorage,
+    ObjectStorage,
+    Storage,
+    StorageError,
+    is_uri,
+    parent_of,
+    storage_at,
+    without_options,
+)
+
+__all__ = ["InputRow", "StoredImages", "find_rows"]
+
+GROUPS_HELD = 2  # row groups of Parquet files in memory
+TABLES = frozenset(TABULAR) - {".parquet", ".pq"}
+PARQUET = frozenset((".parquet", ".pq"))
+
+
+class InputRow(NamedTuple):
+    """Where a picture is: a whole file, ``size`` bytes of one, or a row of a Parquet row group.
+
+    ``root`` is the place that ``file`` is below; ``id`` is what users see.
+    """
+
+    id: str
+    root: str
+    file: bytes
+    offset: int | None = None
+    size: int | None = None
+    group: int | None = None
+
+
+def find_rows(places: Sequence[str]) -> Iterator[InputRow]:
+    """Yield the rows of folders, buckets, shards, tables and single pictures, in order."""
+    for place in places:
+        storage = storage_at(place)
+        if storage.is_folder():
+            rows = _folder_rows(storage)
+            first = next(rows, None)
+            if first is None:
+                raise DataError(f"there are no images in the folder {without_options(place)}")
+            yield first
+            yield from rows
+            continue
+        root, name = parent_of(storage.place)
+        parent = storage_at(root)
+        if parent.size(name) is None and not _is_picture(name):
+            raise DataError(
+                f"{without_options(place)} is neither a folder nor a file; is its address right?"
+            )
+        yield from _file_rows(parent, name, place)
+
+
+def _folder_rows(storage: Storage) -> Iterator[InputRow]:
+    for name in one_per_photo(storage.files()):
+        suffix = os.path.splitext(name)[1].lower()
+        if suffix in IMAGE_SUFFIXES:
+            yield _whole(storage, name)
+        elif suffix == ".tar":
+            yield from _tar_rows(storage, name)
+        elif suffix in PARQUET:
+            yield from _parquet_rows(storage, name)
+
+
+def _file_rows(parent: Storage, name: str, place: str) -> Iterator[InputRow]:
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix == ".tar":
+        yield from _tar_rows(parent, name)
+    elif suffix in TABLES:
+        yield from _table_rows(parent, name)
+    elif suffix in PARQUET:
+        with parent.stream(name) as stream:
+            has_images = _image_column(_parquet(stream, name)) is not None
+        yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
+    else:  # a file that is no picture is a row that fails, as any other
+        yield InputRow(printable(without_options(place)), parent.place, os.fsencode(name))
+
+
+def _is_picture(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def _whole(storage: Storage, name: str) -> InputRow:
+    return InputRow(_shown(storage, name), storage.place, os.fsencode(name))
+
+
+def _shown(storage: Storage, name: str) -> str:
+    return printable(f"{storage.address.rstrip('/')}/{name}")
+
+
+def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
+    file = os.fsencode(name)
+    try:
+        with (
+            storage.stream(name) as stream,
+            tarfile.open(fileobj=stream, mode="r:", bufsize=1 << 16) as tar,
+        ):
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
+                if member.isfile() and _is_picture(member.name):
+                    shown = f"{_shown(storage, name)}/{printable(member.name)}"
+                    yield InputRow(shown, storage.place, file, member.offset_data, member.size)
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise DataError(f"{name}: not an uncompressed tar file ({error})") from None
+
+
+def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:
+    """Yield the rows of a Parquet file; none if it holds no images."""
+    with storage.stream(name) as stream:
+        parquet = _parquet(stream, name)
+        if _image_column(parquet) is None:
+            return
+        header = next((one for one in PATH_HEADERS if one in parquet.schema_arrow.names), None)
+        shown, file, number = _shown(storage, name), os.fsencode(name), 0
+        for group in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            ids = parquet.read_row_group(group, columns=[header])[header] if header else None
+            for at in range(rows):
+                own = f"{shown}/{number + at:06d}" if ids is None else str(ids[at].as_py())
+                yield InputRow(own, storage.place, file, at, None, group)
+            number += rows
+
+
+def _parquet(stream: Any, name: str) -> Any:
+    try:
+        return pq.ParquetFile(stream, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{name}: this is not a Parquet file ({str(error)[:200]})") from None
+
+
+def _image_column(parquet: Any) -> tuple[str, bool] | None:
+    """Return the column of encoded images and whether it is a struct with ``bytes``, or None."""
+    found = []
+    for field in parquet.schema_arrow:
+        kind = field.type
+        inner = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        kind = kind.field("bytes").type if inner else kind
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            found.append((field.name, inner))
+    named = [one for one in found if one[0] in ("image", "bytes", "jpg", "content")]
+    chosen = named or found
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _table_rows(storage: Storage, name: str) -> Iterator[InputRow]:
+    if isinstance(storage, LocalStorage):
+        yield from _listed(storage, storage.folder / name)
+    elif isinstance(storage, ObjectStorage):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / Path(name).name
+            storage.download(name, copy, storage.size(name) or 0)
+            yield from _listed(storage, copy)
+
+
+def _listed(storage: Storage, table: Path) -> Iterator[InputRow]:
+    """Yield the pictures that a table names; relative paths are below the table's folder."""
+    tabular = TABULAR[table.suffix.lower()](table)
+    header = next((one for one in (*PATH_HEADERS, "image") if one in tabular.header), None)
+    if header is None:
+        raise DataError(
+            f"{table.name}: there must be a column 'path' that names the image, or a column of "
+            f"encoded images; got {', '.join(map(repr, tabular.header))}"
+        )
+    before = 0
+    for batch in tabular.batches([header]):
+        for number, path in enumerate(batch.column(header).to_pylist(), start=before + 1):
+            if not isinstance(path, str) or not path:
+                raise DataError(f"{table.name}: row {number} must name an image, got {path!r:.60}")
+            if is_uri(path):
+                root, _, file = path.rpartition("/")
+                yield InputRow(path, root, os.fsencode(file))
+            else:
+                yield InputRow(path, storage.place, os.fsencode(path))
+        before += batch.num_rows
+
+
+class StoredImages(EncodedImages):
+    """The pictures of some rows.
+
+    ``outage`` is the first error of a storage that did not answer: then failed rows say nothing
+    about their pictures, and none of the answers should be kept.
+    """
+
+    def __init__(self, rows: Sequence[InputRow]) -> None:
+        self.rows, self.ids = rows, Names([row.id for row in rows])
+        self.outage: StorageError | None = None
+        self._storages: dict[str, Storage] = {}
+        self._groups: OrderedDict[tuple[str, bytes, int], Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def location(self, row: int) -> Location | None:
+        one = self.rows[row]
+        storage = self._storage(one.root)
+        if one.group is not None or one.offset is not None or not isinstance(storage, LocalStorage):
+            return None
+        return Location(os.path.join(storage.folder, os.fsdecode(one.file)))
+
+    def content(self, row: int) -> bytes:
+        one = self.rows[row]
+        if self.outage is not None:  # the next would only wait as long again
+            raise self.outage
+        try:
+            return self._blob(one) if one.group is not None else self._bytes(one)
+        except StorageError as error:
+            self.outage = self.outage or error
+            raise
+        except OSError as error:
+            reason = error.strerror or str(error)[:200]
+            raise ImageError(f"{one.id}: the image cannot be opened ({reason})") from None
+
+    def subset(self, rows: NDArray[np.int64]) -> "StoredImages":
+        return StoredImages([self.rows[row] for row in rows.tolist()])
+
+    def _bytes(self, row: InputRow) -> bytes:
+        storage, name = self._storage(row.root), os.fsdecode(row.file)
+        if row.offset is not None:
+            return storage.read(name, row.offset, row.size)
+        if isinstance(storage, LocalStorage):
+            return read_image_file(storage.folder / name, row.id)
+        if (storage.size(name) or 0) > MAX_BYTES:
+            raise ImageError(f"{row.id}: the file has more than {MAX_BYTES >> 20:,} MiB")
+        return storage.read(name)
+
+    def _blob(self, row: InputRow) -> bytes:
+        """Return one image of a row group, which is read once for all its rows."""
+        key = row.root, row.file, row.group or 0
+        with self._lock:
+            if key not in self._groups:
+                self._groups[key] = self._group(row)
+                if len(self._groups) > GROUPS_HELD:
+                    self._groups.popitem(last=False)
+            column = self._groups[key]
+        content: bytes | None = column[row.offset].as_py()
+        return content or b""
+
+    def _group(self, row: InputRow) -> Any:
+        storage, name = self._storage(row.root), os.fsdecode(row.file)
+        with storage.stream(name) as stream:
+            parquet = _parquet(stream, name)
+            found = _image_column(parquet)
+            if found is None:
+                raise StorageError(f"{name} changed: its images are gone since the plan was made")
+            column = parquet.read_row_group(row.group, columns=[found[0]])[found[0]]
+        return pc.struct_field(column, "bytes") if found[1] else column
+
+    def _storage(self, root: str) -> Storage:
+        if root not in self._storages:
+            self._storages[root] = storage_at(root)
+        return self._storages[root]

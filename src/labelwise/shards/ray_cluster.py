@@ -1,0 +1,169 @@
+"""The engine of a Ray cluster: actors that each hold the model, spread over the nodes.
+
+It joins the cluster of ``RAY_ADDRESS``, or starts one on this machine. Shard numbers and results
+travel; rows are read from the plan and pictures decoded where they are scored. The task, with the
+model's files in it, is put into the object store once, so each node fetches it once. The folders
+of inputs and answers must be the same place for every node: object storage, or a shared disk.
+
+A worker or a node that dies gives its shard to another worker. When the driver dies its actors
+end with it, and the next run goes on by the manifest, with this engine or the local one.
+"""
+
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, TypeVar
+
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
+
+__all__ = ["RayEngine", "joined", "require_ray", "worker_environment"]
+
+T = TypeVar("T")
+OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
+
+
+def require_ray() -> Any:
+    """Return the module ``ray``, told to send no statistics; or say how to install it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise SettingsError("--engine ray needs Ray: pip install 'labelwise[ray]'") from None
+    return ray
+
+
+class RayEngine:
+    """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own."""
+
+    def __init__(self, workers: int = 1, *, gpus: int = 0) -> None:
+        if workers < 1 or gpus < 0:
+            raise ValueError(f"workers must be positive, gpus not negative, got {workers}, {gpus}")
+        self.workers, self.gpus = workers, gpus
+
+    def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
+        """Yield the result of each shard when it is finished, in any order."""
+        ray = require_ray()
+        with joined(self.workers):
+            there = int(ray.cluster_resources().get("GPU", 0))
+            if there < self.gpus:  # workers would wait for one for ever
+                raise SettingsError(
+                    f"each worker needs {self.gpus} GPU, the cluster has {there}: "
+                    "give --device cpu, or join one that has some by RAY_ADDRESS"
+                )
+            needs = {"num_cpus": 1, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
+            actor = ray.remote(**needs)(_Worker)
+            given = ray.put(task)
+            lost: list[int] = []
+            deaths: Counter[int] = Counter()
+            idle: list[Any] = []
+            # What is waited for: a worker that starts (its shard is None), or a shard.
+            awaited: dict[Any, tuple[Any, int | None]] = {}
+            remaining, unstarted = iter(shards), 0
+
+            def start_worker() -> None:
+                worker = actor.remote(given)
+                awaited[worker.ready.remote()] = worker, None
+
+            for _ in range(self.workers):
+                start_worker()
+            try:
+                while True:
+                    while idle:
+                        shard = next(chain(_taken(lost), remaining), None)
+                        if shard is None:
+                            break
+                        worker = idle.pop()
+                        awaited[worker.run.remote(shard)] = worker, shard
+                    if idle and all(shard is None for _, shard in awaited.values()):
+                        return  # whoever still starts, or waits for a core, has nothing to do
+                    (ready,), _ = ray.wait(list(awaited), num_returns=1)
+                    worker, shard = awaited.pop(ready)
+                    try:
+                        result: T = ray.get(ready)
+                    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+                        if shard is None:
+                            unstarted += 1
+                            if unstarted == ATTEMPTS * self.workers:
+                                raise LabelwiseError(_why_unstarted(error)) from None
+                        else:
+                            deaths[shard] += 1
+                            if deaths[shard] == ATTEMPTS:
+                                raise LostShardError(shard) from None
+                            lost.append(shard)
+                        start_worker()
+                    except ray.exceptions.RayTaskError as error:
+                        raise error.cause from None
+                    else:
+                        idle.append(worker)
+                        if shard is not None:
+                            yield result
+            finally:  # else they would keep their cores until the driver ends
+                for worker in (*idle, *(one for one, _ in awaited.values())):
+                    ray.kill(worker)
+
+
+class _Worker:
+    """What an actor does: makes the work of the task once, and one shard after the other."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        self._work = task.start()
+
+    def ready(self) -> None:
+        """Answer once there is a place to run and the model is loaded."""
+
+    def run(self, shard: int) -> Any:
+        return self._work(shard)
+
+
+def worker_environment() -> dict[str, Any]:
+    """Return Ray's runtime environment of workers that find what this process finds.
+
+    They import this very package, also where it is not installed. Ray starts them by a line of
+    shell in which it forgets to quote the interpreter.
+    """
+    path = os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
+    environment: dict[str, Any] = {"env_vars": {"PYTHONPATH": path}}
+    if shlex.quote(sys.executable) != sys.executable and not os.environ.get("RAY_ADDRESS"):
+        environment["py_executable"] = shlex.quote(sys.executable)
+    return environment
+
+
+@contextmanager
+def joined(workers: int) -> Iterator[None]:
+    """Be part of a cluster inside the block: one that is there, or one of this machine."""
+    ray = require_ray()
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "error",
+        "runtime_env": worker_environment(),
+    }
+    if not os.environ.get("RAY_ADDRESS"):
+        options |= {
+            "address": "local",  # else Ray joins whatever was started last on this machine
+            "num_cpus": workers,
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE,
+        }
+    ray.init(**options)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _taken(shards: list[int]) -> Iterator[int]:
+    while shards:
+        yield shards.pop()
+
+
+def _why_unstarted(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"no worker could be started on the cluster ({lines[-1][:200] if lines else 'unknown'})"

@@ -1,0 +1,349 @@
+"""Scoring in shards: a plan, a task for each shard, and the command that joins them.
+
+    find_rows -> _plan/00000.parquet -> StoredImages -> scoring.score -> part-00000.parquet
+
+A shard's bytes follow from its plan, the model and the batch size alone: a worker computes on one
+thread whatever the engine, because how sums are split over threads changes their last digits.
+"""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from labelwise.errors import CheckpointError, DataError, SettingsError
+from labelwise.methods import link_to_spec
+from labelwise.models.scoring import Scored, Scorer, available_cores, require_probabilities, score
+from labelwise.shards.engine import Engine
+from labelwise.shards.inputs import InputRow, StoredImages, find_rows
+from labelwise.shards.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
+from labelwise.system.allocator import keep_freed_memory
+from labelwise.system.files import locked
+from labelwise.system.progress import Silent, Watch
+from labelwise.system.storage import LocalStorage, Storage, storage_at
+
+__all__ = [
+    "ModelFiles",
+    "Outcome",
+    "Plan",
+    "ScoringTask",
+    "one_thread",
+    "predict_shards",
+    "to_parquet",
+]
+
+PLAN_FILE = "_plan.json"
+ROW_GROUP = 1024  # rows of a row group of the answers
+WORDS = pa.list_(pa.string())
+PLAN_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("root", pa.dictionary(pa.int32(), pa.string())),
+        ("file", pa.binary()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("group", pa.int32()),
+    ]
+)
+
+Load = Callable[[Path, str], Scorer]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model, so that it can travel; ``hash`` is what it is known by."""
+
+    files: dict[str, bytes]
+    hash: str
+
+    @staticmethod
+    def read(place: Path, names: Sequence[str]) -> "ModelFiles":
+        """Return those files of a model folder, or the file itself if ``place`` is one."""
+        paths = [place] if place.is_file() else [place / name for name in names]
+        try:
+            files = {path.name: path.read_bytes() for path in paths}
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename} cannot be read: {error.strerror}; give a finished run"
+            ) from None
+        digest = hashlib.sha256()
+        for name in sorted(files):
+            digest.update(hashlib.sha256(files[name]).digest())
+        return ModelFiles(files, digest.hexdigest())
+
+    def unpack(self, folder: Path) -> Path:
+        """Write them to a folder and return what a model is loaded from."""
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        return folder if len(self.files) > 1 else folder / next(iter(self.files))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The question that a folder of scores answers; equal plans have equal answers."""
+
+    inputs: tuple[str, ...]
+    model: str  # the hash of its files
+    batch_size: int
+    shard_rows: int
+    rows: int = 0
+    shards: int = 0
+    decode: str = "cpu"  # who decodes JPEGs
+
+    @staticmethod
+    def load(storage: Storage) -> "Plan | None":
+        """Return the plan of a folder, None if it was not finished."""
+        if storage.size(PLAN_FILE) is None:
+            return None
+        try:
+            facts = json.loads(storage.read(PLAN_FILE))
+            return Plan(**facts | {"inputs": tuple(facts["inputs"])})
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(
+                f"{storage.address}: {PLAN_FILE} is damaged; choose another folder"
+            ) from None
+
+    def write(self, storage: Storage, watch: Watch) -> "Plan":
+        """Find all rows, write which shard has which, and return the plan with their numbers."""
+        found = find_rows(self.inputs)
+        rows = shards = 0
+        while chunk := list(islice(found, self.shard_rows)):
+            columns = zip(PLAN_SCHEMA, zip(*chunk, strict=True), strict=True)
+            arrays = [pa.array(values, field.type) for field, values in columns]
+            storage.write(plan_name(shards), to_parquet(pa.table(arrays, PLAN_SCHEMA)))
+            rows, shards = rows + len(chunk), shards + 1
+            if shards % 100 == 0:
+                watch.say(f"found {rows:,} images so far")
+        if not rows:
+            raise DataError(f"there are no images in {', '.join(self.inputs)}")
+        whole = replace(self, rows=rows, shards=shards)
+        storage.write(PLAN_FILE, json.dumps(asdict(whole), indent=2).encode() + b"\n")
+        return whole
+
+    def require_same(self, begun: "Plan", place: str) -> None:
+        """Raise if a folder was begun with another question."""
+        for name, value in asdict(self).items():
+            other = getattr(begun, name)
+            if name not in ("rows", "shards") and other != value:
+                raise SettingsError(
+                    f"{place} was begun with {name} {other!r:.80}, got {value!r:.80}; "
+                    "give the same again to go on with it, or another folder"
+                )
+
+
+def plan_name(number: int) -> str:
+    """Return the name of the file with the rows of a shard."""
+    return f"_plan/{number:05d}.parquet"
+
+
+def plan_rows(storage: Storage, number: int) -> list[InputRow]:
+    """Return the rows of a shard."""
+    table = pq.read_table(io.BytesIO(storage.read(plan_name(number))))
+    return [
+        InputRow(*values) for values in zip(*(c.to_pylist() for c in table.columns), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class ScoringTask:
+    """Scores the rows of a shard and writes their answers."""
+
+    out: str
+    model: ModelFiles
+    load: Load
+    batch_size: int
+    device: str = "cpu"
+    decoders: int | None = None  # threads or processes
+    decode: Literal["cpu", "cuda"] = "cpu"
+
+    def start(self) -> Callable[[int], ShardRecord]:
+        """Load the model and return what scores a shard with it."""
+        keep_freed_memory()
+        with tempfile.TemporaryDirectory() as folder:
+            scorer = self.load(self.model.unpack(Path(folder)), self.device)
+        storage = storage_at(self.out)
+        link = require_probabilities(scorer)
+        names = list(scorer.space.names)
+        facts = {"names": names, "link": link_to_spec(link), "model": self.model.hash}
+        schema = answer_schema(json.dumps(facts))
+
+        def work(shard: int) -> ShardRecord:
+            rows = plan_rows(storage, shard)
+            images = StoredImages(rows)
+            with one_thread():
+                parts = list(
+                    score(
+                        scorer,
+                        images,
+                        batch_size=self.batch_size,
+                        workers=self.decoders,
+                        decode=self.decode,
+                    )
+                )
+            if images.outage is not None:
+                raise images.outage
+            table = pa.concat_tables([answer_table(part, schema) for part in parts])
+            if table.num_rows != len(rows):
+                raise RuntimeError(f"{table.num_rows} answers for {len(rows)} rows")
+            content = to_parquet(table)
+            storage.write(shard_name(shard), content)
+            failed = sum(len(part.failures) for part in parts)
+            digest = "sha256:" + hashlib.sha256(content).hexdigest()
+            return ShardRecord(shard_name(shard), len(rows), failed, len(content), digest)
+
+        return work
+
+
+def answer_schema(facts: str) -> Any:
+    """Return the columns of a shard: those of ``predict -o FILE.parquet``, and the logits.
+
+    Lists are not of a fixed size: pyarrow before 22 cannot read those where a row has none.
+    """
+    numbers = pa.list_(pa.float32())
+    return pa.schema(
+        [
+            ("path", pa.string()),
+            ("labels", WORDS),
+            ("probs", numbers),
+            ("error", pa.string()),
+            ("logits", numbers),
+        ],
+        metadata={"labelwise": facts},
+    )
+
+
+def answer_table(part: Scored, schema: Any) -> Any:
+    """Return the answers of a batch, failures among them, in the order of the rows."""
+    width = len(part.space)
+    rows = np.concatenate([part.rows, [one.row for one in part.failures]]).astype(np.int64)
+    order = pa.array(np.argsort(rows, kind="stable"))
+    failed = len(part.failures)
+
+    def numbers(values: torch.Tensor) -> Any:
+        flat = pa.array(values.float().contiguous().view(-1).numpy())
+        ends = pa.array(np.arange(len(values) + 1, dtype=np.int32) * width)
+        lists = pa.ListArray.from_arrays(ends, flat)
+        return pa.concat_arrays([lists, pa.nulls(failed, lists.type)])
+
+    columns = [
+        pa.array([*part.ids, *(one.id for one in part.failures)], pa.string()),
+        pa.array([*map(list, part.labels), *[[]] * failed], pa.list_(pa.string())),
+        numbers(part.probs),
+        pa.array([*[None] * len(part), *(one.reason for one in part.failures)], pa.string()),
+        numbers(part.logits),
+    ]
+    cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(cast, schema).take(order)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many rows came out, how many of them without an answer, in how many shards."""
+
+    rows: int
+    failed: int
+    shards: int
+    resumed: int  # shards that were there already
+
+
+def predict_shards(
+    task: ScoringTask,
+    inputs: Sequence[str],
+    engine: Engine,
+    *,
+    shard_rows: int = 4096,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Score all rows of the inputs into shards; what an earlier run finished is kept."""
+    watch = watch or Silent()
+    storage = storage_at(task.out)
+    asked = Plan(
+        tuple(map(_absolute, inputs)),
+        task.model.hash,
+        task.batch_size,
+        shard_rows,
+        decode=task.decode,
+    )
+    with ExitStack() as stack:
+        if isinstance(storage, LocalStorage):
+            storage.folder.mkdir(parents=True, exist_ok=True)
+            busy = f"{storage.address} is being written by another process; wait until it ends"
+            stack.enter_context(locked(storage.folder, busy))
+        plan = Plan.load(storage)
+        if plan is None:
+            _require_empty(storage)
+            plan = asked.write(storage, watch)
+        asked.require_same(plan, storage.address)
+        manifest = Manifest(storage)
+        missing = list(manifest.missing(plan.shards))
+        resumed = len(manifest)
+        if missing:
+            watch.start("predicting", plan.rows, manifest.rows)
+            stack.callback(watch.finish)
+            try:
+                for record in engine.run(task, missing):
+                    manifest.add(record)
+                    watch.advance(record.rows)
+            finally:
+                manifest.write()
+        if manifest.rows != plan.rows:
+            raise RuntimeError(f"{plan.rows} rows went in and {manifest.rows} came out")
+        storage.write(SUCCESS_FILE, b"")
+        return Outcome(manifest.rows, manifest.failed, plan.shards, resumed)
+
+
+def decoders_per_worker(workers: int) -> int:
+    """Return the decoding threads of each of so many workers on this machine."""
+    return max(1, available_cores() // workers)
+
+
+def _require_empty(storage: Storage) -> None:
+    """Raise if a folder holds files that are not ours."""
+    odd = next((name for name in _some_files(storage) if not name.startswith("_plan/")), None)
+    if odd is not None:
+        raise SettingsError(
+            f"{storage.address} holds other files, such as {odd}; give a folder of its own for the "
+            "shards"
+        )
+
+
+def _some_files(storage: Storage) -> Iterator[str]:
+    return storage.files() if storage.is_folder() else iter(())
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else os.path.abspath(place)
+
+
+def to_parquet(table: Any) -> bytes:
+    """Return the file of a table; numbers that hardly repeat would only grow by a dictionary."""
+    words = [f"{field.name}.list.element" for field in table.schema if field.type == WORDS]
+    words += [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    stream = io.BytesIO()
+    pq.write_table(
+        table, stream, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=words
+    )
+    return stream.getvalue()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""The machine beneath: files, storage, progress, text made safe, processes that work together."""

@@ -1,0 +1,453 @@
+"""Folders and buckets behind one small class: names below a place, read, listed and written whole.
+
+``/photos``, ``file:///photos``, ``s3://bucket/photos`` and ``gs://bucket/photos`` are places. A
+write is whole or not there: local files are renamed into their place, objects are written under a
+temporary key and moved. What an object store answers now and then (time-outs, 500s, dropped
+connections) is tried again with growing pauses before it is an error; what it refuses is not.
+"""
+
+import io
+import os
+import random
+import secrets
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.system.files import replacing
+
+__all__ = [
+    "LocalStorage",
+    "ObjectStorage",
+    "Storage",
+    "StorageError",
+    "StoredFile",
+    "address_of",
+    "is_uri",
+    "parent_of",
+    "s3_client",
+    "split_address",
+    "storage_at",
+    "without_options",
+]
+
+T = TypeVar("T")
+
+ATTEMPTS = 6
+FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
+PIECE = 1 << 26  # bytes of a file that are in memory at a time
+IN_A_URI = "%:/?#[]@!$&'()*+,;=~"  # beside letters and digits
+CLIENT_OPTIONS = {"region", "scheme", "endpoint_override"}  # of a URI, that botocore is told
+REFUSALS = {  # by the words of S3 and Google Cloud Storage
+    ("NO_SUCH_BUCKET", "NoSuchBucket"): "there is no such bucket; is its address right?",
+    (
+        "ACCESS_DENIED",
+        "AccessDenied",
+        "PERMISSION_DENIED",
+    ): "access is denied; check the credentials and the permissions of the bucket",
+    (
+        "INVALID_ACCESS_KEY_ID",
+        "InvalidAccessKeyId",
+        "SIGNATURE_DOES_NOT_MATCH",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "UNAUTHENTICATED",
+    ): "the credentials are not accepted; renew them and run the same command again",
+}
+FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+
+class StorageError(LabelwiseError):
+    """A place that does not answer, however often it is asked; the rows themselves may be fine."""
+
+
+class StoredFile(NamedTuple):
+    """A file as its listing tells of it; object stores keep times of change to the second."""
+
+    name: str
+    size: int
+    mtime_ns: int
+
+
+class Storage(ABC):
+    """Files below one place, by name; names use ``/`` and are relative to the place."""
+
+    place: str
+
+    @property
+    def address(self) -> str:
+        """The place, as people call it."""
+        return without_options(self.place)
+
+    @abstractmethod
+    def files(self) -> Iterator[str]:
+        """Yield all file names below the place, folder by folder, each folder in order.
+
+        Hidden names are left out. Memory grows with the largest folder, not with the number; on
+        S3, where botocore is installed, with neither.
+        """
+
+    @abstractmethod
+    def open(self, name: str) -> Any:
+        """Return a readable, seekable binary stream."""
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file, None where there is none."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file there, whole, in place of the old one."""
+
+    @abstractmethod
+    def is_folder(self) -> bool:
+        """Return whether the place holds files, or is a folder that could."""
+
+    @abstractmethod
+    def stream(self, name: str) -> Any:
+        """Return a seekable stream that fetches what is read, for what is too large to hold."""
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the bytes of a file, or ``size`` of them from ``offset``."""
+        with self.open(name) as stream:
+            stream.seek(offset)
+            content: bytes = stream.read() if size is None else stream.read(size)
+            return content
+
+
+class LocalStorage(Storage):
+    """A folder of this machine, or a disk that all machines share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, str(folder)
+
+    def files(self) -> Iterator[str]:
+        waiting: list[str] = [""]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            below = waiting.pop()
+            try:
+                facts = os.stat(self.folder / below)
+                with os.scandir(self.folder / below) as entries:
+                    kinds = sorted(
+                        (entry.name, entry.is_dir(), entry.is_file())
+                        for entry in entries
+                        if not entry.name.startswith(".")
+                    )
+            except OSError as error:
+                raise DataError(
+                    f"{self.place}/{below}: cannot be read ({error.strerror})"
+                ) from None
+            if (facts.st_dev, facts.st_ino) in seen:  # a link to a folder above
+                continue
+            seen.add((facts.st_dev, facts.st_ino))
+            prefix = f"{below}/" if below else ""
+            waiting += [prefix + name for name, folder, _ in reversed(kinds) if folder]
+            yield from (prefix + name for name, _, file in kinds if file)
+
+    def open(self, name: str) -> Any:
+        return (self.folder / name).open("rb")
+
+    def stream(self, name: str) -> Any:
+        return self.open(name)
+
+    def size(self, name: str) -> int | None:
+        path = self.folder / name
+        return path.stat().st_size if path.is_file() else None
+
+    def write(self, name: str, content: bytes) -> None:
+        with replacing(self.folder / name) as temporary:
+            temporary.write_bytes(content)
+
+    def is_folder(self) -> bool:
+        return self.folder.is_dir()
+
+
+class ObjectStorage(Storage):
+    """A prefix of a bucket, through ``pyarrow.fs``."""
+
+    def __init__(self, filesystem: Any, prefix: str, place: str) -> None:
+        self.filesystem, self.prefix, self.place = filesystem, prefix.rstrip("/"), place
+
+    def files(self) -> Iterator[str]:
+        client = s3_client(self.place)
+        if client is not None:
+            yield from self._paged_files(client)
+            return
+        for folder, files in self.folders():
+            prefix = f"{folder}/" if folder else ""
+            yield from (prefix + file.name for file in files)
+
+    def _paged_files(self, client: Any) -> Iterator[str]:
+        """Yield the names of :meth:`files` in the same order, a page of keys in memory."""
+        bucket, _, base = self.prefix.partition("/")
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            above = f"{folder}/" if folder else ""
+            prefix = f"{base}/{above}" if base else above
+            wanted: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/"}
+            inner, more = [], True
+            while more:
+                page = self._patiently(partial(_listed, client, wanted), prefix)
+                for one in page.get("Contents", ()):
+                    name = one["Key"][len(prefix) :]
+                    if name and name[0] != "." and name[-1] != "/":
+                        yield above + name
+                folders = (
+                    one["Prefix"][len(prefix) : -1] for one in page.get("CommonPrefixes", ())
+                )
+                inner += [above + name for name in folders if name and name[0] != "."]
+                wanted["ContinuationToken"] = page.get("NextContinuationToken")
+                more = bool(wanted["ContinuationToken"])
+            waiting += sorted(inner, reverse=True)
+
+    def folders(self, skipped: Collection[str] = ()) -> Iterator[tuple[str, list[StoredFile]]]:
+        """Yield each folder ("" for the place itself) with its files in order.
+
+        Hidden names, and folders whose names in small letters are ``skipped``, are left out.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            below = self._path(folder)
+            selector = FileSelector(below, allow_not_found=True)
+            found = self._patiently(partial(self.filesystem.get_file_info, selector), below)
+            files, inner = [], []
+            for one in found:
+                name = one.base_name
+                if name.startswith("."):
+                    continue
+                if one.type != FileType.Directory:
+                    files.append(StoredFile(name, one.size or 0, one.mtime_ns or 0))
+                elif name.casefold() not in skipped:
+                    inner.append(f"{folder}/{name}" if folder else name)
+            del found
+            files.sort()
+            waiting += sorted(inner, reverse=True)
+            yield folder, files
+
+    def open(self, name: str) -> Any:
+        return io.BytesIO(self.read(name))
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        def read() -> bytes:
+            with self.filesystem.open_input_file(self._path(name)) as stream:
+                return bytes(stream.read_at(stream.size() if size is None else size, offset))
+
+        return self._patiently(read, name)
+
+    def stream(self, name: str) -> Any:
+        return self._patiently(lambda: self.filesystem.open_input_file(self._path(name)), name)
+
+    def size(self, name: str) -> int | None:
+        from pyarrow.fs import FileType
+
+        facts = self._patiently(lambda: self.filesystem.get_file_info(self._path(name)), name)
+        return int(facts.size) if facts.type == FileType.File else None
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        folder, _, last = path.rpartition("/")
+
+        def write() -> None:
+            temporary = f"{folder}/.{last}.{secrets.token_hex(8)}.partial"
+            try:
+                with self.filesystem.open_output_stream(temporary) as stream:
+                    stream.write(content)
+                self.filesystem.move(temporary, path)
+            except BaseException:
+                with suppress(Exception):  # what went wrong first is what counts
+                    self.filesystem.delete_file(temporary)
+                raise
+
+        self._patiently(write, name)
+
+    def upload(self, name: str, path: Path) -> None:
+        """Put a file of this machine there: up to 64 MiB whole or not at all.
+
+        A larger one is written to its name at once, since S3 moves no object above 5 GB: an error
+        in the middle leaves what should be sent again before anyone is told of it.
+        """
+        if path.stat().st_size <= PIECE:
+            self.write(name, path.read_bytes())
+            return
+
+        def send() -> None:
+            target = self._path(name)
+            with path.open("rb") as source, self.filesystem.open_output_stream(target) as stream:
+                shutil.copyfileobj(source, stream, PIECE)
+
+        self._patiently(send, name)
+
+    def download(self, name: str, path: Path, size: int) -> None:
+        """Write an object of ``size`` bytes to a file of this machine, whole or not at all."""
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            for offset in range(0, size, PIECE):
+                stream.write(self.read(name, offset, min(PIECE, size - offset)))
+            if stream.tell() != size:
+                raise StorageError(f"{self.address}: {name} changed while it was read; try again")
+
+    def remove(self, name: str) -> None:
+        """Remove an object; one that is not there is as good as removed."""
+        with suppress(FileNotFoundError):
+            self._patiently(lambda: self.filesystem.delete_file(self._path(name)), name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove all objects below a folder, and the empty one that stands for it."""
+        with suppress(FileNotFoundError):
+            self._patiently(lambda: self.filesystem.delete_dir(self._path(name)), name)
+
+    def is_folder(self) -> bool:
+        from pyarrow.fs import FileType
+
+        facts = self._patiently(lambda: self.filesystem.get_file_info(self.prefix), self.place)
+        return bool(facts.type == FileType.Directory)
+
+    def _path(self, name: str) -> str:
+        return f"{self.prefix}/{name}" if name else self.prefix
+
+    def _patiently(self, ask: Callable[[], T], name: str) -> T:
+        """Return the answer; what may pass is tried again, what will not is raised as it is."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return ask()
+            except FINAL:
+                raise
+            except OSError as error:
+                for words, meaning in REFUSALS.items():
+                    if any(word in str(error) for word in words):
+                        raise StorageError(f"{self.address}: {meaning}") from error
+                if attempt + 1 == ATTEMPTS:
+                    raise StorageError(
+                        f"{self.address}: {name} could not be reached in {ATTEMPTS} attempts "
+                        f"({str(error)[:200]}); run the same command again to go on"
+                    ) from error
+                time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
+        raise AssertionError("unreachable")  # pragma: no cover
+
+
+def s3_client(place: str) -> Any:
+    """Return a client that lists a bucket of S3 page by page, None where there is none.
+
+    ``pyarrow.fs`` gives all keys of a folder at once; botocore, where it is installed, a thousand.
+    """
+    parts = urlsplit(place)
+    options = dict(parse_qsl(parts.query))
+    if parts.scheme != "s3" or "@" in parts.netloc or not options.keys() <= CLIENT_OPTIONS:
+        return None
+    try:
+        import botocore.session
+        from botocore.config import Config
+    except ImportError:
+        return None
+    session = botocore.session.get_session()
+    if session.get_credentials() is None:
+        return None
+    # Times of change are not asked for, and reading them would take most of the time.
+    factory = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=str)
+    endpoint, style = None, "auto"
+    if "endpoint_override" in options:
+        endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
+        style = "path"
+    retries = {"mode": "standard", "max_attempts": 2}  # whoever asks tries again
+    config = Config(retries=retries, s3={"addressing_style": style})
+    return session.create_client(
+        "s3", region_name=options.get("region"), endpoint_url=endpoint, config=config
+    )
+
+
+def _listed(client: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return a page of keys; what goes wrong is an OSError, as it is with pyarrow."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        page: dict[str, Any] = client.list_objects_v2(
+            **{name: value for name, value in wanted.items() if value is not None}
+        )
+        return page
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") == "NoSuchBucket":
+            return {}
+        raise OSError(str(error)) from None
+    except BotoCoreError as error:
+        raise OSError(str(error)) from None
+
+
+def is_uri(place: str) -> bool:
+    """Return whether a text names a place by a scheme, as ``s3://bucket`` does."""
+    return "://" in place
+
+
+def without_options(place: str) -> str:
+    """Return a place as people call it: a URI without options and keys.
+
+    >>> without_options("s3://key:secret@photos/2024/?region=eu-west-1")
+    's3://photos/2024'
+    """
+    if not is_uri(place):
+        return place
+    scheme, _, rest = place.partition("?")[0].rstrip("/").partition("://")
+    bucket, slash, key = rest.partition("/")
+    return f"{scheme}://{bucket.rpartition('@')[2]}{slash}{key}"
+
+
+def address_of(place: str, name: str) -> str:
+    """Return where a file below a place is, as people call it."""
+    return f"{without_options(place)}/{name}" if is_uri(place) else os.path.join(place, name)
+
+
+def parent_of(place: str) -> tuple[str, str]:
+    """Return the place that a file is in, with the options of its URI, and the file's name.
+
+    >>> parent_of("s3://photos/2024/a.tar?region=eu-west-1")
+    ('s3://photos/2024?region=eu-west-1', 'a.tar')
+    >>> parent_of("a.csv")
+    ('.', 'a.csv')
+    """
+    head, mark, options = place.partition("?") if is_uri(place) else (place, "", "")
+    above, slash, name = head.rpartition("/")
+    return (above or slash or ".") + mark + options, name
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Return the bucket that the URI of an object names, as a place, and the object's key."""
+    scheme, _, rest = address.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}/", key
+
+
+def storage_at(place: str) -> Storage:
+    """Return the storage of a local folder or of a URI."""
+    if not is_uri(place):
+        return LocalStorage(Path(place))
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return LocalStorage(Path(unquote(parts.path)))
+    if parts.password is not None:
+        raise DataError(
+            f"{parts.scheme}://...@{parts.hostname}: addresses are kept in plans, settings and "
+            "reports, so they must hold no password; give keys by the environment, such as "
+            "AWS_ACCESS_KEY_ID"
+        )
+    from pyarrow import ArrowException
+    from pyarrow.fs import FileSystem
+
+    try:
+        filesystem, path = FileSystem.from_uri(quote(place, safe=IN_A_URI))  # else no spaces
+    except (ArrowException, ValueError, OSError) as error:
+        raise DataError(
+            f"{without_options(place)} cannot be opened ({str(error)[:200]}); "
+            "give a folder, s3://bucket/folder or gs://bucket/folder"
+        ) from None
+    return ObjectStorage(filesystem, path, place)

@@ -1,0 +1,187 @@
+"""Predictors. Oracles: link and rule of the logits, means over views, and what was saved."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from labelwise.backbones import create_backbone
+from labelwise.calibrate import Platt
+from labelwise.decide import Threshold, TopK
+from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
+from labelwise.links import Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.predictor import FUSED_FROM
+from labelwise.types import LabelSpace
+
+NAMES = ("dog", "cat", 'odd, "name"|x')
+
+
+def make(link=None, rule=None):
+    torch.manual_seed(0)
+    backbone = create_backbone("small-cnn", image_size=32)
+    head = HeadSpec("linear", {})
+    model = Model(backbone, head.make(backbone.channels, len(NAMES))).eval()
+    return Predictor(
+        model,
+        head,
+        LabelSpace(NAMES),
+        link or Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0),
+        rule or Threshold((0.5, 0.6, 0.4)),
+        "bce",
+    )
+
+
+def pictures(count=3):
+    rng = np.random.default_rng(0)
+    return [
+        Image.fromarray(rng.integers(0, 256, (40 + n, 50, 3), dtype=np.uint8)) for n in range(count)
+    ]
+
+
+def test_a_saved_model_answers_as_before(tmp_path):
+    one = make()
+    one.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "model.json"}
+    other = Predictor.load(tmp_path)
+    assert other.space.names == NAMES
+    assert other.rule == one.rule
+    assert other.transform == one.transform
+    expected, answers = one.predict(pictures()), other.predict(pictures())
+    assert torch.equal(answers.logits, expected.logits)
+    assert torch.equal(answers.probs, expected.probs)
+    assert torch.equal(answers.sets, expected.sets)
+
+
+def test_answers_are_link_and_rule_of_the_logits():
+    one = make(rule=TopK(1))
+    answers = one.predict(pictures(5), batch_size=2)
+    inputs = torch.stack([one.transform(picture) for picture in pictures(5)])
+    logits = one.model(inputs).logits
+    torch.testing.assert_close(answers.logits, logits)
+    torch.testing.assert_close(answers.probs, one.link(logits.double()), rtol=1e-6, atol=0)
+    assert (answers.sets.sum(1) == 1).all()
+
+
+def test_a_mirrored_model_answers_alike_for_an_image_and_its_mirror_image(tmp_path):
+    plain, images = make(), torch.rand(3, 3, 48, 48)
+    own = plain.logits(images)
+    other = plain.logits(images.flip(3))
+    assert not torch.allclose(own, other)
+    plain.model.mirrored = True
+    plain.save(tmp_path)
+    for predictor in (plain, Predictor.load(tmp_path)):
+        torch.testing.assert_close(predictor.logits(images), (own + other) / 2)
+    plain.model.train()
+    torch.manual_seed(0)
+    once = plain.model(images).logits
+    plain.model.mirrored = False
+    torch.manual_seed(0)
+    assert torch.equal(once, plain.model(images).logits)
+
+
+def test_a_predictor_is_fused_for_many_images_and_answers_alike():
+    one = make()
+    one.model.mirrored = True
+    for module in one.model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
+    quick = one.fused(FUSED_FROM)
+    assert one.fused(FUSED_FROM - 1) is one
+    kinds = [type(module) for module in quick.model.modules()]
+    assert torch.nn.Conv2d in kinds
+    assert torch.nn.BatchNorm2d not in kinds
+    answers, expected = quick.predict(pictures()), one.predict(pictures())
+    torch.testing.assert_close(answers.logits, expected.logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_five_crops_answer_with_the_mean_over_windows(tmp_path, mirrored):
+    """Oracle: each window cut and scored by hand, of each picture alone."""
+    plain, images = make(), torch.rand(3, 3, 35, 42)
+    expected = []
+    for image in images:
+        large = torch.nn.functional.interpolate(image[None], (40, 48), mode="bilinear")[0]
+        windows = []
+        for top, left in [(2, 3), (0, 0), (0, 6), (5, 0), (5, 6)]:
+            window = large[:, top : top + 35, left : left + 42]
+            windows += [window, window.flip(2)] if mirrored else [window]
+        seen = [plain.embed(window[None]) for window in windows]
+        expected.append([torch.cat(values).mean(0) for values in zip(*seen, strict=True)])
+    logits, pooled = (torch.stack(values) for values in zip(*expected, strict=True))
+    once = plain.logits(images)
+    assert not torch.allclose(once, logits, atol=1e-4)
+    plain.model.crops, plain.model.mirrored = 5, mirrored
+    plain.save(tmp_path)
+    for predictor in (plain, Predictor.load(tmp_path)):
+        torch.testing.assert_close(predictor.logits(images), logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(predictor.embed(images)[1], pooled, atol=1e-5, rtol=1e-5)
+
+
+def test_models_that_do_not_speak_of_crops_look_once(tmp_path):
+    make().save(tmp_path)
+    facts = json.loads((tmp_path / "model.json").read_text())
+    assert facts.pop("crops") == 1
+    (tmp_path / "model.json").write_text(json.dumps(facts))
+    assert Predictor.load(tmp_path).model.crops == 1
+    change(tmp_path / "model.json", crops=4)
+    with pytest.raises(CheckpointError, match="'crops': "):
+        Predictor.load(tmp_path)
+
+
+def test_no_picture_gives_no_answer():
+    assert make().predict([]).probs.shape == (0, 3)
+
+
+def test_a_model_that_only_ranks_gives_no_probabilities(tmp_path):
+    one = make()
+    ranking = Predictor(one.model, one.head, one.space, None, one.rule, "two-way")
+    ranking.save(tmp_path)
+    with pytest.raises(LabelwiseError, match="ranks labels and has no probabilities"):
+        Predictor.load(tmp_path).predict(pictures())
+
+
+def test_unknown_heads_and_options_are_named():
+    with pytest.raises(SettingsError, match="unknown head 'liner'; did you mean 'linear'"):
+        HeadSpec("liner", {}).make(4, 2)
+    with pytest.raises(
+        SettingsError, match=r"head 'linear': .*unexpected keyword argument 'depth'"
+    ):
+        HeadSpec("linear", {"depth": 2}).make(4, 2)
+
+
+def change(path, **values):
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | values))
+
+
+def test_unreadable_models_get_one_sentence(tmp_path):
+    make().save(tmp_path)
+    description, weights = tmp_path / "model.json", tmp_path / "model.safetensors"
+    whole = {path: path.read_bytes() for path in (description, weights)}
+
+    def damaged(path, content, match):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=match):
+            Predictor.load(tmp_path)
+        path.write_bytes(whole[path])
+
+    damaged(description, b"{", "model.json is not JSON")
+    damaged(description, b"[]", "must have format 1, got list")
+    damaged(description, b'{"format": 9}', "must have format 1, got 9")
+    damaged(description, b'{"format": "two\\nlines"}', "must have format 1, got two lines")
+    damaged(description, b'{"format": 1}', "is not usable: 'labels' is missing")
+    damaged(weights, whole[weights][:-10], "model.safetensors is damaged")
+    damaged(weights, b"", "model.safetensors is damaged")
+    change(description, backbone={"name": "small-cn", "channels": 4})
+    with pytest.raises(CheckpointError, match="unknown backbone 'small-cn'"):
+        Predictor.load(tmp_path)
+    description.write_bytes(whole[description])
+    weights.unlink()
+    with pytest.raises(CheckpointError, match=r"model.safetensors cannot be read: No such file"):
+        Predictor.load(tmp_path)
+    with pytest.raises(CheckpointError, match="does not exist; give the folder of a finished run"):
+        Predictor.load(tmp_path / "nothing")

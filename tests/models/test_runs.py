@@ -1,0 +1,148 @@
+"""A run folder against what was put into it, whole and damaged."""
+
+import json
+
+import pytest
+from sample_scores import NAMES, sample, spec_of
+from test_predictor import make
+
+from labelwise.calibrate import Platt
+from labelwise.decide import TopK
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.evaluate import evaluate
+from labelwise.links import Sigmoid
+from labelwise.methods import link_to_spec
+from labelwise.models.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path / "run")
+
+
+def test_everything_in_a_run_is_found_by_name(run):
+    predictions = sample(40)
+    predictions.save(run.predictions_path("test"))
+    evaluation = evaluate(predictions, Sigmoid(), TopK(1))
+    evaluation.save(run.evaluation_path)
+    run.settings_path.write_text("method: bce\nseed: 3\n")
+    run.journal.write({"step": 1, "loss": 2.0})
+    assert not run.is_finished
+    make().save(run.path)
+    assert run.is_finished
+    assert run.settings == {"method": "bce", "seed": 3}
+    assert run.splits == ("test",)
+    assert list(run.predictions("test").ids) == list(predictions.ids)
+    assert run.evaluation == evaluation
+    assert run.journal.read() == [{"step": 1, "loss": 2.0}]
+    assert run.spec.made_rule == make().rule
+    assert run.model().space == make().space
+    (run.path / "notes.txt").write_text("mine")
+    run.report.write_text("page")
+    run.checkpoint.mkdir()
+    run.clear()
+    assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
+
+
+def test_link_and_rule_need_no_weights(run):
+    spec_of(NAMES, Sigmoid(), TopK(2)).save(run.path / "model.json")
+    assert run.spec.made_rule == TopK(2)
+    assert isinstance(run.spec.made_link, Sigmoid)
+
+
+def test_what_is_missing_is_named(run):
+    for ask, sentence in (
+        (lambda: run.settings, "is not the folder of a run"),
+        (lambda: run.predictions("val"), "no predictions of 'val'; there are: none"),
+        (lambda: run.evaluation, "no evaluation.json; give a finished run"),
+        (lambda: run.spec, "model.json does not exist; give the folder of a finished run"),
+    ):
+        with pytest.raises(CheckpointError, match=sentence):
+            ask()
+    assert run.journal.read() == []
+    run.path.mkdir()
+    run.settings_path.write_text("a: [")
+    with pytest.raises(CheckpointError, match=r"settings.yaml cannot be read: .*line 1") as error:
+        run.settings  # noqa: B018
+    assert "\n" not in str(error.value)
+    run.settings_path.write_text("- 3")
+    with pytest.raises(CheckpointError, match="must hold settings by name"):
+        run.settings  # noqa: B018
+
+
+def test_a_journal_cut_anywhere_goes_on(run):
+    """The oracle is the list of records that were whole before the cut."""
+    run.path.mkdir()
+    records = [{"step": step, "note": "größer"} for step in range(4)]
+    for record in records:
+        run.journal.write(record)
+    whole = run.journal.path.read_bytes()
+    size = len(whole) // 4
+    for end in range(len(whole)):
+        run.journal.path.write_bytes(whole[:end])
+        kept = records[: end // size]
+        complete = end % size == size - 1  # only the end of the line is missing
+        assert run.journal.read() == (records[: end // size + 1] if complete else kept)
+        journal = run.journal
+        journal.cut(len(whole))
+        assert journal.size == end // size * size
+        journal.write({"step": "new"})
+        assert run.journal.read() == [*kept, {"step": "new"}]
+
+
+def test_a_damaged_line_is_left_out_and_said(run):
+    run.path.mkdir()
+    lines = [b'{"step": 1}', b"\0\0\0", b"\xff\xfe", b"[1]", b'{"step": 2}', b""]
+    run.journal.path.write_bytes(b"\n".join(lines))
+    with pytest.warns(UserWarning, match=r"metrics.jsonl: line \d is damaged") as caught:
+        assert run.journal.read() == [{"step": 1}, {"step": 2}]
+    assert len(caught) == 3
+
+
+def test_one_process_at_a_time_and_leftovers_go(run):
+    (run.path / "checkpoint" / ".00000003.9.partial").mkdir(parents=True)
+    (run.path / ".model.json.9.partial").touch()
+    with run.lock():
+        assert [path.name for path in run.path.rglob("*")] == ["checkpoint"]
+        with pytest.raises(LabelwiseError, match="another process is training in"), run.lock():
+            pass
+    with run.lock():
+        pass
+
+
+def test_a_spec_round_trips_and_says_what_is_wrong(run):
+    spec = spec_of(NAMES, Sigmoid(), TopK(2))
+    path = run.path / "model.json"
+    spec.save(path)
+    assert run.spec == spec
+    facts = json.loads(path.read_text())
+    per_label = link_to_spec(Platt(Sigmoid(), [1.0, 2.0], [0.0, 0.0], 30.0))
+    for change, sentence in (
+        ({"labels": 3}, "'labels': "),
+        ({"labels": ["a", "a"]}, "label names must be distinct, got 'a' twice"),
+        ({"labels": ["a", ""]}, "label names must not be empty"),
+        ({"backbone": {"name": "small-cnn"}}, "'backbone.channels' is missing"),
+        ({"backbone": {"name": "small-cnn", "channels": -1}}, "'backbone.channels': "),
+        ({"transform": {"size": 10**9}}, "size must lie between 1 and 8192, got 1000000000"),
+        ({"transform": {"size": 32, "mean": [1, 2]}}, "'transform.mean"),
+        ({"mirrored": "maybe"}, "'mirrored': "),
+        ({"link": "sigmoid"}, "'link': "),
+        ({"link": {"kind": ["x"]}}, "the link cannot be used: "),
+        ({"link": {"kind": "sigmoidd"}}, "unknown link 'sigmoidd'; did you mean 'sigmoid'"),
+        ({"link": per_label}, "the link cannot be used: "),
+        ({"rule": {"kind": "threshold", "value": [0.1, 0.2]}}, "the rule cannot be used: probs"),
+        ({"rule": {"kind": "threshold", "value": "high"}}, "the rule cannot be used: "),
+        ({"rule": None}, "'rule': "),
+        ({"promises": {}}, "'promises': "),
+        ({"weights_sha256": "x"}, "'weights_sha256': "),
+        ({"surprise": 1}, "unknown entry 'surprise'"),
+    ):
+        path.write_text(json.dumps(facts | change))
+        with pytest.raises(CheckpointError) as error:
+            run.spec  # noqa: B018
+        assert sentence in str(error.value)
+        assert "\n" not in str(error.value)
+    for content in (b"\xff", b"[" * 100_000, b"nul"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="is not JSON"):
+            run.spec  # noqa: B018

@@ -1,0 +1,273 @@
+"""The inference engine against a plain loop: one image at a time, by hand, without threads."""
+
+import io
+import os
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_predictor import NAMES, make, pictures
+
+from labelwise.backbones import create_backbone
+from labelwise.decide import Threshold
+from labelwise.errors import ImageError, LabelwiseError
+from labelwise.links import Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.scoring import Failure, Scored, decoded, infer, score, scored
+from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, PictureImages
+from labelwise.pictures.decode import decode
+from labelwise.types import LabelSpace
+
+
+def encoded(image, kind="JPEG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def some_bytes(count=7, broken=()):
+    blobs = [encoded(image, quality=90) for image in pictures(count)]
+    for row in broken:
+        blobs[row] = blobs[row][:300]
+    return blobs
+
+
+def by_hand(predictor, blobs):
+    """Return the logits of encoded images, one after the other."""
+    rows = []
+    for blob in blobs:
+        image = decode(blob, "x", predictor.transform.at_least)
+        with torch.no_grad():
+            rows.append(predictor.model(predictor.transform(image)[None]).logits[0])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (3, 4), (64, None)])
+def test_every_kind_of_source_gives_the_answers_of_a_plain_loop(tmp_path, batch_size, workers):
+    predictor, blobs = make(), some_bytes()
+    names = [f"{row}.jpg" for row in range(len(blobs))]
+    for name, blob in zip(names, blobs, strict=True):
+        (tmp_path / name).write_bytes(blob)
+    images = [decode(blob, "x", predictor.transform.at_least) for blob in blobs]
+    arrays = np.stack([np.asarray(predictor.transform.resize(image)) for image in images])
+    expected = by_hand(predictor, blobs)
+    log_p, log_q = predictor.link.log_probs(expected.double())
+    mixed = [blobs[0], tmp_path / names[1], str(tmp_path / names[2]), images[3], *blobs[4:6]]
+    sources = (
+        FileImages(tmp_path, names),
+        BytesImages(blobs, names),
+        PictureImages([*mixed, np.asarray(images[6])]),
+        ArrayImages(arrays),
+    )
+    for source in sources:
+        parts = list(score(predictor, source, batch_size=batch_size, workers=workers))
+        assert [len(part) for part in parts[:-1]] == [batch_size] * (len(parts) - 1)
+        whole = Scored.join(parts)
+        assert whole.rows.tolist() == list(range(7))
+        assert list(whole.ids) == list(source.ids)
+        torch.testing.assert_close(whole.logits, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(whole.log_p, log_p, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(whole.log_q, log_q, atol=1e-4, rtol=1e-4)
+        assert torch.equal(whole.sets, predictor.rule(whole.probs))
+
+
+def test_each_row_comes_once_in_order_answered_or_failed():
+    predictor, broken = make(), (0, 3, 4, 5)
+    source = BytesImages(some_bytes(9, broken), [f"p{row}" for row in range(9)])
+    parts = list(score(predictor, source, batch_size=2))
+    answers = [answer for part in parts for answer in part.answers()]
+    assert [answer.row for answer in answers] == list(range(9))
+    assert [answer.id for answer in answers] == list(source.ids)
+    assert tuple(answer.row for answer in answers if answer.error) == broken
+    assert len(parts[2]) == 0  # a batch in which nothing could be read
+    assert all(answer.error.startswith(f"{answer.id}: ") for answer in answers if answer.error)
+    alone = by_hand(predictor, [source.content(6)])
+    torch.testing.assert_close(parts[3].logits[:1], alone, atol=1e-5, rtol=1e-5)
+    chosen = list(score(predictor, source, rows=[1, 5, 8], batch_size=2))
+    assert [answer.row for part in chosen for answer in part.answers()] == [1, 5, 8]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a decoder broke"), KeyError("x")])
+def test_whatever_goes_wrong_with_one_image_is_its_failure(error):
+    class Odd(PictureImages):
+        def read(self, row, at_least=None):
+            if row == 1:
+                raise error
+            return super().read(row, at_least)
+
+    whole = Scored.join(list(score(make(), Odd(pictures(3)))))
+    assert whole.rows.tolist() == [0, 2]
+    assert [failure.row for failure in whole.failures] == [1]
+    assert "the image cannot be used (" in whole.failures[0].reason
+
+
+def test_the_interrupt_of_a_person_is_not_an_images_failure():
+    class Interrupted(PictureImages):
+        def read(self, row, at_least=None):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(score(make(), Interrupted(pictures(2))))
+
+
+def test_labels_come_surest_first():
+    predictor = make(Sigmoid(), Threshold(0.2))
+    whole = scored(predictor, torch.tensor([[0.0, 2.0, -1.0], [-3.0, -4.0, -5.0]]))
+    assert whole.labels == [("cat", "dog", NAMES[2]), ()]
+    first, second = whole.answers()
+    assert (first.labels, second.labels) == (whole.labels[0], ())
+    assert first.probs == pytest.approx((0.5, 0.880797, 0.268941), abs=1e-6)
+
+
+def test_logits_that_are_no_numbers_are_failures_not_none():
+    predictor = make()
+    logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, float("nan"), 1.0], [float("inf"), 0.0, 0.0]])
+    failed = Failure(7, "g", "why")
+    whole = scored(predictor, logits, np.array([4, 8, 9]), ["d", "h", "i"], failures=[failed])
+    assert whole.rows.tolist() == [4]
+    assert [failure.row for failure in whole.failures] == [7, 8, 9]
+    assert "h: the model's logits are not finite numbers" in whole.failures[1].reason
+
+
+def test_rules_meet_the_probabilities_they_were_fitted_to():
+    """A threshold at the very probability of its label, as decision_probs gives it, keeps all."""
+    logits = torch.linspace(-3, 3, 50)[None]
+    link = Sigmoid()
+    rule = Threshold(tuple(link.decision_probs(logits)[0].tolist()))
+    assert not rule(link(logits.double())).all()  # what float64 alone would do
+    one = make()
+    space = LabelSpace(tuple(f"label {column}" for column in range(50)))
+    assert scored(Predictor(one.model, one.head, space, link, rule), logits).sets.all()
+
+
+def test_embeddings_are_the_mean_features_of_the_backbone():
+    predictor = make()
+    source = PictureImages(pictures(5))
+    whole = Scored.join(list(score(predictor, source, batch_size=2, embed=True)))
+    inputs = torch.stack([predictor.transform(image) for image in pictures(5)])
+    with torch.no_grad():
+        features = predictor.model.backbone(inputs)
+    torch.testing.assert_close(whole.embeddings, features.mean(dim=(2, 3)), atol=1e-5, rtol=1e-5)
+    plain = Scored.join(list(score(predictor, source, batch_size=2)))
+    assert plain.embeddings is None
+    torch.testing.assert_close(whole.logits, plain.logits)
+    predictor.model.mirrored = True
+    turned = PictureImages([image.transpose(0) for image in pictures(5)])
+    for one, other in zip(
+        score(predictor, source, embed=True), score(predictor, turned, embed=True), strict=True
+    ):
+        torch.testing.assert_close(one.embeddings, other.embeddings, atol=1e-4, rtol=1e-4)
+
+
+def test_features_go_straight_to_the_head():
+    head = HeadSpec("linear", {})
+    model = Model(create_backbone("identity", channels=6), head.make(6, 3)).eval()
+    predictor = Predictor(model, head, LabelSpace(NAMES), Sigmoid(), Threshold(0.5))
+    rows = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)
+    whole = Scored.join(list(score(predictor, FeatureRows(rows), batch_size=4)))
+    torch.testing.assert_close(whole.logits, predictor.logits(torch.from_numpy(rows)))
+    torch.testing.assert_close(predictor.predict(rows).logits, whole.logits)
+
+
+def test_a_model_that_only_ranks_is_refused_before_anything_is_read():
+    one = make()
+    ranking = Predictor(one.model, one.head, one.space, None, one.rule)
+    with pytest.raises(LabelwiseError, match="ranks labels and has no probabilities"):
+        next(score(ranking, PictureImages(["gone.jpg"])))
+
+
+def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
+    class Counting(PictureImages):
+        count = 0
+
+        def read(self, row, at_least=None):
+            self.count += 1
+            return super().read(row, at_least)
+
+    source = Counting(pictures(1) * 200)
+    parts = score(make(), source, batch_size=4, workers=2)
+    next(parts)
+    parts.close()
+    assert source.count <= 4 * 4
+    for thread in [t for t in threading.enumerate() if t.name.startswith("decode")]:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("crop", [None, 0.875])
+def test_decoded_images_answer_as_before_and_are_read_once(crop):
+    predictor, source = make(), BytesImages(some_bytes(5), list("abcde"))
+    predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
+    kept = decoded(source, predictor.transform)
+    assert isinstance(kept, ArrayImages)
+    assert list(kept.ids) == list("abcde")
+    one, other = (Scored.join(list(score(predictor, images))) for images in (source, kept))
+    assert torch.equal(one.logits, other.logits)
+    assert decoded(source, predictor.transform, limit=100) is source
+    with pytest.raises(ImageError, match=r"b: the image cannot be read"):
+        decoded(BytesImages(some_bytes(2, [1]), ["a", "b"]), predictor.transform)
+
+
+def test_predict_takes_one_picture_or_many_and_turns_them_upright(tmp_path):
+    predictor, (image, *_) = make(), pictures(1)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded(image, quality=95, exif=exif)
+    (tmp_path / "a.jpg").write_bytes(content)
+    upright = decode(content, "x")
+    assert upright.size == image.size[::-1]
+    expected = predictor.predict(upright).logits
+    opened = Image.open(io.BytesIO(content))
+    for given in (tmp_path / "a.jpg", str(tmp_path / "a.jpg"), content, opened, [opened]):
+        assert torch.equal(predictor.predict(given).logits, expected)
+    assert torch.equal(predictor.predict(np.asarray(upright)).logits, expected)
+    many = predictor.predict(np.stack([np.asarray(upright)] * 2))
+    assert many.logits.shape == (2, 3)
+    assert predictor.predict([]).logits.shape == (0, 3)
+    with pytest.raises(ImageError, match=r"gone\.jpg: the image cannot be opened"):
+        predictor.predict([opened, tmp_path / "gone.jpg"])
+    with pytest.raises(TypeError, match="picture 1 must be a path, bytes, a Pillow image"):
+        predictor.predict([opened, 3])
+    with pytest.raises(ValueError, match=r"picture 0 must be uint8 \(H, W, 3\), got float64"):
+        predictor.predict([np.zeros((3, 3, 3))])
+    with pytest.raises(ValueError, match=r"picture 0 must be uint8 \(H, W, 3\), got float32"):
+        predictor.predict(np.zeros((8, 8, 3), np.float32))
+
+
+def test_thin_pictures_take_little_memory_and_still_answer():
+    predictor = make()
+    thin = [Image.new("RGB", size, "red") for size in ((1, 60_000), (60_000, 1), (3, 200))]
+    for crop in (None, 0.9):
+        predictor.model.backbone.transform = replace(predictor.transform, crop=crop)
+        sizes = [predictor.transform.resize(image).size for image in thin]
+        assert sizes == [(predictor.transform.size,) * 2] * 3
+        whole = predictor.predict([*thin, Image.new("RGB", (50, 50), "red")])
+        torch.testing.assert_close(
+            whole.logits, whole.logits[3:].expand(4, -1), atol=1e-4, rtol=1e-4
+        )
+
+
+def test_the_middle_of_a_long_picture_is_what_a_crop_sees():
+    transform = replace(make().transform, crop=1.0)
+    size = transform.size
+    long = np.zeros((size, 40 * size, 3), np.uint8)
+    middle = slice(39 * size // 2, 41 * size // 2)
+    long[:, middle] = np.random.default_rng(0).integers(0, 255, (size, size, 3), np.uint8)
+    assert np.array_equal(transform.resize(Image.fromarray(long)), long[:, middle])
+
+
+def test_pipes_and_devices_are_named_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    files = [tmp_path / "pipe.jpg", "/dev/zero", tmp_path]
+    whole = Scored.join(list(score(make(), PictureImages(files))))
+    kinds = ["a device, pipe or socket", "a device, pipe or socket", "a folder"]
+    assert all(k in failure.reason for k, failure in zip(kinds, whole.failures, strict=True))
+    assert len(whole) == 0
+
+
+def test_infer_refuses_an_empty_batch():
+    with pytest.raises(ValueError, match="batch_size must be positive, got 0"):
+        next(infer(lambda x: (x,), PictureImages([]), make().transform, batch_size=0))

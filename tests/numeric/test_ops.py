@@ -1,0 +1,85 @@
+"""Stable primitives. Oracles: torch on the kept entries, float64, definitions."""
+
+import pytest
+import torch
+
+from labelwise.links import Softmax
+from labelwise.metrics import log_loss_from_logs
+from labelwise.numeric.ops import (
+    log1mexp,
+    log_softmax_and_rest,
+    log_softplus,
+    masked_logsumexp,
+    masked_mean,
+    split_labels,
+)
+from labelwise.objectives.softmax_or_none import SoftmaxOrNoneLink
+
+
+def test_masked_logsumexp_is_logsumexp_of_the_kept():
+    values = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(4, 6) < 0.5
+    mask[0], mask[1, 0] = False, True
+    found = masked_logsumexp(values, mask, 1)
+    for row in range(1, 4):
+        if mask[row].any():
+            torch.testing.assert_close(found[row], values[row][mask[row]].logsumexp(dim=0))
+    assert found.isfinite().all()
+    found.sum().backward()
+    assert values.grad.isfinite().all()
+    assert (values.grad[~mask] == 0).all()
+
+
+def test_masked_mean_of_nothing_is_zero_with_a_gradient():
+    values = torch.full((2, 2), float("inf"), requires_grad=True)
+    found = masked_mean(values, torch.zeros(2, 2, dtype=torch.bool))
+    found.backward()
+    assert found == 0
+    assert (values.grad == 0).all()
+
+
+def test_split_labels_leaves_the_unobserved_out_of_both():
+    labels = torch.tensor([0.0, 1.0, 0.7, 0.5, 1.0, 0.0])
+    observed = torch.tensor([True, True, True, True, False, False])
+    present, absent = split_labels(labels, observed)
+    assert present.tolist() == [False, True, True, False, False, False]
+    assert absent.tolist() == [True, False, False, True, False, False]
+
+
+def test_logs_keep_their_digits():
+    x = torch.tensor([-1e-7, -1e-3, -0.5, -0.8, -20.0, -100.0])
+    expected = torch.log(-torch.expm1(x.double()))
+    torch.testing.assert_close(log1mexp(x).double(), expected, rtol=1e-6, atol=1e-30)
+    x = torch.tensor([-90.0, -31.0, -29.0, 0.0, 50.0])
+    expected = torch.log(torch.log1p(x.double().exp()))
+    torch.testing.assert_close(log_softplus(x).double(), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 300.0])
+def test_softmax_keeps_both_logs_where_p_rounds_to_one(spread):
+    draws = torch.randn(40, 5, generator=torch.Generator().manual_seed(3))
+    values = (spread * draws).double().requires_grad_()
+    log_p, log_rest = log_softmax_and_rest(values)
+    total = values.logsumexp(dim=1)
+    for k in range(5):
+        others = values[:, [j for j in range(5) if j != k]].logsumexp(dim=1)
+        torch.testing.assert_close(log_p[:, k], values[:, k] - total)
+        torch.testing.assert_close(log_rest[:, k], others - total)
+    log_rest.sum().backward()
+    assert values.grad is not None
+    assert values.grad.isfinite().all()
+
+
+def test_softmax_gradients():
+    values = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.autograd.gradcheck(log_softmax_and_rest, values.requires_grad_())
+
+
+def test_sure_and_wrong_softmax_has_a_finite_loss():
+    logits = torch.tensor([[50.0, -50.0]], dtype=torch.float64)
+    for link in (Softmax(), SoftmaxOrNoneLink()):
+        log_p, log_q = link.log_probs(logits)
+        labels = torch.tensor([[0.0, 1.0]])
+        wrong = log_loss_from_logs(log_p, log_q, labels).value
+        gap = 100.0 if isinstance(link, Softmax) else 50.0  # of the first label to the next answer
+        assert wrong == pytest.approx((100 + gap) / 2)

@@ -1,0 +1,312 @@
+"""Pictures decoded by processes. Oracle: the same pictures one at a time in this process.
+
+The processes are those of a GPU's feeder; here they feed the CPU, where the same code runs.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from labelwise.decoding import processes
+from PIL import Image
+from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined, whole_by_libjpeg
+
+from labelwise.errors import ImageError
+from labelwise.pictures import BytesImages, FileImages, JoinedImages, PictureImages, Transform
+from labelwise.pictures.batches import gpu_decoder, loading
+from labelwise.pictures.loading import PictureLoader
+from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
+from labelwise.pictures.sources import SpanImages
+from labelwise.pictures.work import Kind, Work
+from labelwise.training import pixels
+from labelwise.training.augment import draw_windows
+from labelwise.training.augment.base import ImageDraws
+from labelwise.training.pixels import DecodingStore, FedStore, RowRequest, make_store
+
+CPU = torch.device("cpu")
+TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
+
+
+# A picture that no decoder survives
+DEADLY = b"deadly"
+FAULTY = (
+    "import json, os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "sys.path[:] = json.loads(sys.argv[1]); "
+    "from labelwise.decoding import work; decode = work.decode; "
+    "work.decode = lambda content, *more: os._exit(1) if content == b'deadly' "
+    "else decode(content, *more); "
+    "work.main(*map(int, sys.argv[2:]))"
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def started_and_ended():
+    processes.close_kept()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "COMMAND", FAULTY)
+        yield
+    processes.close_kept()
+
+
+def files(folder: Path) -> FileImages:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"p {row}.img" for row in range(len(BLOBS))]
+    for name, blob in zip(names, BLOBS, strict=True):
+        (folder / name).write_bytes(blob)
+    return FileImages(folder, names)
+
+
+def shard(folder: Path) -> SpanImages:
+    path = folder / "all.bin"
+    path.write_bytes(b"".join(BLOBS))
+    sizes = np.array([len(blob) for blob in BLOBS])
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    return SpanImages([path], np.zeros(len(BLOBS), np.int64), first, sizes, SOURCE.ids)
+
+
+@pytest.mark.parametrize("kind", ["files", "bytes", "shard", "pictures", "joined"])
+def test_every_source_gives_the_pixels_and_reasons_of_threads(kind, tmp_path):
+    folder = files(tmp_path / "a folder")
+    paths = [folder.path(row) for row in range(len(BLOBS))]
+    images = {
+        "files": folder,
+        "bytes": SOURCE,
+        "shard": shard(tmp_path),
+        "pictures": PictureImages([paths[0], *BLOBS[1:4], *map(str, paths[4:])]),
+        "joined": JoinedImages([SOURCE, folder]).subset(np.arange(len(BLOBS)) + 3),
+    }[kind]
+    assert images.all_encoded
+    by_threads, by_processes = fed(images, TRANSFORM), fed(images, TRANSFORM, processes=True)
+    for before, after in zip(by_threads, by_processes, strict=True):
+        assert before.failures == after.failures
+        np.testing.assert_array_equal(before.rows, after.rows)
+        assert torch.equal(before.values, after.values)
+    if kind != "joined":
+        np.testing.assert_array_equal(joined(by_processes)[1], by_hand(TRANSFORM)[1])
+
+
+def test_files_for_the_devices_decoder_come_whole(monkeypatch):
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", whole_by_libjpeg)
+    rows, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True))
+    expected_rows, expected = by_hand(TRANSFORM, whole=True)
+    assert rows == expected_rows
+    np.testing.assert_array_equal(pixels, expected)
+
+
+def test_as_many_files_come_at_once_as_fit_into_a_slot(tmp_path, monkeypatch):
+    loader = PictureLoader(files(tmp_path), TRANSFORM, TRANSFORM, CPU, decodes=True)
+    rows = [np.arange(len(BLOBS))[at:] for at in range(4)]
+    largest = max(map(len, BLOBS[:4]))
+    assert loader.files_of_a_slot(rows) == loading.CHUNK_OF_FILES
+    monkeypatch.setattr(loading, "SLOT_BYTES", 3 * largest + 3)
+    assert loader.files_of_a_slot(rows) == 3
+    monkeypatch.setattr(loading, "SLOT_BYTES", largest)
+    assert loader.files_of_a_slot(rows) == 1
+
+
+def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeypatch):
+    refused = BLOBS[12]
+    taken = []
+
+    def decode(contents, device):
+        if any(bytes(content.numpy()) == refused for content in contents):
+            raise RuntimeError("nvJPEG error")
+        taken.extend(contents)
+        return whole_by_libjpeg(contents, device)
+
+    monkeypatch.setattr(gpu_decoder, "decode_by_torchvision", decode)
+    _, pixels = joined(fed(SOURCE, TRANSFORM, decodes=True, processes=True, batch=32))
+    np.testing.assert_array_equal(pixels, by_hand(TRANSFORM, whole=True)[1])
+    assert len(taken) == len(BLOBS) - 5
+
+
+def test_paths_are_relative_to_where_the_program_is_now(tmp_path, monkeypatch):
+    files(tmp_path / "here")
+    with borrowed_processes(2):  # which start where it was before
+        pass
+    monkeypatch.chdir(tmp_path)
+    images = FileImages("here", [f"p {row}.img" for row in range(len(BLOBS))])
+    parts = fed(images, TRANSFORM, processes=True)
+    assert joined(parts)[0] == by_hand(TRANSFORM)[0]
+    assert [one.reason.split(":")[0] for part in parts for one in part.failures] == [
+        os.path.join("here", f"p {row}.img") for row in BROKEN
+    ]
+
+
+def chunks_of(blobs, job, size=4):
+    images = BytesImages(blobs, [f"p{row}" for row in range(len(blobs))])
+    parts = [list(range(len(blobs)))[at : at + size] for at in range(0, len(blobs), size)]
+    with borrowed_processes(2) as lent:
+        for chunk in lent.run(job, items_ahead(images, parts, 2)):
+            for entry in chunk.entries:
+                if isinstance(entry, str):
+                    yield entry
+                else:
+                    yield entry, chunk.values[entry.offset : entry.offset + entry.size].clone()
+
+
+def test_slots_are_used_again_and_pictures_without_room_come_resized():
+    blob = encoded((1400, 1200), 0, "BMP")
+    job = Work(Kind.PIXELS, Transform(640))
+    whole = Image.open(BytesIO(blob))
+    expected = {
+        Kind.PIXELS: torch.from_numpy(np.array(whole)),
+        Kind.RESIZED: torch.from_numpy(np.array(job.transform.resize(whole))),
+    }
+    found = list(chunks_of([blob] * 35, job, size=5))
+    assert [entry.kind for entry, _ in found] == [0, 1, 1, 1, 1] * 7
+    for entry, values in found:
+        assert torch.equal(values, expected[entry.kind].flatten())
+
+
+def test_a_picture_that_ends_its_process_is_a_failure_of_its_own():
+    job = Work(Kind.RESIZED, Transform(24))
+    blobs = [encoded((60, 40), seed) for seed in range(12)]
+    blobs[6] = blobs[7] = DEADLY
+    found = list(chunks_of(blobs, job))
+    ended = [row for row, one in enumerate(found) if isinstance(one, str)]
+    assert ended == [6, 7]
+    assert "the process that decoded the image ended" in found[6]
+    for row in set(range(12)) - {6, 7}:
+        image = job.transform.resize(Image.open(BytesIO(blobs[row])))
+        assert torch.equal(found[row][1].view(24, 24, 3), torch.from_numpy(np.array(image)))
+
+
+def test_they_are_lent_to_one_at_a_time_and_kept_for_the_next():
+    with borrowed_processes(2) as lent:
+        assert are_worth_it(10**6, 2)
+        with borrowed_processes(2) as other:
+            assert other is None
+        threads = fed(SOURCE, TRANSFORM, processes=True)
+        np.testing.assert_array_equal(joined(threads)[1], by_hand(TRANSFORM)[1])
+    with borrowed_processes(2) as again:
+        assert again is lent
+    assert are_worth_it(1, 2)
+
+
+def test_one_that_stops_early_leaves_nothing_for_the_next_to_mistake():
+    job = Work(Kind.RESIZED, Transform(24))
+    blobs = [encoded((60, 40), seed) for seed in range(40)]
+    assert len(next(chunks_of(blobs, job))) == 2
+    (_, values), *_ = chunks_of(blobs[5:], job)
+    expected = job.transform.resize(Image.open(BytesIO(blobs[5])))
+    assert torch.equal(values.view(24, 24, 3), torch.from_numpy(np.array(expected)))
+
+
+def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch):
+    good = [row for row in range(len(BLOBS)) if row not in BROKEN]
+    images = files(tmp_path).subset(np.array(good))
+    draws = ImageDraws(3, torch.arange(len(good)))
+    requests = [
+        RowRequest(np.arange(len(good))[::-1].copy()),
+        RowRequest(np.arange(len(good)), None, draw_windows(draws)),
+    ]
+    store = DecodingStore(images, TRANSFORM, CPU, 2)
+    expected, aspects = list(store.batches(requests)), store.aspects
+    monkeypatch.setattr(pixels, "are_worth_it", lambda images, count: True)
+    store = DecodingStore(images, TRANSFORM, CPU, 2)
+    store.by_processes = True
+    monkeypatch.setattr(store, "_by_threads", None)
+    for before, after in zip(expected, store.batches(requests), strict=True):
+        assert torch.equal(before, after)
+    np.testing.assert_array_equal(store.aspects, aspects)
+    for batch in FedStore(images, TRANSFORM, CPU, 2).batches(requests[:1]):
+        assert torch.equal(batch, expected[0])
+        assert not batch.is_inference()
+    store = DecodingStore(files(tmp_path), TRANSFORM, CPU, 2)
+    store.by_processes = True
+    with pytest.raises(
+        ImageError, match=re.escape(f"{tmp_path / 'p 3.img'}: this is not an image")
+    ):
+        list(store.batches([RowRequest(np.arange(5))]))
+
+
+PROGRAM = """
+import os, sys, time
+from labelwise.pictures import Transform
+from labelwise.pictures import BytesImages
+from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.processes import borrowed_processes, items_ahead
+
+images = BytesImages([b"no image"] * 8, [str(row) for row in range(8)])
+work = Work(Kind.RESIZED, Transform(24))
+with borrowed_processes(2) as lent:
+    list(lent.run(work, items_ahead(images, [range(8)], 1)))
+    fork = os.fork()
+    if not fork:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        print(lent._process.pid, fork, flush=True)
+        sys.stdin.read()
+    except KeyboardInterrupt:
+        (chunk,) = lent.run(work, items_ahead(images, [range(8)], 1))
+        print(len(chunk.entries), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_of_a_program_from_a_pipe_that_is_interrupted_and_killed():
+    """All processes of the group get Ctrl-C; a killed program cannot clean up.
+
+    A fork of it that lives on has closed what it would hold open.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; exec(sys.stdin.readline().replace('~', chr(10)))"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        program.stdin.write(PROGRAM.replace("\n", "~") + "\n")
+        program.stdin.flush()
+        parent, fork = map(int, program.stdout.readline().split())
+        workers = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        assert workers
+        for pid in (program.pid, parent, *map(int, workers)):
+            os.kill(pid, signal.SIGINT)
+        assert program.stdout.readline() == "8\n"
+        program.kill()
+    try:
+        for pid in (parent, *map(int, workers)):
+            assert _ends(pid), f"process {pid} is still there"
+        os.kill(fork, 0)  # which is there
+    finally:
+        os.kill(fork, signal.SIGKILL)
+
+
+def _ends(pid: int, seconds: float = 20.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return True
+        if state == "Z":  # dead; whoever took it over has not looked yet
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_gpu_scales_what_no_window_is_cut_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "_limit", lambda device: 0)
+    images, cuda = files(tmp_path), torch.device("cuda")
+    assert isinstance(make_store(images, TRANSFORM, cuda), FedStore)
+    assert isinstance(make_store(images, TRANSFORM, cuda, windows=True), DecodingStore)
+    assert isinstance(make_store(images, TRANSFORM, CPU), DecodingStore)
+    with pytest.raises(ImageError, match="this is not an image"):
+        list(FedStore(images, TRANSFORM, CPU, 2).batches([RowRequest(np.arange(5))]))
+
+
+def test_they_do_not_start_where_python_cannot_be_started(monkeypatch):
+    monkeypatch.setattr(processes, "COMMAND", "raise SystemExit(1)")
+    with borrowed_processes(1) as lent:
+        assert lent is None

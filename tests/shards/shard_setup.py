@@ -1,0 +1,74 @@
+"""Pictures, a model and a look at shards, for the tests of the engines."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+from test_predictor import make
+
+from labelwise.cli.predict import _scorer
+from labelwise.models import MODEL_FILE, WEIGHTS_FILE
+from labelwise.shards import ModelFiles, ScoringTask
+
+BROKEN_EVERY = 20
+
+
+def picture(number):
+    """Return the bytes of a small PNG; each twentieth is cut off."""
+    pixels = np.random.default_rng(number).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    content = stream.getvalue()
+    return content[:60] if number % BROKEN_EVERY == 7 else content
+
+
+def write_photos(folder, count):
+    for number in range(count):
+        path = folder / f"day {number % 3}" / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number))
+    return folder
+
+
+def write_tar(path, count):
+    with tarfile.open(path, "w") as tar:
+        for number in range(count):
+            member = tarfile.TarInfo(f"a/{number:03d}.png")
+            content = picture(number)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+            note = tarfile.TarInfo(f"a/{number:03d}.txt")
+            tar.addfile(note, io.BytesIO())
+    return path
+
+
+def write_parquet(path, count, nested=False):
+    blobs = [picture(number) for number in range(count)]
+    column = [{"bytes": blob, "path": None} for blob in blobs] if nested else blobs
+    pq.write_table(pa.table({"image": column, "n": range(count)}), path, row_group_size=4)
+    return path
+
+
+def write_model(folder):
+    make().save(folder)
+    return folder
+
+
+def task(model, out, batch_size=4):
+    files = ModelFiles.read(model, (MODEL_FILE, WEIGHTS_FILE))
+    return ScoringTask(str(out), files, _scorer, batch_size, decoders=1)
+
+
+def hashes(out):
+    lines = (out / "_manifest.jsonl").read_text().splitlines()
+    return {record["shard"]: record["hash"] for record in map(json.loads, lines)}
+
+
+def answers(out):
+    """Return the rows of all shards in order."""
+    parts = sorted(out.glob("part-*.parquet"))
+    return pa.concat_tables([pq.read_table(part) for part in parts]).to_pylist()

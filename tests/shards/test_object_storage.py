@@ -1,0 +1,196 @@
+"""Buckets through a real S3 protocol server on the loopback address, with faults injected.
+
+Oracle: the hashes of a run over the same bucket without faults.
+"""
+
+import json
+
+import pytest
+from bucket_setup import served_bucket
+from shard_setup import picture, task, write_model
+
+from labelwise.errors import DataError
+from labelwise.shards import LocalEngine, StorageError, predict_shards, storage_at
+from labelwise.shards.inputs import find_rows
+from labelwise.shards.label_store import StoredLabels
+from labelwise.system import storage as storage_module
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of boto3 and moto
+COUNT = 30
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with served_bucket() as made:
+        for number in range(COUNT):
+            made.put(f"in/{number % 3}/{number:03d}.png", picture(number))
+        yield made.app, made.client, made.place
+
+
+def run(tmp_path, place, out):
+    model = write_model(tmp_path / "model")
+    return predict_shards(task(model, place(out)), [place("in")], LocalEngine(), shard_rows=5)
+
+
+def manifest(client, out):
+    text = client.get_object(Bucket="photos", Key=f"{out}/_manifest.jsonl")["Body"].read()
+    return {line["shard"]: line["hash"] for line in map(json.loads, text.splitlines())}
+
+
+def keys(client, out):
+    found = client.list_objects_v2(Bucket="photos", Prefix=f"{out}/")["Contents"]
+    return sorted(one["Key"][len(out) + 1 :] for one in found)
+
+
+def test_faults_change_nothing_but_the_time(bucket, tmp_path):
+    app, client, place = bucket
+    whole = run(tmp_path, place, "whole")
+    assert (whole.rows, whole.failed) == (COUNT, 2)
+    app.share = 0.15
+    try:
+        harmed = run(tmp_path, place, "harmed")
+    finally:
+        app.share = 0.0
+    assert app.faults > 10
+    assert (harmed.rows, harmed.failed) == (COUNT, 2)
+    assert manifest(client, "harmed") == manifest(client, "whole")
+    assert keys(client, "harmed") == keys(client, "whole")
+
+
+def test_an_outage_stops_the_run_and_fails_no_picture(bucket, tmp_path, monkeypatch):
+    """A server that stops answering half-way; the next run goes on and ends as if it had not."""
+    app, client, place = bucket
+    monkeypatch.setattr(storage_module, "ATTEMPTS", 1)  # the client itself tries for seconds
+    model = write_model(tmp_path / "model")
+
+    class Failing:
+        def run(self, work, shards):
+            for number, record in enumerate(LocalEngine().run(work, shards)):
+                yield record
+                app.down = number == 1
+
+    given = task(model, place("out"))
+    try:
+        with pytest.raises(StorageError, match="run the same command again to go on"):
+            predict_shards(given, [place("in")], Failing(), shard_rows=5)
+    finally:
+        app.down = False
+    assert "_SUCCESS" not in keys(client, "out")
+    assert run(tmp_path, place, "out").failed == 2
+    assert "_SUCCESS" in keys(client, "out")
+    assert manifest(client, "out") == manifest(client, "whole")
+
+
+def test_a_missing_key_is_a_failed_row_and_a_missing_bucket_an_error(bucket):
+    _, _, place = bucket
+    storage = storage_at(place("in"))
+    assert storage.size("0/000.png") == len(picture(0))
+    assert storage.size("none.png") is None
+    with pytest.raises(FileNotFoundError):
+        storage.read("none.png")
+    with pytest.raises(DataError, match=r"s3://...@photos: addresses .* must hold no password"):
+        storage_at("s3://key:secret@photos/in")
+    storage_at(place("may day/ü")).write("a.png", b"x")
+    assert storage_at(place("may%20day")).size("ü/a.png") == 1
+
+
+def test_files_of_a_bucket_are_found_with_the_options_of_their_uri(bucket, tmp_path, monkeypatch):
+    """Oracle: the same rows by the folder they are in. No environment names the server."""
+    _, client, place = bucket
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    table = "path,labels\n" + "".join(f"../in/{n % 3}/{n:03d}.png,dog\n" for n in range(6))
+    client.put_object(Bucket="photos", Key="tables/six.csv", Body=table.encode())
+    rows = list(find_rows([place("tables/six.csv"), place("in/0/003.png")]))
+    assert [storage_at(row.root).read(row.file.decode()) for row in rows] == [
+        picture(number) for number in (*range(6), 3)
+    ]
+    assert rows[-1].id == "s3://photos/in/0/003.png"
+    stored = StoredLabels.build(place("tables/six.csv"), ("dog",), tmp_path / "labels")
+    assert (stored.find(["s3://photos/tables/../in/0/003.png", "nothing"]) >= 0).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("AccessDenied", "access is denied; check the credentials and the permissions"),
+        ("ExpiredToken", "the credentials are not accepted; renew them"),
+        ("NoSuchBucket", "there is no such bucket; is its address right"),
+    ],
+)
+def test_what_is_refused_is_not_asked_for_again(bucket, monkeypatch, code, told):
+    """Oracle: the number of requests."""
+    app, _, place = bucket
+    asked = []
+
+    def refuse(environ, start_response):
+        asked.append(environ["PATH_INFO"])
+        body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+        headers = [("Content-Length", str(len(body))), ("Content-Type", "application/xml")]
+        start_response("403 Forbidden", headers)
+        return [body]
+
+    storage = storage_at(place("in"))
+    monkeypatch.setattr(app, "app", refuse)
+    with pytest.raises(StorageError, match=f"^s3://photos/in: {told}"):
+        storage.write("x.png", b"x")
+    if code == "NoSuchBucket":
+        assert list(storage.files()) == []
+    else:
+        with pytest.raises(StorageError, match=f"^s3://photos/in: {told}"):
+            list(storage.files())
+    assert len(asked) <= 4
+
+
+def test_pages_of_keys_are_the_listing_of_pyarrow(bucket, monkeypatch):
+    """Oracle: the same prefix listed without boto3."""
+    _, client, place = bucket
+    names = ["b.png", "a b.png", "a.png", "a/1.png", "a/.hidden.png", "a-b/2.png", "a/c/3.png"]
+    names += [".x/4.png", "ü.png", "a+b&c.png", *(f"many/{n}.png" for n in range(7))]
+    for name in names:
+        client.put_object(Bucket="photos", Key=f"paged/{name}", Body=b"x")
+    client.put_object(Bucket="photos", Key="paged/a/", Body=b"")  # a folder, as consoles make it
+    storage = storage_at(place("paged/"))
+    paged = storage_module.s3_client(storage.place)
+    asked, listed = [], paged.list_objects_v2
+
+    def few_at_once(**wanted):
+        asked.append(wanted)
+        return listed(MaxKeys=2, **wanted)
+
+    paged.list_objects_v2 = few_at_once
+    monkeypatch.setattr(storage_module, "s3_client", lambda place: paged)
+    found = list(storage.files())
+    assert len(asked) > 10
+    assert list(storage_at(place("nothing")).files()) == []
+    monkeypatch.setattr(storage_module, "s3_client", lambda place: None)
+    assert found == list(storage.files())
+    assert sorted(found) == sorted(one for one in names if "/." not in f"/{one}")
+
+
+def test_a_flat_prefix_of_s3_is_listed_in_constant_memory(bucket, monkeypatch):
+    """Oracle: the peak of Python's memory for 4,000 keys, against 40,000."""
+    import tracemalloc
+
+    class Pages:
+        """A bucket of keys that are made up page by page."""
+
+        def __init__(self, pages):
+            self.pages = pages
+
+        def list_objects_v2(self, ContinuationToken="0", **wanted):
+            page = int(ContinuationToken)
+            keys = [{"Key": f"in/{page:05d}-{number:04d}.jpg"} for number in range(1000)]
+            more = {"NextContinuationToken": str(page + 1)} if page + 1 < self.pages else {}
+            return {"Contents": keys, **more}
+
+    def peak(pages):
+        monkeypatch.setattr(storage_module, "s3_client", lambda place: Pages(pages))
+        storage = storage_at(bucket[2]("in"))
+        tracemalloc.start()
+        assert sum(1 for _ in storage.files()) == 1000 * pages
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    # The least of a few, since other threads of this process take memory of their own.
+    assert min(peak(40) for _ in range(3)) < 1.5 * min(peak(4) for _ in range(3))

@@ -1,0 +1,325 @@
+"""Shards of scores: every row once, whatever the input, whatever dies on the way."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import replace
+from multiprocessing import util
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from shard_setup import (
+    answers,
+    hashes,
+    picture,
+    task,
+    write_model,
+    write_parquet,
+    write_photos,
+    write_tar,
+)
+
+from labelwise.cli import main
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.models import Predictor
+from labelwise.shards import LocalEngine, ShardRecord, predict_shards, storage_at
+from labelwise.shards.engine import ATTEMPTS, LostShardError
+from labelwise.shards.inputs import StoredImages, find_rows
+
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("photos"), COUNT)
+
+
+def call(monkeypatch, *arguments):
+    """Run the command in this process; return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["labelwise", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code or 0
+
+
+def run(model, photos, out, workers=1, rows=7):
+    return predict_shards(task(model, out), [str(photos)], LocalEngine(workers), shard_rows=rows)
+
+
+@pytest.fixture(scope="module")
+def whole(model, photos, tmp_path_factory):
+    """The shards of a run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    run(model, photos, out)
+    return out
+
+
+def test_every_row_comes_out_once_scored_or_failed_with_its_reason(model, photos, whole):
+    found = answers(whole)
+    paths = sorted(str(path) for path in photos.rglob("*.png"))
+    assert sorted(row["path"] for row in found) == paths
+    failed = [row for row in found if row["error"]]
+    assert [row["path"][-7:] for row in failed] == ["027.png", "007.png", "047.png"]
+    assert all(row["path"] in row["error"] and row["probs"] is None for row in failed)
+    good = [row for row in found if not row["error"]]
+    scored = Predictor.load(model).predict([row["path"] for row in good], batch_size=1)
+    np.testing.assert_allclose([row["probs"] for row in good], scored.probs, atol=1e-6)
+    np.testing.assert_allclose([row["logits"] for row in good], scored.logits, atol=1e-5)
+    assert [tuple(row["labels"]) for row in good] == scored.labels
+
+
+def test_the_manifest_says_what_is_there(whole):
+    lines = [json.loads(line) for line in (whole / "_manifest.jsonl").read_text().splitlines()]
+    assert [line["shard"] for line in lines] == [f"part-{n:05d}.parquet" for n in range(9)]
+    assert sum(line["rows"] for line in lines) == COUNT
+    assert sum(line["failed"] for line in lines) == 3
+    for line in lines:
+        content = (whole / line["shard"]).read_bytes()
+        assert line["hash"] == "sha256:" + hashlib.sha256(content).hexdigest()
+    assert (whole / "_SUCCESS").read_bytes() == b""
+
+
+def test_other_tools_read_shards_with_failed_rows(whole):
+    """Oracle: DuckDB. Where a row has none, lists of a fixed size are refused by pyarrow 21."""
+    schema = pq.read_schema(whole / "part-00000.parquet")
+    assert schema.field("probs").type == schema.field("logits").type == pa.list_(pa.float32())
+    query = f"select path, probs, logits from '{whole}/part-*.parquet' order by path"
+    ours = [(row["path"], row["probs"], row["logits"]) for row in answers(whole)]
+    assert duckdb.sql(query).fetchall() == sorted(ours, key=lambda row: row[0])
+
+
+def kinds(folder):
+    write_photos(folder / "tree", 12)
+    yield folder / "tree"
+    yield write_tar(folder / "shard.tar", 12)
+    yield write_parquet(folder / "plain.parquet", 12)
+    yield write_parquet(folder / "nested.parquet", 12, nested=True)
+    names = [f"tree/day {n % 3}/{n:03d}.png" for n in range(12)]
+    (folder / "list.csv").write_text("path,note\n" + "".join(f'"{name}",x\n' for name in names))
+    yield folder / "list.csv"
+    lines = [json.dumps({"file_name": f"file://{folder}/{name}"}) for name in names]
+    (folder / "list.jsonl").write_text("\n".join(lines))
+    yield folder / "list.jsonl"
+
+
+def test_each_kind_of_input_holds_the_same_pictures(tmp_path):
+    expected = sorted(picture(number) for number in range(12))
+    for place in kinds(tmp_path):
+        rows = list(find_rows([str(place)]))
+        images = StoredImages(rows)
+        assert sorted(images.content(row) for row in range(len(rows))) == expected, place
+        assert len(set(images.ids)) == 12
+    both = tmp_path / "both"  # a folder of shards, with a table that holds no pictures
+    both.mkdir()
+    write_tar(both / "a.tar", 5)
+    write_parquet(both / "b.parquet", 5)
+    (both / "labels.csv").write_text("path\nx.png\n")
+    assert len(list(find_rows([f"file://{both}"]))) == 10
+
+
+def test_what_is_missing_fails_by_row_and_what_is_no_input_at_once(tmp_path):
+    (tmp_path / "list.csv").write_text("path\nnone.png\n")
+    (row,) = find_rows([str(tmp_path / "list.csv")])
+    with pytest.raises(LabelwiseError, match=r"none\.png: the image cannot be opened"):
+        StoredImages([row]).content(0)
+    with pytest.raises(DataError, match="neither a folder nor a file"):
+        next(find_rows([str(tmp_path / "nowhere")]))
+    with pytest.raises(DataError, match="there are no images in the folder"):
+        next(find_rows([str(tmp_path)]))
+    (tmp_path / "bad.tar").write_text("no tar at all")
+    with pytest.raises(DataError, match="not an uncompressed tar"):
+        next(find_rows([str(tmp_path / "bad.tar")]))
+
+
+def live(model, photos, out):
+    """Run in a fork, which costs no start; return its process id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run(model, photos, out)
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_killed_at_random_moments_it_goes_on_to_the_same_bytes(model, photos, whole, tmp_path):
+    chance, out, lives = random.Random(5), tmp_path / "out", 0
+    for kills in range(60):
+        child = live(model, photos, out)
+        lives += 1
+        time.sleep(chance.uniform(0, 0.02 + 0.03 * kills))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+    assert lives > 1
+    run(model, photos, out)
+    assert hashes(out) == hashes(whole)
+    assert sorted(row["path"] for row in answers(out)) == sorted(
+        row["path"] for row in answers(whole)
+    )
+    left = {path.name for path in out.iterdir()} ^ {path.name for path in whole.iterdir()}
+    assert not {name for name in left if not name.endswith(".partial")}
+
+
+def test_a_shard_that_is_damaged_or_gone_is_scored_again(model, photos, whole, tmp_path):
+    out = tmp_path / "out"
+    run(model, photos, out)
+    (out / "part-00003.parquet").unlink()
+    (out / "part-00004.parquet").write_bytes(b"short")
+    assert run(model, photos, out).resumed == 7
+    assert hashes(out) == hashes(whole)
+    assert (out / "part-00004.parquet").read_bytes() == (whole / "part-00004.parquet").read_bytes()
+
+
+def test_another_question_is_refused(model, photos, whole, tmp_path):
+    with pytest.raises(SettingsError, match="was begun with shard_rows 7, got 8"):
+        run(model, photos, whole, rows=8)
+    with pytest.raises(SettingsError, match="was begun with inputs"):
+        run(model, tmp_path, whole)
+    by_gpu = replace(task(model, whole), decode="cuda")
+    with pytest.raises(SettingsError, match="was begun with decode 'cpu', got 'cuda'"):
+        predict_shards(by_gpu, [str(photos)], LocalEngine(), shard_rows=7)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(SettingsError, match=r"holds other files, such as notes\.txt"):
+        run(model, photos, tmp_path)
+
+
+class Counting:
+    """Notes its shards in a folder; the shards of ``deadly`` kill their worker, some times."""
+
+    def __init__(self, folder, deadly=(), times=1):
+        self.folder, self.deadly, self.times = folder, deadly, times
+
+    def start(self):
+        def work(shard):
+            before = len(list(self.folder.glob(f"{shard}-*")))
+            (self.folder / f"{shard}-{before}").touch()
+            if shard in self.deadly and before < self.times:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return ShardRecord(f"part-{shard:05d}.parquet", 1, 0, 1, "")
+
+        return work
+
+
+def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path):
+    records = list(LocalEngine(2).run(Counting(tmp_path, deadly=(1,)), iter(range(5))))
+    assert sorted(record.shard for record in records) == [f"part-{n:05d}.parquet" for n in range(5)]
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+class Large:
+    """A task that no pipe holds at once."""
+
+    def __init__(self):
+        self.content = bytes(1 << 20)
+
+    def start(self):
+        return lambda shard: (shard, len(self.content))
+
+
+def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
+    """It was written to a pipe that nobody read any more, and the command waited for ever."""
+    spawn, killed = util.spawnv_passfds, []
+
+    def deadly(path, arguments, descriptors):
+        child = spawn(path, arguments, descriptors)
+        if b"resource_tracker" not in os.fsencode(arguments[-1]) and len(killed) < 2:
+            os.kill(child, signal.SIGKILL)
+            killed.append(child)
+        return child
+
+    monkeypatch.setattr(util, "spawnv_passfds", deadly)
+    found = list(LocalEngine(2).run(Large(), range(3)))
+    assert len(killed) == 2
+    assert sorted(found) == [(shard, 1 << 20) for shard in range(3)]
+
+
+def test_a_shard_that_kills_every_worker_is_named(tmp_path):
+    with pytest.raises(LostShardError, match="3 workers died over shard 0;"):
+        list(LocalEngine(2).run(Counting(tmp_path, deadly=(0,), times=9), range(1)))
+    assert len(list(tmp_path.iterdir())) == ATTEMPTS
+
+
+def test_two_processes_write_the_bytes_of_one(model, photos, whole, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    shards = ("--shard-rows", "7", "--batch-size", "4", "--workers", "2")
+    status = call(monkeypatch, "predict", str(model), str(photos), "-o", f"{out}/", *shards)
+    shown = capsys.readouterr()
+    assert status == 1
+    assert "57 of 60 images predicted, in 9 shards" in shown.out
+    assert "3 of 60 images could not be read" in shown.err
+    assert hashes(out) == hashes(whole)
+
+
+def test_options_of_shards_need_shards(model, photos, monkeypatch, capsys):
+    assert call(monkeypatch, "predict", str(model), str(photos), "--workers", "2") == 1
+    assert "--workers is for shards: give -o a folder" in capsys.readouterr().err
+    assert call(monkeypatch, "predict", str(model), "s3://bucket/photos") == 1
+    assert "s3://bucket/photos is scored into shards" in capsys.readouterr().err
+
+
+def test_listing_needs_the_memory_of_the_largest_folder(tmp_path):
+    """Oracle: peak Python memory while 100,000 keys are read is that of one folder of 1,000."""
+    import tracemalloc
+
+    from pyarrow.fs import FileInfo, FileSystemHandler, FileType, PyFileSystem
+
+    from labelwise.system.storage import ObjectStorage
+
+    class Wide(FileSystemHandler):
+        """A bucket of ``folders`` times 1,000 keys that are made up when they are listed."""
+
+        def __init__(self, folders):
+            self.folders = folders
+
+        def get_file_info_selector(self, selector):
+            if selector.base_dir == "bucket":
+                names = [f"bucket/{n:06d}" for n in range(self.folders)]
+                return [FileInfo(name, FileType.Directory) for name in names]
+            names = [f"{selector.base_dir}/{n:06d}.jpg" for n in range(1000)]
+            return [FileInfo(name, FileType.File, size=1) for name in names]
+
+        def _no(self, *_):
+            raise NotImplementedError
+
+        get_type_name = normalize_path = get_file_info = create_dir = delete_dir = _no
+        delete_dir_contents = delete_root_dir_contents = delete_file = move = copy_file = _no
+        open_input_stream = open_input_file = open_output_stream = open_append_stream = _no
+
+    def peak(folders):
+        storage = ObjectStorage(PyFileSystem(Wide(folders)), "bucket", "fake://bucket")
+        tracemalloc.start()
+        count = sum(1 for _ in storage.files())
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert count == folders * 1000
+        return highest
+
+    assert peak(100) < 1.5 * peak(5)
+
+
+def test_places(tmp_path):
+    storage = storage_at(f"file://{tmp_path}/with%20space")
+    storage.write("a/b.txt", b"hello")
+    assert storage.read("a/b.txt", 1, 3) == b"ell"
+    assert list(storage.files()) == ["a/b.txt"]
+    assert storage.size("a/c.txt") is None
+    with pytest.raises(DataError, match="nowhere://x cannot be opened"):
+        storage_at("nowhere://x")

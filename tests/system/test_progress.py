@@ -1,0 +1,113 @@
+"""Progress. Oracle: what a terminal, or a file in its place, is sent, written out by hand."""
+
+import os
+import pty
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from labelwise.system.progress import LineWatch, NamedWatch, make_watch
+
+RECORD = {
+    "epoch": 3,
+    "step": 30,
+    "epoch_loss": 0.1234,
+    "images_per_second": 1234.5,
+    "val_map": 0.9,
+    "val_log_loss": None,
+    "best": True,
+}
+
+
+def test_without_a_terminal_an_epoch_is_one_plain_line(capsys):
+    watch = make_watch()
+    watch.start("epoch 3/12", 100)
+    watch.advance(100)
+    watch.look(0.5)
+    watch.finish()
+    watch.epoch(RECORD, 12)
+    assert capsys.readouterr().out == (
+        "epoch  3/12  loss 0.1234  val map 0.9000  val log_loss undefined  "
+        "1,234 images/s  best so far\n"
+    )
+
+
+def set_clock(monkeypatch, *seconds):
+    """Let the watch read these times; threads of other tests keep the real clock."""
+    clock = SimpleNamespace(monotonic=iter(seconds).__next__)
+    monkeypatch.setattr("labelwise.system.progress.time", clock)
+
+
+def test_long_epochs_say_rate_and_time_left(capsys, monkeypatch):
+    set_clock(monkeypatch, 0.0, 10.0, 40.0, 41.0)
+    watch = LineWatch(seconds=30)
+    watch.start("epoch 1/2", 1000, done=200)
+    watch.advance(100)
+    watch.advance(100)
+    watch.advance(100)
+    assert capsys.readouterr().out == "epoch 1/2  400/1,000 images  5 images/s  120 s left\n"
+
+
+def test_lines_leave_the_output_to_another_program_if_told_so(capsys, monkeypatch):
+    set_clock(monkeypatch, 0.0, 40.0)
+    watch = make_watch(sys.stderr)
+    watch.start("scoring", 1000)
+    watch.advance(400)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "scoring  400/1,000 images  10 images/s  60 s left\n"
+
+
+def test_nothing_done_has_no_rate(capsys, monkeypatch):
+    set_clock(monkeypatch, 0.0, 40.0, 50.0)
+    watch = LineWatch(seconds=30)
+    watch.start("indexing", 10)
+    watch.advance(0)
+    watch.advance(5)
+    assert capsys.readouterr().out == "indexing  5/10 images  0 images/s  50 s left\n"
+
+
+def test_one_of_many_runs_is_named_and_says_no_lines_of_its_own(capsys, monkeypatch):
+    set_clock(monkeypatch, 0.0, 40.0)
+    watch = NamedWatch(LineWatch(seconds=30), "bce, seed-1")
+    watch.say("going on")
+    watch.start("epoch 1/2", 1000)
+    watch.advance(400)
+    watch.look(0.5)
+    watch.finish()
+    watch.epoch(RECORD, 12)
+    shown = capsys.readouterr().out
+    assert shown == "bce, seed-1, epoch 1/2  400/1,000 images  10 images/s  60 s left\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_terminal_shows_a_bar_with_rate_and_time_left():
+    code = (
+        "import time\n"
+        "from labelwise.system.progress import make_watch\n"
+        "watch = make_watch()\n"
+        "watch.start('epoch 1/2', 400)\n"
+        "for _ in range(4):\n"
+        "    time.sleep(0.15); watch.advance(50); watch.look(0.25)\n"
+        "watch.say('a line above the bar')\n"
+        "watch.finish()\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert child.wait(60) == 0
+    for part in ("epoch 1/2", "/400 images", "images/s", "0:00:0", "loss 0.2500", "a line above"):
+        assert part.encode() in shown, part
