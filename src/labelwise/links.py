@@ -17,12 +17,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from labelwise.errors import SettingsError
+from labelwise.errors import CheckpointError, SettingsError
 from labelwise.numeric.arrays import numpy_or_torch
 from labelwise.numeric.ops import log_softmax_and_rest
 from labelwise.taxonomy import LabelTree
 
-__all__ = ["Consistent", "Link", "Sigmoid", "Softmax", "consistent_log_probs", "require_link"]
+__all__ = [
+    "Consistent",
+    "Link",
+    "Sigmoid",
+    "Softmax",
+    "check_log_probs",
+    "consistent_log_probs",
+    "require_link",
+]
 
 
 MAPS = {"log_probs", "log_odds", "log_none", "logits_at"}
@@ -223,6 +231,17 @@ class Consistent(Link):
 
     def spec(self) -> dict[str, Any]:
         return {"link": self.link, "parents": list(self.tree.parent)}
+
+
+def check_log_probs(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a link's answer; one with a probability that is not a number is an error."""
+    for values in (log_p, log_q):
+        if values.isnan().any():
+            raise CheckpointError(
+                f"{int(values.isnan().sum()):,} of {values.numel():,} probabilities are not "
+                "numbers: the model's link is damaged; calibrate the model again"
+            )
+    return log_p, log_q
 
 
 def require_link(link: Link | None, method: str) -> Link:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
-from labelwise.links import Link
+from labelwise.links import Link, check_log_probs
 from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
@@ -198,6 +198,16 @@ def _matrices(table: pa.Table, labels: int) -> tuple[Tensor, Tensor, Tensor | No
     }
     if "observed" in columns and columns["observed"].dtype != np.bool_:
         raise DataError(f"observed must be boolean, got {columns['observed'].dtype}")
+    odd = np.isnan(columns["logits"]).any(axis=1)
+    if odd.any():
+        raise DataError(f"logits: row {int(odd.argmax()) + 1} must hold numbers, got nan")
+    unseen = ~columns["observed"] if "observed" in columns else False
+    odd = ~(((columns["labels"] >= 0) & (columns["labels"] <= 1)) | unseen).all(axis=1)
+    if odd.any():
+        row = int(odd.argmax())
+        raise DataError(
+            f"labels: row {row + 1} must hold numbers between 0 and 1, got {columns['labels'][row]}"
+        )
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in columns.items()}
     return tensors["logits"], tensors["labels"], tensors.get("observed")
 
@@ -205,8 +215,8 @@ def _matrices(table: pa.Table, labels: int) -> tuple[Tensor, Tensor, Tensor | No
 def _fitting(link: Link, names: Sequence[str]) -> Link:
     """Return the link if it can be used with so many labels; one row is enough to see it."""
     try:
-        link.log_probs(torch.zeros(1, len(names), dtype=torch.float64))
-    except (RuntimeError, ValueError):
+        check_log_probs(*link.log_probs(torch.zeros(1, len(names), dtype=torch.float64)))
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
         raise DataError(f"the link does not fit {len(names)} labels") from None
     return link
 

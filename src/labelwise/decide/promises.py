@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, Matrix, read_answers
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.bounds import ratio_interval
+from labelwise.numeric.finite import require_finite
 from labelwise.types import nearest
 
 __all__ = ["Check", "Evidence", "Promise", "What", "check_promise", "tally"]
@@ -90,7 +91,13 @@ class Promise:
                 f"a promise must hold {', '.join(sorted(names))}; "
                 f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}"
             )
-        return cls(**spec)
+        try:
+            require_finite(spec, "promise")
+            for name in ("n", "counted", "observed"):
+                float(spec[name])
+            return cls(**spec)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"a promise cannot be read: {error}") from None
 
     def __str__(self) -> str:
         words = WORDS[self.what]

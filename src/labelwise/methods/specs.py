@@ -15,6 +15,7 @@ from labelwise.calibrate import (
 from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK, WithParents
 from labelwise.errors import SettingsError
 from labelwise.links import Consistent, Link, Sigmoid, Softmax
+from labelwise.numeric.finite import require_finite
 from labelwise.objectives import (
     PhiLink,
     QuasibinaryLink,
@@ -22,6 +23,7 @@ from labelwise.objectives import (
     SPALink,
     WeightedSigmoid,
 )
+from labelwise.system.text import one_line_of
 from labelwise.types import nearest
 
 __all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec", "rule_to_spec"]
@@ -52,7 +54,7 @@ def link_to_spec(link: Link) -> dict[str, Any]:
 
 def link_from_spec(spec: Mapping[str, Any]) -> Link:
     """Return the link that ``link_to_spec`` described."""
-    return _from_spec(spec, LINKS, "link")
+    return _checked(spec, LINKS, "link")
 
 
 def rule_to_spec(rule: Rule) -> dict[str, Any]:
@@ -62,14 +64,23 @@ def rule_to_spec(rule: Rule) -> dict[str, Any]:
 
 def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
     """Return the rule that ``rule_to_spec`` described."""
-    return _from_spec(spec, RULES, "rule")
+    return _checked(spec, RULES, "rule")
+
+
+def _checked(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
+    """Return the link or rule that plain data describes, if all of its numbers are numbers."""
+    try:
+        require_finite(spec, what)
+        return _from_spec(spec, kinds, what)
+    except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        raise SettingsError(f"the {what} cannot be made: {one_line_of(error)}") from None
 
 
 def _from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
     """Return the link or rule that plain data describes, the ones inside it included."""
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise SettingsError(f"unknown {what} {kind!r}{nearest(str(kind), kinds)}")
+        raise SettingsError(f"unknown {what} {kind!r:.60}{nearest(str(kind), kinds)}")
     arguments = {
         key: _from_spec(value, kinds, what)
         if isinstance(value, Mapping) and "kind" in value

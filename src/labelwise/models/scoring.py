@@ -23,7 +23,7 @@ from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
-from labelwise.links import Link, consistent_log_probs
+from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.pictures import ArrayImages, ImageSource
 from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import (
@@ -266,7 +266,7 @@ def scored(
         logits, rows = logits[kept], rows[kept.numpy()]
         names = [names[at] for at in kept.tolist()]
         embeddings = None if embeddings is None else embeddings[kept]
-    log_p, log_q = link.log_probs(logits.double())
+    log_p, log_q = check_log_probs(*link.log_probs(logits.double()))
     every = sorted([*failures, *lost], key=lambda failure: failure.row)
     return Scored(
         scorer.space,

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import Tensor
 
 from labelwise import __version__
-from labelwise.decide import Rule
+from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.heads import Head
-from labelwise.links import Link
+from labelwise.links import Link, check_log_probs
 from labelwise.methods import find_head, link_from_spec, rule_from_spec
 from labelwise.pictures import Transform
 from labelwise.system.files import replacing
@@ -28,6 +28,7 @@ __all__ = ["MODEL_FILE", "BackboneSpec", "HeadSpec", "ModelSpec", "WeightNames"]
 
 MODEL_FILE = "model.json"
 FORMAT = 1
+NOT_USABLE = (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 WeightNames = Literal["labelwise", "timm"]
 
@@ -62,7 +63,7 @@ class ModelSpec(BaseModel):
     objects. A spec that exists is whole: its link and rule can be made and fit the labels.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     format: Literal[1] = 1
     versions: dict[str, str] = Field(default_factory=lambda: _versions())
@@ -89,18 +90,24 @@ class ModelSpec(BaseModel):
                 self.made_taxonomy.within(self.space)
         except LabelwiseError as error:
             raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
+        for promise in self.promises:
+            try:
+                Promise.from_spec(promise)
+            except LabelwiseError as error:
+                raise ValueError(one_line_of(error)) from None
         row = torch.zeros(1, columns, dtype=torch.float64)
         for name, use in (("link", self._use_link), ("rule", self._use_rule)):
             try:
                 shape = tuple(use(row).shape)
-            except (LabelwiseError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            except (LabelwiseError, *NOT_USABLE) as error:
                 raise ValueError(f"the {name} cannot be used: {one_line_of(error)}") from None
             if shape != (1, columns):
                 raise ValueError(f"the {name} must fit {columns} labels, got {shape[-1]} columns")
         return self
 
     def _use_link(self, row: Tensor) -> Tensor:
-        return row if self.made_link is None else self.made_link.log_probs(row)[0]
+        link = self.made_link
+        return row if link is None else check_log_probs(*link.log_probs(row))[0]
 
     def _use_rule(self, row: Tensor) -> Tensor:
         return self.made_rule(row)

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from labelwise.numeric.finite import require_finite
 from labelwise.pictures.resample import Axis, height_first, resample
 from labelwise.pictures.window import Window
 
@@ -61,6 +62,7 @@ class Transform:
             raise ValueError(f"crop must lie in (0, 1] or be None, got {self.crop}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError(f"mean and std must be three numbers, std positive, got {self}")
+        require_finite(asdict(self), "transform")
 
     @staticmethod
     def of_recipe(recipe: Any, size: int | None = None) -> "Transform":

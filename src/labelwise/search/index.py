@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from labelwise.calibrate import platt
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
-from labelwise.links import Link
+from labelwise.links import Link, check_log_probs
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
 from labelwise.search.photo_files import PhotoFiles
@@ -218,7 +218,7 @@ class Index:
         mapped = self._refitted(label, corrections if refit else [])
         for start in range(0, rows, ROWS_AT_ONCE):
             part = slice(start, min(start + ROWS_AT_ONCE, rows))
-            p, q = mapped(*self._log_probs(label, part))
+            p, q = check_log_probs(*mapped(*self._log_probs(label, part)))
             log_p[part], log_q[part] = p.numpy(), q.numpy()
         for one in corrections:
             if one.state in ("present", "absent"):
@@ -273,7 +273,7 @@ class Index:
     def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
         """Return log p (n, K) of all labels of some photos, as corrected so far."""
         every = np.arange(len(self))[rows]
-        log_p = self.link.log_probs(self._logits(every))[0].numpy()
+        log_p = check_log_probs(*self.link.log_probs(self._logits(every)))[0].numpy()
         corrected = {self.space.column(one.label) for one in self.store.corrections()}
         if self._tree is not None:
             corrected = {k for label in corrected for k in self._tree.family(label)[0]}

@@ -1,0 +1,165 @@
+"""Numbers that are not numbers: refused wherever a file brings them, and never answered with.
+
+Held to IEEE 754: a NaN or an infinity planted in any number of a link, a rule, a promise or a
+transform must end in one sentence that names it, whatever kind it is. Before, ``predict`` wrote
+``nan`` for every probability, no label, and ended with status 0.
+"""
+
+import copy
+import json
+import math
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from search_setup import picture, save_model
+
+from labelwise.calibrate import beta, histogram, isotonic, platt, temperature
+from labelwise.decide import AtMost, ExpectedF, Promise, Threshold
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.links import Link, Sigmoid, Softmax, check_log_probs
+from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.models import ModelSpec
+from labelwise.models.scoring import scored
+from labelwise.objectives import PhiLink, QuasibinaryLink, SPALink
+from labelwise.pictures import Transform
+from labelwise.predictions import Predictions
+from labelwise.types import LabelSpace
+
+BAD = (math.nan, math.inf, -math.inf, 1e300, 10**400)
+
+
+def fitted(fit):
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(300, 3, generator=generator)
+    labels = (torch.rand(300, 3, generator=generator) < logits.sigmoid()).float()
+    return fit(logits, labels, Sigmoid())
+
+
+LINKS = [
+    Softmax(2.0),
+    PhiLink(1.0, 2.0),
+    SPALink(),
+    QuasibinaryLink(1.5),
+    *(fitted(fit) for fit in (platt, beta, isotonic, histogram, temperature)),
+]
+RULES = [Threshold(0.5), Threshold((0.1, 0.2, 0.3)), ExpectedF(2.0), AtMost(Threshold(0.5), 2)]
+
+
+def places(value, path=()):
+    """Yield the path of every number in plain data."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from places(child, (*path, key))
+    elif isinstance(value, list | tuple):
+        for key, child in enumerate(value):
+            yield from places(child, (*path, key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+def planted(value, path, bad):
+    """Return a copy of plain data with another number at a path."""
+    value = json.loads(json.dumps(value))
+    node = value
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = bad
+    return value
+
+
+@pytest.mark.parametrize("bad", BAD, ids=["nan", "inf", "-inf", "1e300", "400 digits"])
+@pytest.mark.parametrize("made", [*LINKS, *RULES], ids=lambda made: made.kind)
+def test_every_number_of_a_link_or_rule_must_be_finite(made, bad):
+    is_link = isinstance(made, Link)
+    spec = (link_to_spec if is_link else rule_to_spec)(made)
+    read = link_from_spec if is_link else rule_from_spec
+    read(json.loads(json.dumps(spec)))
+    found = list(places(spec))
+    assert found
+    for path in found[:: max(1, len(found) // 25)]:
+        with pytest.raises(LabelwiseError, match="must be finite"):
+            read(planted(spec, path, bad))
+
+
+PROMISE = Promise("recall", 0.9, 0.95, 200, 150, 0.93, "test photos", "2026-01-01", "exact")
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_model_with_a_number_that_is_none_is_not_loaded(tmp_path, bad):
+    save_model(tmp_path)
+    file = tmp_path / "model.json"
+    good = json.loads(file.read_text()) | {"promises": [PROMISE.spec()]}
+    file.write_text(json.dumps(good))
+    assert ModelSpec.load(file).promises == (PROMISE.spec(),)
+    for part in ("rule", "promises", "transform"):
+        for path in places(good[part]):
+            file.write_text(json.dumps(planted(good, (part, *path), bad)))
+            with pytest.raises(CheckpointError, match=r"model\.json is not usable"):
+                ModelSpec.load(file)
+    with pytest.raises(ValueError, match="finite"):
+        Transform(8, mean=(0.5, math.nan, 0.5))
+
+
+def test_predict_with_a_nan_in_the_link_says_so_and_writes_nothing(tmp_path, warm_commands):
+    model = save_model(tmp_path / "model")
+    picture(tmp_path / "a.png", 1)
+    facts = json.loads((model / "model.json").read_text())
+    link = {"kind": "platt", "link": {"kind": "sigmoid"}, "slope": [1.0] * 4}
+    facts["link"] = link | {"offset": [0.0, math.nan, 0.0, 0.0], "limit": 50.0}
+    (model / "model.json").write_text(json.dumps(facts))
+    done = warm_commands.run(["predict", "model", "a.png", "-o", "out.csv"], tmp_path)
+    assert done.returncode == 1
+    assert "every number of the link must be finite, got nan at 'offset.1'" in done.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+class NeverNumbers(Link):
+    """A link that answers NaN, as a damaged one inside a process would."""
+
+    kind = "never-numbers"
+
+    def log_probs(self, logits):
+        return logits * math.nan, logits
+
+
+def test_probabilities_that_are_not_numbers_are_an_error_where_they_are_used():
+    damaged = SimpleNamespace(
+        space=LabelSpace(("a", "b")), link=NeverNumbers(), rule=Threshold(0.5)
+    )
+    with pytest.raises(CheckpointError, match="6 of 6 probabilities are not numbers"):
+        scored(damaged, torch.zeros(3, 2))
+    pair = torch.zeros(2), torch.tensor([0.0, -math.inf])  # certain is a number
+    assert check_log_probs(*pair) == pair
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("logits", [[0.5, math.nan]], "logits: row 2 must hold numbers, got nan"),
+        ("labels", [[1.0, math.nan]], "labels: row 2 must hold numbers between 0 and 1"),
+        ("labels", [[1.0, 7.0]], "labels: row 2 must hold numbers between 0 and 1"),
+    ],
+)
+def test_predictions_with_a_nan_name_the_row(tmp_path, column, values, words):
+    path = tmp_path / "p.parquet"
+    good = Predictions(
+        ["a", "b"],
+        torch.tensor([[0.0, math.inf], [1.0, -2.0]]),  # certain is a number
+        torch.tensor([[0.0, 1.0], [1.0, 0.5]]),
+        None,
+        ("x", "y"),
+        "test",
+        Sigmoid(),
+    )
+    good.save(path)
+    assert Predictions.load(path).logits.equal(good.logits)
+    table = pq.read_table(path)
+    kind = table.schema.field(column).type
+    rows = [table[column][0].as_py(), *copy.deepcopy(values)]
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, pa.array(rows, kind)), path)
+    with pytest.raises(CheckpointError, match=words):
+        Predictions.load(path)
