@@ -207,7 +207,8 @@ def whole_index(rows, folder):
 
 def answered(folder):
     """Search once, which writes the columns it touches end to end."""
-    answer(Index(Path(folder)), Query.parse("dog, -beach"))
+    with Index(Path(folder)) as index:
+        answer(index, Query.parse("dog, -beach"))
 
 
 def make_index(rows, folder):
@@ -255,7 +256,7 @@ def touched(folder, rows):
     query = Query.parse("dog, -beach")
     before = resident()
     start = time.perf_counter()
-    index = Index(Path(folder))
+    index = Index(Path(folder))  # open until the process ends
     len(index)
     line("open", rows, "labelwise", 1e3 * (time.perf_counter() - start), "goal 300")
     start = time.perf_counter()

@@ -14,9 +14,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import pytest
 import torch
+from open_indexes import count_connections, nothing_left_open
 from warm_commands import WarmCommands
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+count_connections()
 
 
 def pytest_collection_modifyitems(items):
@@ -34,3 +36,17 @@ def warm_commands():
     commands = WarmCommands()
     yield commands
     commands.close()
+
+
+@pytest.fixture(autouse=True)
+def indexes_are_closed():
+    """Fail a test that leaves an index open, or whose command or server does."""
+    with nothing_left_open():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_indexes_are_closed():
+    """The same for servers that several tests share."""
+    with nothing_left_open():
+        yield

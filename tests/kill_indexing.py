@@ -69,33 +69,38 @@ def change(home, draw, number):
 
 
 def correct(home, number):
-    index = Index(home / "photos.index")
-    if len(index):
-        index.correct(number % len(index), {"dog": "present"}, who=str(number))
-        (home / "answers").open("a").write(f"{number}\n")
+    with Index(home / "photos.index") as index:
+        if len(index):
+            index.correct(number % len(index), {"dog": "present"}, who=str(number))
+            with (home / "answers").open("a") as answers:
+                answers.write(f"{number}\n")
 
 
 def check(home, whole=False):
     """Raise unless the index holds what the model says of every file it knows."""
     if not (home / "photos.index" / "index.json").exists():
         return
-    index = Index(home / "photos.index")
-    columns = np.stack([index.store.column(k) for k in range(len(LABELS))], axis=1)
-    paths = index.store.paths_of(range(len(index)))
-    hashes = {row: one.hash for row, one in index.store.contents_of(paths).items()}
-    files = [(row, Path(path)) for row, found in paths.items() for path in found]
-    same = [
-        (row, path)
-        for row, path in files
-        if path.exists() and hashlib.sha256(path.read_bytes()).digest() == hashes[row]
-    ]
-    if same:
-        expected = Predictor.load(home / "run").predict([path for _, path in same]).logits.numpy()
-        np.testing.assert_allclose(columns[[row for row, _ in same]], expected, atol=1e-5)
-    answer(index, Query.parse("dog, -beach"))
-    answers = (home / "answers").read_text().split() if (home / "answers").exists() else []
-    database = index.store._database.execute("SELECT who FROM corrections WHERE source != 'edit'")
-    assert [who for (who,) in database] == answers
+    with Index(home / "photos.index") as index:
+        columns = np.stack([index.store.column(k) for k in range(len(LABELS))], axis=1)
+        paths = index.store.paths_of(range(len(index)))
+        hashes = {row: one.hash for row, one in index.store.contents_of(paths).items()}
+        files = [(row, Path(path)) for row, found in paths.items() for path in found]
+        same = [
+            (row, path)
+            for row, path in files
+            if path.exists() and hashlib.sha256(path.read_bytes()).digest() == hashes[row]
+        ]
+        if same:
+            expected = (
+                Predictor.load(home / "run").predict([path for _, path in same]).logits.numpy()
+            )
+            np.testing.assert_allclose(columns[[row for row, _ in same]], expected, atol=1e-5)
+        answer(index, Query.parse("dog, -beach"))
+        answers = (home / "answers").read_text().split() if (home / "answers").exists() else []
+        database = index.store._database.execute(
+            "SELECT who FROM corrections WHERE source != 'edit'"
+        )
+        assert [who for (who,) in database] == answers
     if whole:
         assert len(same) == len(files)
         assert sorted(path for _, path in same) == sorted((home / "photos").rglob("*.png"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_indexes import open_index
 from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
@@ -18,7 +19,6 @@ from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.retrieval import Query, bind, calibrate_query
-from labelwise.search import Index
 from labelwise.types import LabelSpace
 
 
@@ -69,7 +69,7 @@ def lines(*arguments):
     ["dog", "dog, -beach", "(cat | dog), -beach", "-(dog & cat)", "dog<0.5, cat", "pet", "none"],
 )
 def test_a_search_gives_the_most_probable_photos_first(library, text):
-    index = Index(library / "photos.index")
+    index = open_index(library / "photos.index")
     scores, probs, _ = by_arrays(index, text)
     found = lines("search", index.folder, "--json", "--top", "5", "--", text)
     order = np.argsort(-scores, kind="stable")[: min(5, int((scores > -np.inf).sum()))]
@@ -79,7 +79,7 @@ def test_a_search_gives_the_most_probable_photos_first(library, text):
 
 
 def test_the_reasons_are_the_labels_of_the_query(library):
-    index = Index(library / "photos.index")
+    index = open_index(library / "photos.index")
     (found,) = lines("search", index.folder, "dog, -beach", "--json", "--top", "1")
     row = index.store.row_of(found["path"])
     assert found["labels"] == {
@@ -88,7 +88,7 @@ def test_the_reasons_are_the_labels_of_the_query(library):
 
 
 def test_counts_come_with_an_interval(library):
-    index = Index(library / "photos.index")
+    index = open_index(library / "photos.index")
     scores, probs, fitted = by_arrays(index, "dog")
     count = fitted.count(scores)
     output, _ = labelwise("search", index.folder, "dog", "--count")
@@ -97,7 +97,7 @@ def test_counts_come_with_an_interval(library):
 
 
 def test_cuts_and_paths(library):
-    index = Index(library / "photos.index")
+    index = open_index(library / "photos.index")
     _, probs, _ = by_arrays(index, "dog")
     cut = float(np.median(probs)) + 1e-9
     output, _ = labelwise("search", index.folder, "dog", "--at-least", cut, "--paths-only")
@@ -203,7 +203,7 @@ def test_label_review_and_undo(library, tmp_path):
     assert len(asked) == 9
     assert not [one for one in asked if one["path"] == str(photo) and one["label"] != "row"]
     labelwise("label", folder, photo, "--undo", "--", "dog", "beach", "cat")
-    assert Index(folder).store.corrections() == []
+    assert open_index(folder).store.corrections() == []
     with pytest.raises(LabelwiseError, match="did you mean 'dog'"):
         labelwise("label", folder, photo, "doog")
     with pytest.raises(LabelwiseError, match="is not in"):
@@ -220,7 +220,7 @@ def test_corrections_become_a_table_to_train_on(library, tmp_path):
     labelwise("label", folder, library / "photos" / "07.png", "--", "-dog", "row")
     labelwise("label", folder, library / "photos" / "07.png", "--undo", "--", "row")
     labelwise("label", folder, library / "photos" / "09.png", "--", "dog")
-    held_out = Index(folder).held_out  # 09.png is one of the model's test photos
+    held_out = open_index(folder).held_out  # 09.png is one of the model's test photos
     replace(held_out, ids=["photos/09.png", *held_out.ids[1:]]).save(folder / "held-out.parquet")
     out = tmp_path / "corrections.csv"
     output, _ = labelwise("label", folder, "--export", out)

@@ -12,11 +12,12 @@ import time
 from itertools import count
 
 import pytest
+from open_indexes import open_index
 from search_setup import picture, save_model
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.search import Index, update_index
+from labelwise.search import update_index
 from labelwise.system.progress import Silent
 
 
@@ -59,7 +60,7 @@ def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(
         finally:
             process.kill()  # in the middle of a correction
     saying.join(30)
-    (correction,) = Index(index).store.corrections()
+    (correction,) = open_index(index).store.corrections()
     assert (correction.label, correction.state) == ("dog", "absent")
     assert answered[-1] <= int(correction.who) <= answered[-1] + 1
     for _ in range(500):  # the decoders of that session end by themselves

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from open_indexes import open_index
 from search_setup import LABELS, picture, save_model
 
 from labelwise.cli.app import app
@@ -20,7 +21,7 @@ from labelwise.labelling import (
     read_review,
     worth_of_labels,
 )
-from labelwise.search import Index, update_index
+from labelwise.search import update_index
 from labelwise.system.progress import Silent
 
 seeds = st.integers(0, 10**6)
@@ -251,7 +252,7 @@ def test_only_photos_of_train_are_chosen(place, monkeypatch, capsys):
 def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     update_index(place / "index", [place / "photos"], model=place / "model", watch=Silent())
-    index = Index(place / "index")
+    index = open_index(place / "index")
     index.correct(0, {label: "absent" for label in LABELS})
     index.correct(1, {"dog": "unknown"})
     corrected = index.store.paths_of([0, 1])

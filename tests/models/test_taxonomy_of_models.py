@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from open_indexes import open_index
 from PIL import Image
 from tiny_run import Hearing, tiny_settings, tiny_table
 from typer.testing import CliRunner
@@ -24,7 +25,6 @@ from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule
 from labelwise.models import ModelSpec, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
-from labelwise.search import Index
 from labelwise.search.answering import answer
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training.run import train
@@ -195,7 +195,7 @@ def test_an_exported_model_obeys(place):
 
 def test_an_index_has_the_taxonomy_of_its_model(place):
     assert run("index", place, "-m", place / "run", "-o", place / "photos.index").exit_code == 0
-    index = Index(place / "photos.index")
+    index = open_index(place / "photos.index")
     assert index.taxonomy == KINDS
     probs = np.exp(index.log_probs(slice(None)))
     assert not violated(probs).any()
@@ -218,7 +218,7 @@ def test_an_index_has_the_taxonomy_of_its_model(place):
 def test_what_people_say_of_a_photo_obeys_the_taxonomy(place, tmp_path):
     out = tmp_path / "photos.index"
     assert run("index", place, "-m", place / "run", "-o", out).exit_code == 0
-    index = Index(out)
+    index = open_index(out)
     index.correct(0, {"dog": "present"})
     index.correct(1, {"animal": "absent"})
     index.correct(2, {"dog": "present", "animal": "absent"})  # nonsense, and it stands

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from open_indexes import open_index
 from scipy.optimize import minimize
 from search_setup import LABELS
 
@@ -10,7 +11,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.retrieval import Query, bind, calibrate_query
-from labelwise.search import Index, answer, questions
+from labelwise.search import answer, questions
 
 DOG = LABELS.index("dog")
 
@@ -18,7 +19,7 @@ DOG = LABELS.index("dog")
 @pytest.fixture
 def index(update):
     update()
-    return Index(update.folder)
+    return open_index(update.folder)
 
 
 def stored(index):
@@ -27,7 +28,7 @@ def stored(index):
 
 def use(index, **changes):
     index.use(index.spec.model_copy(update=changes), None)
-    return Index(index.folder)
+    return open_index(index.folder)
 
 
 def test_probabilities_are_the_link_of_the_logits(index):
@@ -125,7 +126,7 @@ def test_an_index_may_be_read_by_someone_who_cannot_write_it(index, monkeypatch)
         return opened(path, mode, *rest, **more)
 
     monkeypatch.setattr(pathlib.Path, "open", refuse)
-    np.testing.assert_array_equal(stored(Index(index.folder)), expected)
+    np.testing.assert_array_equal(stored(open_index(index.folder)), expected)
 
 
 def test_a_damaged_cache_is_mended_and_a_lost_segment_is_named(index):
@@ -133,13 +134,13 @@ def test_a_damaged_cache_is_mended_and_a_lost_segment_is_named(index):
     cache = index.folder / "cache"
     for file in cache.iterdir():
         file.write_bytes(file.read_bytes()[:-3])
-    np.testing.assert_array_equal(stored(Index(index.folder)), expected)
+    np.testing.assert_array_equal(stored(open_index(index.folder)), expected)
     for file in cache.iterdir():
         file.unlink()
     (segment,) = (index.folder / "scores").iterdir()
     segment.write_bytes(b"PAR1 not")
     with pytest.raises(LabelwiseError, match="cannot be read"):
-        stored(Index(index.folder))
+        stored(open_index(index.folder))
 
 
 def test_similar_photos_are_the_nearest_embeddings(index):
@@ -182,7 +183,7 @@ def test_a_promise_needs_photos_that_fitted_nothing(index):
     facts = index.facts.model_copy(update={"held_out": "val"})
     facts.save(index.folder / "index.json")
     with pytest.raises(LabelwiseError, match="fitted nothing"):
-        Index(index.folder).evidence()
+        open_index(index.folder).evidence()
 
 
 def test_a_model_without_probabilities_says_so(index):

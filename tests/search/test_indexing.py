@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from open_indexes import open_index
 from PIL import Image
 from raw_photos import dng
 from search_setup import picture, save_model
@@ -19,7 +20,7 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.predictions import Predictions
 from labelwise.retrieval import Query
-from labelwise.search import Index, answer, looking
+from labelwise.search import answer, looking
 
 
 def counts(changes):
@@ -47,7 +48,7 @@ def assert_right(index, root, model):
 
 def test_every_photo_is_scored_as_predict_scores_it(update, photos, model):
     assert counts(update()) == {"new": 12}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert_right(index, photos, model)
     assert index.store.contents_of([0])[0].width == 32
 
@@ -69,7 +70,7 @@ def test_copies_of_one_update_are_scored_once(update, photos, model, batch_size)
     for folder in ("", "2023"):
         (photos / folder / "broken.png").write_bytes(b"no picture")
     assert counts(update(batch_size=batch_size)) == {"new": 12, "copied": 24, "failed": 2}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert len(index) == 12
     for path in photos.rglob("broken.png"):
         path.unlink()
@@ -102,7 +103,7 @@ def test_raw_photos_are_indexed_and_a_pair_is_one_photo(update, photos):
         (photos / name).write_bytes(content)
     (photos / "broken.nef").write_bytes(b"raw")
     assert counts(update()) == {"new": 13, "failed": 1}
-    store = Index(update.folder).store
+    store = open_index(update.folder).store
     row = store.row_of(str(photos / "2023/alone.dng"))
     facts = store.contents_of([row])[row]
     assert (facts.width, facts.height, facts.taken) == (64, 96, "2024-05-01T12:00:00")
@@ -116,19 +117,19 @@ def test_moved_copied_and_renamed_files_are_known_by_their_content(update, photo
     shutil.move(photos / "2024", photos / "2025")
     shutil.copy(photos / "3.png", photos / "copy.png")
     assert counts(update()) == {"unchanged": 7, "copied": 6, "missing": 5}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert len(index) == 12
     assert_right(index, photos, model)
 
 
 def test_an_edited_photo_is_scored_again_and_keeps_what_was_said_of_it(update, photos, model):
     update()
-    index = Index(update.folder)
+    index = open_index(update.folder)
     row = index.store.row_of(str(photos / "0.png"))
     index.correct(row, {"dog": "present"}, who="Anna")
     picture(photos / "0.png", 99)
     assert counts(update()) == {"unchanged": 11, "changed": 1}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert_right(index, photos, model)
     after = index.store.row_of(str(photos / "0.png"))
     assert after != row
@@ -141,12 +142,12 @@ def test_what_is_gone_is_missing_and_comes_back_for_nothing(update, photos, tmp_
     update()
     shutil.move(photos / "2023", tmp_path / "elsewhere")
     assert counts(update()) == {"unchanged": 8, "missing": 4}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert len(index.store.dead_rows()) == 4
     shutil.move(tmp_path / "elsewhere", photos / "2023")
     monkeypatch.setattr("labelwise.search.scored_files.score", None)
     assert counts(update()) == {"unchanged": 12}
-    assert not len(Index(update.folder).store.dead_rows())
+    assert not len(open_index(update.folder).store.dead_rows())
 
 
 @pytest.mark.parametrize("how", ["emptied", "removed"])
@@ -158,16 +159,16 @@ def test_a_root_that_is_empty_or_gone_changes_nothing(update, photos, how):
     changes = update()
     assert "is its disk mounted" in changes.refused[0]
     assert changes.missing == 0
-    assert not len(Index(update.folder).store.dead_rows())
+    assert not len(open_index(update.folder).store.dead_rows())
 
 
 def test_missing_files_are_forgotten_only_when_asked(update, photos):
     update()
     (photos / "0.png").unlink()
     assert counts(update()) == {"unchanged": 11, "missing": 1}
-    assert Index(update.folder).store.count_files() == {"ok": 11, "missing": 1}
+    assert open_index(update.folder).store.count_files() == {"ok": 11, "missing": 1}
     assert update(forget_missing=True).forgotten == 1
-    assert Index(update.folder).store.count_files() == {"ok": 11}
+    assert open_index(update.folder).store.count_files() == {"ok": 11}
 
 
 def test_unreadable_files_are_remembered_until_they_change(update, photos, monkeypatch):
@@ -207,7 +208,7 @@ def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
     (photos / "loop").symlink_to(photos)
     os.mkfifo(photos / "pipe.png")
     assert counts(update()) == {"new": 15, "copied": 1}
-    paths = Index(update.folder).store.paths_of(range(15))
+    paths = open_index(update.folder).store.paths_of(range(15))
     assert os.fsdecode(raw) in [path for found in paths.values() for path in found]
     assert counts(update()) == {"unchanged": 16}
 
@@ -218,7 +219,7 @@ def test_turned_photos_have_the_size_and_time_people_see(update, photos):
     exif.get_ifd(0x8769)[0x9003] = "2024:05:01 12:30:00"
     Image.new("RGB", (40, 20), "red").save(photos / "turned.jpg", exif=exif)
     update()
-    index = Index(update.folder)
+    index = open_index(update.folder)
     content = index.store.contents_of([index.store.row_of(str(photos / "turned.jpg"))])
     (facts,) = content.values()
     assert (facts.width, facts.height, facts.taken) == (20, 40, "2024-05-01T12:30:00")
@@ -226,7 +227,7 @@ def test_turned_photos_have_the_size_and_time_people_see(update, photos):
 
 def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     update()
-    before = np.exp(Index(update.folder).odds(2).log_p.values)
+    before = np.exp(open_index(update.folder).odds(2).log_p.values)
     other = tmp_path / "other"
     shutil.copytree(model, other)
     text = (other / "model.json").read_text()
@@ -236,7 +237,7 @@ def test_another_link_reads_no_picture(update, model, tmp_path, monkeypatch):
     )
     monkeypatch.setattr("labelwise.search.scored_files.score", None)
     update(model=other)
-    after = np.exp(Index(update.folder).odds(2).log_p.values)
+    after = np.exp(open_index(update.folder).odds(2).log_p.values)
     odds = before / (1 - before) * np.exp(3)
     np.testing.assert_allclose(after, odds / (1 + odds), rtol=1e-5)
 
@@ -258,13 +259,13 @@ def test_an_index_keeps_to_one_decoder(update, photos):
 
 def test_other_weights_need_a_rebuild_which_keeps_corrections(update, photos, tmp_path):
     update()
-    index = Index(update.folder)
+    index = open_index(update.folder)
     index.correct(index.store.row_of(str(photos / "3.png")), {"cat": "absent"})
     other = save_model(tmp_path / "other", seed=1)
     with pytest.raises(LabelwiseError, match="--rebuild"):
         update(model=other)
     assert counts(update(model=other, rebuild=True)) == {"new": 12}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert_right(index, photos, other)
     row = index.store.row_of(str(photos / "3.png"))
     assert [(c.label, c.state) for c in index.store.corrections(row=row)] == [("cat", "absent")]
@@ -285,7 +286,7 @@ def test_what_is_missing_is_said(update, tmp_path):
     with pytest.raises(LabelwiseError, match="is not a folder"):
         update(tmp_path / "nowhere")
     with pytest.raises(LabelwiseError, match="not an index"):
-        Index(tmp_path)
+        open_index(tmp_path)
 
 
 def test_validation_photos_set_what_is_promised_on_all_held_out_ones(update, tmp_path):
@@ -293,12 +294,12 @@ def test_validation_photos_set_what_is_promised_on_all_held_out_ones(update, tmp
     query = Query.parse("dog")
     run = save_model(tmp_path / "run")
     update(model=run)
-    promise = answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise
+    promise = answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise
     assert promise.n == 320
-    test = Index(update.folder).held_out
+    test = open_index(update.folder).held_out
     test.save(run / "predictions" / "val.parquet")
     update(model=run)
-    index = Index(update.folder)
+    index = open_index(update.folder)
     promise = answer(index, query, wrong_at_most=0.6).promise.promise
     assert promise.n == 400
     assert index.tuning().photos == "validation photos of the model"
@@ -309,7 +310,7 @@ def test_photos_whose_names_differ_in_case_are_two_photos(update, photos, model)
     picture(photos / "A.png", 40)
     picture(photos / "a.png", 41)
     assert counts(update()) == {"new": 14}
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert index.row_of(photos / "A.png") != index.row_of(photos / "a.png")
     (photos / "a.png").unlink()
     (photos / "A.png").rename(photos / "a.PNG")
@@ -332,20 +333,20 @@ def test_photos_of_a_cross_fitted_promise_promise_no_list(update, tmp_path):
     (predictions / "test.parquet").rename(predictions / "promise.parquet")
     update(model=run)
     query = Query.parse("dog")
-    assert answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
+    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
     (run / "settings.yaml").write_text("cross_fit: true\n")
     update(model=run)  # the same weights
-    assert Index(update.folder).facts.held_out == "val"
-    assert len(Index(update.folder).held_out) == 400
+    assert open_index(update.folder).facts.held_out == "val"
+    assert len(open_index(update.folder).held_out) == 400
     with pytest.raises(LabelwiseError, match="a promise needs photos that fitted nothing"):
-        answer(Index(update.folder), query, wrong_at_most=0.6)
+        answer(open_index(update.folder), query, wrong_at_most=0.6)
     shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
     update(model=run)
-    assert answer(Index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
+    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
     (run / "settings.yaml").write_text("cross_fit: false\n")
     rows = Predictions.load(predictions / "test.parquet")
     replace(rows, ids=[f"t{id}" for id in rows.ids]).save(predictions / "test.parquet")
     update(model=run)  # photos of both splits fitted nothing
-    index = Index(update.folder)
+    index = open_index(update.folder)
     assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
     assert answer(index, query, wrong_at_most=0.6).promise.promise.n == 640

@@ -3,10 +3,10 @@
 import os
 
 import pytest
+from open_indexes import open_index
 from test_xmp import drawn_sidecar, subjects
 
 from labelwise.decide import Threshold
-from labelwise.search import Index
 from labelwise.search.tagging import (
     promised_rule,
     raw_partners,
@@ -23,7 +23,7 @@ DOG = [Keyword("dog", 0.9, "m", "2026-01-01")]
 @pytest.fixture
 def store(update):
     update()
-    return Index(update.folder).store
+    return open_index(update.folder).store
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -98,7 +98,7 @@ def test_names_of_sidecars(tmp_path):
 
 def test_tags_are_the_sets_of_the_rule(update):
     update()
-    index = Index(update.folder)
+    index = open_index(update.folder)
     index.correct(3, {"dog": "present", "beach": "absent"})
     for row, keywords in tags_of(index, Threshold(0.4)):
         sets = index.sets(slice(row, row + 1), Threshold(0.4))[0]
@@ -114,7 +114,7 @@ def test_tags_are_the_sets_of_the_rule(update):
 
 def test_tags_can_be_promised(update):
     update()
-    index = Index(update.folder)
+    index = open_index(update.folder)
     rule, promise = promised_rule(index, 0.3, 0.9)
     assert promise.what == "tags"
     assert promise.observed >= 0.7

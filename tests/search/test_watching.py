@@ -8,9 +8,9 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from open_indexes import open_index
 from search_setup import picture
 
-from labelwise.search import Index
 from labelwise.search.events import NoEventsError, events_of, file_system
 
 
@@ -112,7 +112,7 @@ def test_an_update_of_some_folders_looks_at_no_others(update, photos):
     photos.mkdir()
     changes = update(only={root: {"", "2023"}})
     assert "is its disk mounted?" in changes.refused[0]
-    assert Index(update.folder).store.count_files() == {"ok": 13, "missing": 1}
+    assert open_index(update.folder).store.count_files() == {"ok": 13, "missing": 1}
 
 
 def test_a_photo_copied_in_is_searchable_at_once_and_ctrl_c_ends_it(update, photos, model):
@@ -130,7 +130,7 @@ def test_a_photo_copied_in_is_searchable_at_once_and_ctrl_c_ends_it(update, phot
             assert process.stdout.readline() == "watching 4 folders; Ctrl-C stops\n"
             picture(photos / "2023" / "new.png", 50)
             assert process.stdout.readline() == f"{update.folder}: 1 new, 4 unchanged\n"
-            assert Index(update.folder).store.row_of(str(photos / "2023" / "new.png")) == 12
+            assert open_index(update.folder).store.row_of(str(photos / "2023" / "new.png")) == 12
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 130
             assert process.stderr.read().count("\n") == 1

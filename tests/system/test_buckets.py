@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bucket_setup import served_bucket
+from open_indexes import open_index
 from PIL import Image
 from search_setup import picture, save_model
 from tiny_run import Hearing
@@ -22,7 +23,7 @@ from web_setup import running
 
 from labelwise.cli import main
 from labelwise.errors import DataError
-from labelwise.search import Index, update_index
+from labelwise.search import update_index
 from labelwise.system.progress import Silent
 from labelwise.system.storage import ObjectStorage, StorageError
 from labelwise.training.run import train
@@ -74,7 +75,7 @@ def call(monkeypatch, *words):
 
 def by_hash(folder):
     """Return the logits of each photo of an index, by the hash of its content."""
-    store = Index(folder).store
+    store = open_index(folder).store
     columns = np.stack([store.column(k) for k in range(len(store.labels))], axis=1)
     return {one.hash: columns[row] for row, one in store.contents_of(range(store.rows)).items()}
 
@@ -123,7 +124,7 @@ def test_photos_of_a_bucket_are_found_shown_and_corrected(
     assert call(monkeypatch, "tag", library.folder, "--xmp") == 1
     assert "side-cars are written beside photos on a disk" in capsys.readouterr().err
     bucket.put(f"{library.prefix}/2023/1.png", b"other bytes")
-    assert Index(library.folder).picture(Index(library.folder).row_of(address)) is None
+    assert open_index(library.folder).picture(open_index(library.folder).row_of(address)) is None
 
 
 def test_photos_of_a_bucket_are_served_and_a_slow_one_holds_up_no_search(
@@ -187,7 +188,7 @@ def test_a_bucket_that_is_empty_gone_or_does_not_answer_deletes_nothing(
         changes = library()
     assert changes.refused == ["the bucket could not be reached. Nothing was changed"]
     assert changes.missing == 0
-    assert not len(Index(library.folder).store.dead_rows())
+    assert not len(open_index(library.folder).store.dead_rows())
     with pytest.raises(DataError, match="holds no files"):
         library(bucket.place("nothing"), folder="other.index")
     with pytest.raises(DataError, match=r"s3://...@photos: an index keeps the address"):
@@ -226,7 +227,7 @@ def test_a_model_in_a_bucket_answers_as_on_a_disk(
         folders = [bucket.place(library.prefix)] if words else []
         assert call(monkeypatch, "index", *folders, *words, "-o", tmp_path / "b.index") == 0
     assert "9 unchanged" in capsys.readouterr().out
-    assert Index(tmp_path / "b.index").facts.model == place
+    assert open_index(tmp_path / "b.index").facts.model == place
     library()
     found, expected = by_hash(tmp_path / "b.index"), by_hash(library.folder)
     assert found.keys() == expected.keys()

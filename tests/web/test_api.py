@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from open_indexes import open_index
 from PIL import Image
 from search_setup import save_model
 from web_setup import encoded, running
@@ -16,7 +17,7 @@ from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
-from labelwise.search import Index, questions
+from labelwise.search import questions
 from labelwise.search.answering import answer
 from labelwise.web.decoding import DecoderError, Decoders
 
@@ -153,7 +154,7 @@ def test_without_an_index_there_is_tagging_only(bare):
 
 @pytest.mark.parametrize("query", ["dog", "dog, -beach", "-row"])
 def test_search_is_that_of_the_index(server, library, query):
-    found = answer(Index(library), Query.parse(query), top=24)
+    found = answer(open_index(library), Query.parse(query), top=24)
     shown, cursor = [], ""
     while cursor is not None:
         part = server.get(f"/api/v1/search?q={quote(query)}&top=7{cursor and '&cursor=' + cursor}")
@@ -184,7 +185,7 @@ def test_completion_goes_on_with_labels(server):
 
 
 def test_a_photo_and_its_likes(server, library):
-    index = Index(library)
+    index = open_index(library)
     hits = server.get("/api/v1/search?q=dog&top=1")["hits"]
     photo = server.get(f"/api/v1/photos/{hits[0]['id']}")
     row = index.store.rows_by_hash([bytes.fromhex(hits[0]["id"])])[bytes.fromhex(hits[0]["id"])]
@@ -253,7 +254,7 @@ def test_two_clients_correct_side_by_side(run, own_library):
 def test_the_review_queue_is_that_of_the_index(server, library):
     for by in ("uncertain", "missing", "wrong", "value"):
         asked = server.get(f"/api/v1/review?by={by}&count=5")["questions"]
-        truth = questions(Index(library), by, 5)
+        truth = questions(open_index(library), by, 5)
         assert [(q["label"], q["probability"]) for q in asked] == [
             (q.label, pytest.approx(q.probability)) for q in truth
         ]

@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from open_indexes import open_index
 from scipy.stats import binom, norm
 from web_setup import encoded, running
 
-from labelwise.search import Index
 from labelwise.web.monitoring import ALPHA, audit_order, calibration_alarm, estimate_share
 
 
@@ -121,7 +121,7 @@ def test_an_alarm_is_raised_where_everything_is_wrong(run, own_library):
                 path = f"/api/v1/photos/{one['id']}/labels"
                 given = {"labels": {one["label"]: state}, "source": "audit"}
                 assert server.put(path, given)[0] == 200
-        index = Index(own_library)
+        index = open_index(own_library)
         told = [one for one in index.store.corrections("dog") if one.source == "audit"]
         index.store.close()
         assert len(told) == 12

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_setup import CONTRAST, launched
+from open_indexes import open_index
 from PIL import Image
 from playwright.sync_api import expect
 from web_setup import TOKEN, encoded, running
 
 from labelwise.models import Predictor
-from labelwise.search import Index
 
 expect.set_options(timeout=15_000)
 
@@ -63,7 +63,7 @@ def files(*contents):
 
 def corrections(server):
     """Return what people said, as the index keeps it."""
-    store = Index(server.library).store
+    store = open_index(server.library).store
     found = {(one.row, one.label): one.state for one in store.corrections()}
     store.close()
     return found

@@ -11,12 +11,13 @@ import zlib
 from pathlib import Path
 
 import pytest
+from open_indexes import open_index
 from PIL import Image
 from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, form, running
 
 from labelwise.errors import SettingsError
-from labelwise.search import Index, update_index
+from labelwise.search import update_index
 from labelwise.system.progress import Silent
 from labelwise.web import ServeSettings
 from labelwise.web.security import COOKIE, cookie_value
@@ -185,7 +186,7 @@ def test_links_out_of_the_root_are_not_indexed(run, tmp_path):
     (photos / "folder").symlink_to(outside / "folder")
     (photos / "copy.png").symlink_to(photos / "own.png")
     update_index(tmp_path / "index", [photos], model=run, watch=Silent())
-    store = Index(tmp_path / "index").store
+    store = open_index(tmp_path / "index").store
     found = sorted(path for paths in store.paths_of(range(3)).values() for path in paths)
     store.close()
     assert found == [str(photos / "copy.png"), str(photos / "own.png")]

@@ -133,7 +133,8 @@ def _pool(source: str, model: Path | None, device: str, batch_size: int) -> "Pho
 
         if model is not None:
             raise SettingsError(f"{source} is an index and has its own model; leave out --model")
-        return PhotoPool(*pool_of(Index(Path(source))), named=True)
+        with Index(Path(source)) as index:
+            return PhotoPool(*pool_of(index), named=True)
     if model is None:
         raise SettingsError(f"say with --model which model should judge the photos of {source}")
     return read_pool(source, model, device=device, batch_size=batch_size, watch=make_watch())

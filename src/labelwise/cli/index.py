@@ -91,10 +91,9 @@ def index(
             say(f"the reasons: labelwise search {out} --unreadable")
         if watch:
             model, rebuild, taxonomy = None, False, None
-            opened = Index(out)
-            roots = [root_place(folder) for folder in folders or []]
-            roots = roots or list(opened.store.roots().values())
-            opened.store.close()
+            with Index(out) as opened:
+                roots = [root_place(folder) for folder in folders or []]
+                roots = roots or list(opened.store.roots().values())
             for changes in _updates(update, roots, out):
                 if changes.anything:
                     say(f"{out}: {changes}")

@@ -45,8 +45,6 @@ def label(
         return
     if photo is None or not labels:
         raise SettingsError("name a photo of the index and its labels, or --export FILE")
-    index = Index(folder)
-    row = index.row_of(photo)
     states: dict[str, Fact] = {}
     for text in labels:
         name = text.lstrip("-?!")
@@ -54,10 +52,12 @@ def label(
         states[name] = "absent" if sign in ("-", "!") else "unknown" if sign == "?" else "present"
         if undo:
             states[name] = "withdrawn"
-    index.correct(row, states, who=who)
-    for name, state in states.items():
-        chance = index.probability(row, name)
-        say(f"{name}: {'withdrawn' if undo else state}; probability now {chance:.2f}")
+    with Index(folder) as index:
+        row = index.row_of(photo)
+        index.correct(row, states, who=who)
+        for name, state in states.items():
+            chance = index.probability(row, name)
+            say(f"{name}: {'withdrawn' if undo else state}; probability now {chance:.2f}")
 
 
 def _export(folder: Path, out: Path) -> None:
@@ -66,7 +66,8 @@ def _export(folder: Path, out: Path) -> None:
     from labelwise.search import Index, corrected_labels
     from labelwise.system.text import counted
 
-    table, tested = corrected_labels(Index(folder))
+    with Index(folder) as index:
+        table, tested = corrected_labels(index)
     export(table, out)
     known = len(table) * len(table.space) - int(table.unknown.counts().sum())
     labels, photos = counted(known, "label"), counted(len(table), "photo")
@@ -99,9 +100,9 @@ def review(
     from labelwise.cli.text import say, show_table
     from labelwise.search import Index, questions
 
-    index = Index(folder)
-    asked = questions(index, by, count, labels)
-    paths = index.store.paths_of(question.row for question in asked)
+    with Index(folder) as index:
+        asked = questions(index, by, count, labels)
+        paths = index.store.paths_of(question.row for question in asked)
     if as_json:
         for one in asked:
             facts = {"label": one.label, "probability": one.probability, "given": one.given}

@@ -83,36 +83,36 @@ def search(
         _refuse("--paths-only writes nothing else", {"--json": as_json})
     if wrong_at_most is None:
         _refuse("without --wrong-at-most nothing is promised", {"--confidence": confidence})
-    index = Index(folder)
-    if unreadable:
-        show_table(("file", "reason"), index.store.unreadable())
-        return
-    if like is not None:
-        row = index.row_of(like)
-        copies, similar = nearest_photos(index, row, top)
-        _show_similar(copies, similar, as_json, paths_only)
-        return
-    found = answer(
-        index,
-        Query.parse(query or "", index.space, index.taxonomy),
-        top=top,
-        at_least=at_least,
-        wrong_at_most=wrong_at_most,
-        confidence=0.95 if confidence is None else confidence,
-        sort=sort,
-    )
-    if count:
-        say(json.dumps(_numbers(found)) if as_json else _counted(found))
-        return
-    _show(found.hits, as_json, paths_only)
-    if html is not None:
-        from labelwise.report.contact_sheet import write_contact_sheet
-
-        write_contact_sheet(html, index, found)
-    if not as_json and not paths_only:
-        say(_counted(found))
+    with Index(folder) as index:
+        if unreadable:
+            show_table(("file", "reason"), index.store.unreadable())
+            return
+        if like is not None:
+            row = index.row_of(like)
+            copies, similar = nearest_photos(index, row, top)
+            _show_similar(copies, similar, as_json, paths_only)
+            return
+        found = answer(
+            index,
+            Query.parse(query or "", index.space, index.taxonomy),
+            top=top,
+            at_least=at_least,
+            wrong_at_most=wrong_at_most,
+            confidence=0.95 if confidence is None else confidence,
+            sort=sort,
+        )
+        if count:
+            say(json.dumps(_numbers(found)) if as_json else _counted(found))
+            return
+        _show(found.hits, as_json, paths_only)
         if html is not None:
-            say(f"the page: {html}")
+            from labelwise.report.contact_sheet import write_contact_sheet
+
+            write_contact_sheet(html, index, found)
+        if not as_json and not paths_only:
+            say(_counted(found))
+            if html is not None:
+                say(f"the page: {html}")
 
 
 def _refuse(reason: str, options: dict[str, Any]) -> None:

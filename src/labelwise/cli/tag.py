@@ -55,32 +55,34 @@ def tag(
         raise SettingsError("--wrong-at-most does not apply to --undo")
     if wrong_at_most is None and confidence is not None:
         raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
-    index = Index(folder)
-    bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
-    if bucket is not None:
-        raise SettingsError(
-            f"side-cars are written beside photos on a disk, and {folder} holds photos of "
-            f"{without_options(bucket)}; index the photos on a disk apart and tag those"
-        )
-    watch = make_watch()
-    outcomes = []
-    if undo:
-        places = index.store.sidecars()
-        outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
-    else:
-        rule = None
-        if wrong_at_most is not None:
-            rule, promise = promised_rule(
-                index, wrong_at_most, 0.95 if confidence is None else confidence
+    with Index(folder) as index:
+        bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
+        if bucket is not None:
+            raise SettingsError(
+                f"side-cars are written beside photos on a disk, and {folder} holds photos of "
+                f"{without_options(bucket)}; index the photos on a disk apart and tag those"
             )
-            say(str(promise))
-        watch.start("tagging", len(index))
-        for row, keywords in tags_of(index, rule):
-            for photo in index.store.paths_of([row])[row]:
-                for place in dict.fromkeys(map(sidecar_of, [photo, *raw_partners(photo)])):
-                    outcomes.append(write_sidecar(index.store, place, keywords, dry_run=dry_run))
-            watch.advance(1)
-        watch.finish()
+        watch = make_watch()
+        outcomes = []
+        if undo:
+            places = index.store.sidecars()
+            outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
+        else:
+            rule = None
+            if wrong_at_most is not None:
+                rule, promise = promised_rule(
+                    index, wrong_at_most, 0.95 if confidence is None else confidence
+                )
+                say(str(promise))
+            watch.start("tagging", len(index))
+            for row, keywords in tags_of(index, rule):
+                for photo in index.store.paths_of([row])[row]:
+                    for place in dict.fromkeys(map(sidecar_of, [photo, *raw_partners(photo)])):
+                        outcomes.append(
+                            write_sidecar(index.store, place, keywords, dry_run=dry_run)
+                        )
+                watch.advance(1)
+            watch.finish()
     for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)

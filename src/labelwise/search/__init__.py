@@ -1,7 +1,8 @@
 """Search: an index of people's photos that answers queries with probabilities.
 
 update_index(Path("photos.index"), ["Photos"], model=Path("runs/photos"), watch=make_watch())
-found = answer(Index(Path("photos.index")), Query.parse("dog, -beach"), top=50)
+with Index(Path("photos.index")) as index:
+    found = answer(index, Query.parse("dog, -beach"), top=50)
 """
 
 from labelwise.search.answering import Found, Hit, answer, nearest_photos

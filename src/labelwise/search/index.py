@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -71,7 +71,10 @@ class LabelOdds:
 
 
 class Index:
-    """An open index: the store of its photos, and the model that says what their logits mean."""
+    """An open index: the store of its photos, and the model that says what their logits mean.
+
+    Whoever opens one closes it, best by ``with Index(folder) as index``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -89,6 +92,16 @@ class Index:
         spec.save(folder / "model.json")
         facts.save(folder / "index.json")
         return cls(folder)
+
+    def close(self) -> None:
+        """Let go of the files; a second time does nothing."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def use(
         self, spec: ModelSpec, held_out: Predictions | None, validation: Predictions | None = None

@@ -8,6 +8,7 @@ every photo has been scored again, and what people said of photos is carried ove
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -57,10 +58,11 @@ def update_index(
     if not (folder / "index.json").exists():
         _check_new(folder, roots, model)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, f"another process is indexing into {folder}; wait for it"):
+    busy = f"another process is indexing into {folder}; wait for it"
+    with locked(folder, busy), ExitStack() as opened:
         if taxonomy is not None:
             Taxonomy.read(taxonomy)
-        index, place = _opened(folder, model, rebuild, decode)
+        index, place = _opened(opened, folder, model, rebuild, decode)
         _require_device(index, device)
         if taxonomy is not None:
             with replacing(folder / "taxonomy.csv") as temporary:
@@ -88,7 +90,6 @@ def update_index(
             _finish_rebuild(index)
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
-        index.store.close()
     return changes
 
 
@@ -137,10 +138,18 @@ def _require_device(index: Index, device: str) -> None:
 
 
 def _opened(
-    folder: Path, model: str | Path | None, rebuild: bool, decode: Literal["cpu", "cuda"] | None
+    opened: ExitStack,
+    folder: Path,
+    model: str | Path | None,
+    rebuild: bool,
+    decode: Literal["cpu", "cuda"] | None,
 ) -> tuple[Index, Path]:
-    """Return the index, new if there is none, and the folder of the model of its logits."""
-    index = Index(folder) if (folder / "index.json").exists() else None
+    """Return the index, new if there is none, and the folder of the model of its logits.
+
+    ``opened`` closes it.
+    """
+    there = (folder / "index.json").exists()
+    index = opened.enter_context(Index(folder)) if there else None
     named = str(model) if model is not None else index.facts.model if index else ""
     place = fetched_run(named)
     spec = RunFolder(place).spec
@@ -168,10 +177,11 @@ def _opened(
     if index is None:
         lasting = named if is_uri(named) else os.path.abspath(named)
         facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
-        index = Index.create(folder, spec, facts)
+        index = opened.enter_context(Index.create(folder, spec, facts))
         if (folder / ASIDE).is_dir():
-            for root in Index(folder / ASIDE).store.roots().values():
-                index.store.root(root)
+            with Index(folder / ASIDE) as before:
+                for root in before.store.roots().values():
+                    index.store.root(root)
     elif index.facts.held_out != split:
         index.facts = index.facts.model_copy(update={"held_out": split})
         index.facts.save(folder / "index.json")
@@ -204,7 +214,7 @@ def _sets_cuts(run: Path, held_out: str | None) -> bool:
 
 def _start_rebuild(index: Index) -> None:
     """Set the files of an index aside; its roots and corrections are taken up again."""
-    index.store.close()
+    index.close()
     aside = index.folder / ASIDE
     if aside.exists():  # an unfinished rebuild: the first index is the one to come back to
         for name in ("photos.sqlite", "model.json", "index.json"):
@@ -220,14 +230,12 @@ def _start_rebuild(index: Index) -> None:
 
 def _finish_rebuild(index: Index) -> None:
     """Carry the corrections over by content, and remove what was set aside."""
-    before = Index(index.folder / ASIDE).store
-    corrections = before.corrections()
-    hashes = {
-        row: one.hash for row, one in before.contents_of({c.row for c in corrections}).items()
-    }
+    with Index(index.folder / ASIDE) as before:
+        corrections = before.store.corrections()
+        contents = before.store.contents_of({one.row for one in corrections})
+    hashes = {row: one.hash for row, one in contents.items()}
     rows = index.store.rows_by_hash(hashes.values())
     index.store.correct(
         [replace(one, row=rows[hashes[one.row]]) for one in corrections if hashes[one.row] in rows]
     )
-    before.close()
     shutil.rmtree(index.folder / ASIDE)

@@ -12,10 +12,10 @@ never changed afterwards, so a process killed at any moment leaves a whole index
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,32 +92,38 @@ class Correction:
 
 
 class Store:
-    """An open index folder. ``rows`` of it are known; each column has that many entries."""
+    """An open index folder. ``rows`` of it are known; each column has that many entries.
+
+    Whoever opens one closes it, best by ``with``.
+    """
 
     def __init__(self, folder: Path, labels: Sequence[str]) -> None:
         self.folder, self.labels = folder, tuple(labels)
         self._columns = Columns(folder, labels)
         if not (folder / "photos.sqlite").is_file():
             raise CheckpointError(f"{folder} is not an index: it has no photos.sqlite")
-        try:
-            self._database = _connect(folder / "photos.sqlite")
-            self._database.execute("SELECT count(*) FROM roots").fetchone()
-        except sqlite3.DatabaseError as error:
-            raise CheckpointError(f"{folder / 'photos.sqlite'} cannot be read: {error}") from None
+        self._database = _connect(folder / "photos.sqlite")
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
         """Make the files of an empty index in ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "photos.sqlite") as temporary:
-            database = sqlite3.connect(temporary)
+        with (
+            replacing(folder / "photos.sqlite") as temporary,
+            closing(sqlite3.connect(temporary)) as database,
+        ):
             database.executescript(SCHEMA)
-            database.close()
         return cls(folder, labels)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Let go of the files; a second time does nothing."""
         self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -406,7 +412,12 @@ def _raw(file: PhotoFile) -> bytes | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
+    database = sqlite3.connect(path, timeout=300.0, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("SELECT count(*) FROM roots").fetchone()
+    except sqlite3.DatabaseError as error:
+        database.close()
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
     return database

@@ -94,6 +94,7 @@ class Library:
     def __init__(self, folder: Path, spec: ModelSpec, thumbnail: Thumbnail) -> None:
         self.index = Index(folder)
         if self.index.spec.weights_sha256 != spec.weights_sha256:
+            self.index.close()
             raise CheckpointError(
                 f"{folder} was made with other weights than this run has; serve the run it was "
                 "made with, or index again with --rebuild"
@@ -113,7 +114,7 @@ class Library:
         """Let go of the index."""
         self._readers.close(wait=False)
         self._thread.close(wait=True)
-        self.index.store.close()
+        self.index.close()
 
     # Photos
 

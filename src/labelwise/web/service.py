@@ -62,18 +62,17 @@ class Service:
         )
         self._threads = threads or torch.get_num_threads()
         self._model = model_thread()
+        self.library: Library | None = None
         try:
             self.predictor = self._model.submit(self._load, folder, device).result()
             self.link = require_probabilities(self.predictor)
             self.name = folder.path.absolute().name
-            self.library = (
-                None if index is None else Library(index, self.spec, self.decoders.thumbnail)
-            )
+            if index is not None:
+                self.library = Library(index, self.spec, self.decoders.thumbnail)
             self.held_out = _held_out(folder)
             self.decoders.await_start()
         except BaseException:
-            self._model.shutdown()
-            self.decoders.close()
+            self._release()
             raise
         self.names = self.spec.space.names
         self.weights = self.spec.weights_sha256[:12]
@@ -104,6 +103,9 @@ class Service:
         if self._batcher is not None:
             self._batcher.stop()
             self._batcher = None
+        self._release()
+
+    def _release(self) -> None:
         self._model.shutdown()
         if self.library is not None:
             self.library.close()
