@@ -8,7 +8,7 @@ from sample_scores import NAMES, sample, spec_of
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
-from labelwise.decide import Threshold
+from labelwise.decide import AtMost, Threshold
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
 from labelwise.fitting import read_scores
@@ -79,6 +79,13 @@ def test_evaluate_a_run(tmp_path):
     page = (tmp_path / "again" / "report.html").read_text()
     assert 'id="training"' in page
     assert 'id="examples"' in page
+
+
+def test_evaluate_says_in_words_how_a_run_decides(tmp_path):
+    sample(60).save(tmp_path / "predictions" / "test.parquet")
+    spec_of(NAMES, Sigmoid(), AtMost(Threshold(0.4), 2)).save(tmp_path / "model.json")
+    shown = " ".join(run("evaluate", tmp_path).stdout.split())
+    assert "probability at least 0.4, and of these at most the 2 most probable" in shown
 
 
 def test_calibrate_between_splits(scores, tmp_path):

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from labelwise.decide import NEVER, ExpectedF, Threshold, TopK, expected_f
+from labelwise.decide import (
+    NEVER,
+    AtMost,
+    ExpectedF,
+    Threshold,
+    TopK,
+    WithParents,
+    expected_f,
+)
 from labelwise.methods import rule_from_spec, rule_to_spec
 
 PROBS = arrays(
@@ -124,3 +132,25 @@ def test_expected_f_works_row_by_row_for_every_kind_of_array():
         [False, False],
         [True, False],
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (TopK(3), "the 3 most probable labels of each image"),
+        (Threshold(0.25), "every label with probability at least 0.25"),
+        (Threshold((0.1, 0.2, 0.2)), "each label at its own threshold (2 different ones)"),
+        (ExpectedF(), "the set of each image with the most expected F1"),
+        (
+            AtMost(Threshold(0.25), 2),
+            "every label with probability at least 0.25, and of these at most the 2 most probable",
+        ),
+        (
+            WithParents(TopK(3), (-1, 0)),
+            "the 3 most probable labels of each image, with what these are kinds of",
+        ),
+    ],
+)
+def test_a_rule_says_what_it_chooses(rule, words):
+    """Oracle: the sentences, written out."""
+    assert str(rule) == words

@@ -72,6 +72,10 @@ class Rule(ABC):
     def spec(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain data."""
 
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return in words which labels are chosen."""
+
 
 @dataclass(frozen=True)
 class TopK(Rule):
@@ -97,6 +101,9 @@ class TopK(Rule):
 
     def spec(self) -> dict[str, Any]:
         return {"k": self.k}
+
+    def __str__(self) -> str:
+        return f"the {self.k} most probable labels of each image"
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,11 @@ class Threshold(Rule):
 
     def spec(self) -> dict[str, Any]:
         return {"value": list(self.value) if isinstance(self.value, tuple) else self.value}
+
+    def __str__(self) -> str:
+        if isinstance(self.value, tuple):
+            return f"each label at its own threshold ({len(set(self.value)):,} different ones)"
+        return f"every label with probability at least {self.value:.4g}"
 
 
 @dataclass(frozen=True)
@@ -170,6 +182,9 @@ class ExpectedF(Rule):
     def spec(self) -> dict[str, Any]:
         return {"beta": self.beta}
 
+    def __str__(self) -> str:
+        return f"the set of each image with the most expected F{self.beta:g}"
+
 
 @dataclass(frozen=True)
 class AtMost(Rule):
@@ -192,6 +207,9 @@ class AtMost(Rule):
 
     def spec(self) -> dict[str, Any]:
         return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "k": self.k}
+
+    def __str__(self) -> str:
+        return f"{self.rule}, and of these at most the {self.k} most probable"
 
 
 @dataclass(frozen=True)
@@ -227,6 +245,9 @@ class WithParents(Rule):
     def spec(self) -> dict[str, Any]:
         return {"rule": {"kind": self.rule.kind, **self.rule.spec()}, "parents": list(self.parents)}
 
+    def __str__(self) -> str:
+        return f"{self.rule}, with what these are kinds of"
+
 
 def just_below(score: float) -> float:
     """Return a threshold that keeps ``score``, also where it is rounded to float32 later."""
@@ -243,7 +264,7 @@ def just_above(score: float) -> float:
 def expected_f(ranked: Numbers, beta: float) -> Numbers:
     """Return the expected F-beta (n, sizes) of the 0, 1, 2, ... most probable labels.
 
-    ``scan`` (n, K) falls along each row. Sizes that cannot be the best are left out.
+    ``ranked`` (n, K) falls along each row. Sizes that cannot be the best are left out.
     """
     count, labels = ranked.shape
     mean = ranked.sum(1)

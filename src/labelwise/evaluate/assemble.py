@@ -31,7 +31,6 @@ from labelwise.evaluate.headline import (
 )
 from labelwise.evaluate.parts import (
     LabelMeasures,
-    describe_rule,
     label_rows,
     label_thresholds,
     level_rows,
@@ -115,7 +114,7 @@ def evaluate(
     }
     final = answers.get(stage)
     if isinstance(rule, Rule):
-        thresholds, rule_words = rule, rule_words or describe_rule(rule)
+        thresholds, rule_words = rule, rule_words or str(rule)
     sets = _sets(rule, final, tree)
     counts = None if sets is None else confusion(sets, known.present, known.observed)
 

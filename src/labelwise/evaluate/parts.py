@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.decide import ExpectedF, Rule, Threshold, TopK, WithParents
+from labelwise.decide import Rule
 from labelwise.evaluate.calibration import Known, Probabilities, defined
 from labelwise.evaluate.evaluation import (
     LabelRow,
@@ -54,7 +54,6 @@ __all__ = [
     "CELLS",
     "SHARES",
     "LabelMeasures",
-    "describe_rule",
     "label_rows",
     "label_rows_of",
     "label_thresholds",
@@ -66,21 +65,6 @@ __all__ = [
     "zero_label_of",
     "zero_label_part",
 ]
-
-
-def describe_rule(rule: Rule) -> str:
-    """Return a rule in words."""
-    if isinstance(rule, TopK):
-        return f"the {rule.k} most probable labels of each image"
-    if isinstance(rule, Threshold):
-        if isinstance(rule.value, tuple):
-            return f"each label at its own threshold ({len(set(rule.value)):,} different ones)"
-        return f"every label with probability at least {rule.value:.4g}"
-    if isinstance(rule, ExpectedF):
-        return f"the set of each image with the most expected F{rule.beta:g}"
-    if isinstance(rule, WithParents):
-        return f"{describe_rule(rule.rule)}, with what these are kinds of"
-    return rule.kind
 
 
 def label_thresholds(rule: Rule | None, labels: int) -> list[float | None]:

@@ -46,7 +46,6 @@ from labelwise.evaluate.parts import (
     CELLS,
     SHARES,
     LabelMeasures,
-    describe_rule,
     label_rows_of,
     label_thresholds,
     sets_of,
@@ -199,7 +198,7 @@ class EvaluationSums:
         counts = decided = None
         if self.sets is not None:
             counts = Confusion(*self.sets.counts, "label")
-            words = rule_words or ("sets as given" if rule is None else describe_rule(rule))
+            words = rule_words or ("sets as given" if rule is None else str(rule))
             decided = sets_of(
                 words,
                 counts,

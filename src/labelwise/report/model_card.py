@@ -13,7 +13,6 @@ import yaml
 from labelwise import __version__
 from labelwise.decide import Promise
 from labelwise.evaluate import Evaluation, Figure, LabelRow, describe_link
-from labelwise.evaluate.parts import describe_rule
 from labelwise.export.hub import HubModel
 from labelwise.links import Sigmoid
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
@@ -100,7 +99,7 @@ def _summary(model: HubModel) -> str:
         f"Says which of {len(one.space):,} labels a picture carries: none, one or many.",
         f"{_words(network.backbone.name)} at {one.transform.size} pixels, head {one.head.name}, "
         f"trained with the method {_words(one.method or 'unknown')}; {link}; "
-        f"decides by {describe_rule(one.rule)}.",
+        f"decides by {one.rule}.",
     ]
     if views > 1:
         words.append(f"Its logits are the mean over {views} views of a picture.")

@@ -116,7 +116,7 @@ class Card {
         ...result.labels.filter((one) => one.decided).map((one) =>
           make("li", { class: "chip" }, `${one.label} ${chance(one.probability)}`)));
     const details = make("details", {}, make("summary", {}, "All labels, and how far to trust them"),
-      make("p", { class: "muted small" }, `Here ${predicted.rule}.`),
+      make("p", { class: "muted small" }, `Given here: ${predicted.rule}.`),
       bars(result.labels));
     this.answer.replaceChildren(name, answer);
     this.element.append(details);
