@@ -1,16 +1,18 @@
-"""Oracles: scipy's t interval and paired t test, and Holm's rule worked by hand."""
+"""Oracles: scipy's t interval and paired t test, partitions of methods counted one by one, and
+tables of equal methods, in which every claim is false."""
 
 from math import inf
 
 import numpy as np
 import pytest
-from scipy.stats import norm, t, ttest_rel
+from scipy.stats import binomtest, norm, t, ttest_rel
 
 from labelwise.experiments.statistics import (
     SeedMean,
     compare_to_best,
     paired_difference,
     seed_mean,
+    shaffer,
     verdict,
 )
 
@@ -64,7 +66,41 @@ def test_test_images_widen_what_seeds_alone_would_tell_apart():
     )
 
 
-def test_holm_stops_at_the_first_that_is_not_told_apart():
+def partitions(items):
+    """Every way to put the items into groups."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for groups in partitions(rest):
+        yield [[first], *groups]
+        for place in range(len(groups)):
+            yield [*groups[:place], [first, *groups[place]], *groups[place + 1 :]]
+
+
+@pytest.mark.parametrize("methods", [2, 3, 5, 7])
+def test_each_pair_is_held_against_the_pairs_that_can_still_be_equal(methods):
+    pairs = methods * (methods - 1) // 2
+    possible = {
+        sum(len(g) * (len(g) - 1) // 2 for g in p) for p in partitions(list(range(methods)))
+    }
+    limits = [0.05 / max(s for s in possible if s <= pairs - found) for found in range(pairs)]
+    assert all(shaffer(limits, methods))
+    for stop in range(pairs):
+        just_above = [*limits[:stop], limits[stop] * 1.0001, *[1.0] * (pairs - stop - 1)]
+        assert sum(shaffer(just_above[::-1], methods)) == stop
+
+
+def test_a_table_of_equal_methods_makes_a_false_claim_in_at_most_a_twentieth():
+    random, tables, false = np.random.default_rng(5), 400, 0
+    for _ in range(tables):
+        values = {str(m): by_seed(row) for m, row in enumerate(random.normal(size=(16, 5)))}
+        gaps = compare_to_best(values, higher_is_better=True)
+        false += any(gap.distinguishable for gap in gaps)
+    assert binomtest(false, tables, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_what_is_not_told_apart_ends_the_claims():
     noise = np.array([0.0, 0.1, -0.1, 0.05])
     values = {
         "best": by_seed(1.0 + noise),

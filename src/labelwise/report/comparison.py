@@ -45,8 +45,9 @@ RULES = {
     "would make it ±12.7 s.",
     "Told apart": "The paired differences of every method to the best one. Their variance is that "
     "of the seeds plus, for mAP, ACE, log loss and Brier, that of the paired bootstrap over test "
-    "images (by how much each image moves the difference). All differences of a measure are held "
-    "together against 5 % by Holm's rule. Not told apart does not mean equal.",
+    "images (by how much each image moves the difference). The best is found on the images that "
+    "judge it, so all pairs of methods are held together against 5 % by Shaffer's rule: the chance "
+    "of any false claim about a measure is at most 5 %. Not told apart does not mean equal.",
     "Before and after": "Before: the method's own link from logits to probabilities; a method "
     "that only ranks has no such figures. After: the same shrunk per-label Platt fit on "
     "validation for every method. Zero-label figures and retrieval read the own link, or the "
