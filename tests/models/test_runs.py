@@ -1,6 +1,7 @@
 """A run folder against what was put into it, whole and damaged."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from sample_scores import NAMES, sample, spec_of
@@ -146,3 +147,33 @@ def test_a_spec_round_trips_and_says_what_is_wrong(run):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match="is not JSON"):
             run.spec  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("splits", "cross_fit", "expected", "may_promise"),
+    [
+        (("train", "val", "test"), False, ("test",), True),
+        (("train", "val", "promise"), False, ("promise",), True),
+        (("train", "val", "promise", "test"), False, ("promise", "test"), True),
+        (("train", "val", "promise", "test"), True, ("test",), True),
+        (("train", "val", "promise"), True, ("promise",), False),
+        (("train", "val"), False, ("val",), False),
+    ],
+)
+def test_held_out_photos_are_those_that_fitted_nothing(
+    run, splits, cross_fit, expected, may_promise
+):
+    """Oracle: what each split is used for, by hand."""
+    for number, split in enumerate(splits):
+        rows = sample(20, seed=number)
+        replace(rows, ids=[f"{split} {n}" for n in range(20)]).save(run.predictions_path(split))
+    run.settings_path.write_text(f"cross_fit: {str(cross_fit).lower()}\n")
+    found = run.held_out()
+    assert (found.splits, found.may_promise) == (expected, may_promise)
+    assert str(found) == " and ".join(expected)
+    assert list(found.predictions.ids) == [f"{split} {n}" for split in expected for n in range(20)]
+
+
+def test_a_model_without_predictions_has_no_held_out_photos(run):
+    sample(20).save(run.predictions_path("train"))
+    assert run.held_out() is None

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 from urllib.parse import quote
 
 import numpy as np
@@ -12,7 +13,6 @@ from PIL import Image
 from search_setup import save_model
 from web_setup import encoded, running
 
-from labelwise.decide import Threshold
 from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
@@ -306,13 +306,18 @@ def test_metrics_count_what_happened(run):
         assert not [name for name in values if "nowhere" in name]
 
 
-def test_words_for_rules():
-    from labelwise.decide import AtMost, ExpectedF, TopK, WithParents
-    from labelwise.web.service import rule_in_words
-
-    assert rule_in_words(Threshold(0.25)) == "a label is given from 25 % on"
-    assert "own threshold" in rule_in_words(Threshold((0.1, 0.2)))
-    assert rule_in_words(AtMost(TopK(3), 2)).startswith("at most 2 labels")
-    obeying = rule_in_words(WithParents(TopK(3), (-1, 0)))
-    assert obeying == "the 3 most probable labels are given, with what these are kinds of"
-    assert "expected F1" in rule_in_words(ExpectedF())
+def test_photos_that_fitted_the_link_are_named_as_such(tmp_path):
+    """A cross-fitted run without a test split: each of its photos fitted something."""
+    run = save_model(tmp_path / "run")
+    predictions = run / "predictions"
+    (predictions / "test.parquet").rename(predictions / "promise.parquet")
+    shutil.copy(predictions / "promise.parquet", predictions / "val.parquet")
+    (run / "settings.yaml").write_text("cross_fit: true\n")
+    note = "shown on photos of the split promise, which the calibration was fitted on"
+    with running(run) as server:
+        assert server.get("/api/v1/model")["held_out"] == "promise"
+        assert [one for one in server.get("/api/v1/trust")["notes"] if note in one]
+    (run / "settings.yaml").write_text("cross_fit: false\n")
+    with running(run) as server:
+        assert server.get("/api/v1/model")["held_out"] == "promise"
+        assert server.get("/api/v1/trust")["notes"] == []

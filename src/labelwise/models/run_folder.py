@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ from labelwise.system.files import locked, remove_leftovers, write_error
 from labelwise.system.mirror import Mirror
 from labelwise.system.storage import LocalStorage, ObjectStorage, Storage, is_uri, storage_at
 
-__all__ = ["Journal", "RunFolder", "RunPart", "fetched_run"]
+__all__ = ["HeldOut", "Journal", "RunFolder", "RunPart", "fetched_run"]
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
@@ -51,6 +52,22 @@ NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds")
 SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
 
 RunPart = Literal["model", "results", "all"]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Labelled photos by which a model's answers are judged, and the splits they come from.
+
+    ``may_promise`` says that none of them fitted weights or link. Where every photo did, these are
+    the ones that did least, and figures on them are somewhat too good.
+    """
+
+    predictions: Predictions
+    splits: tuple[str, ...]
+    may_promise: bool
+
+    def __str__(self) -> str:
+        return " and ".join(self.splits)
 
 
 @dataclass(frozen=True)
@@ -193,7 +210,7 @@ class RunFolder:
 
     @property
     def fitted_splits(self) -> frozenset[str]:
-        """The splits whose rows fitted weights, link or rule; no promise can be made on them."""
+        """The splits whose rows fitted weights or link; no promise can be made on them."""
         cross_fitted = self.settings_path.is_file() and self.settings.get("cross_fit")
         return frozenset(("train", "val", *(("promise",) if cross_fitted else ())))
 
@@ -205,6 +222,20 @@ class RunFolder:
                 f"{self.path} has no predictions of {split!r}; there are: {there}"
             )
         return Predictions.load(self.predictions_path(split))
+
+    def held_out(self) -> HeldOut | None:
+        """Return all photos that fitted nothing, or else the best of the others; None without any.
+
+        Of a promise, the photos it was made on are there too: they chose a rule, and no link.
+        """
+        there = [name for name in ("promise", "test", "val") if name in self.splits]
+        untouched = [name for name in there if name not in self.fitted_splits]
+        names = untouched or there[:1]
+        if not names:
+            return None
+        parts = [self.predictions(name) for name in names]
+        joined = reduce(Predictions.joined, parts)
+        return HeldOut(joined, tuple(names), bool(untouched))
 
     @property
     def evaluation(self) -> Evaluation:

@@ -171,29 +171,21 @@ class Index:
 
     def evidence(self) -> Evidence:
         """Return the photos that a promise can be made on: ones that fitted nothing."""
-        held_out, split = self.held_out, self.facts.held_out
-        if held_out is None or split == "val":
+        held_out = self.held_out
+        if held_out is None or not self.facts.may_promise:
             raise DataError(
                 f"a promise needs photos that fitted nothing, and the model of {self.folder} has "
                 "none; train it with a split test or promise, then index again"
             )
-        return self._evidence(held_out, f"{split} photos of the model")
+        return self._evidence(held_out, f"{self.facts.held_out} photos of the model")
 
     def tuning(self) -> Evidence | None:
         """Return the photos that may say what to promise, though not whether it holds."""
         known = self.validation
         return None if known is None else self._evidence(known, "validation photos of the model")
 
-    @torch.no_grad()
     def _evidence(self, photos: Predictions, words: str) -> Evidence:
-        return Evidence.read(
-            self.link(photos.logits.double()),
-            photos.labels,
-            photos.observed,
-            names=photos.names,
-            ids=photos.ids,
-            photos=words,
-        )
+        return photos.with_link(self.link).evidence(photos=words)
 
     # Probabilities
 
@@ -440,6 +432,11 @@ class IndexFacts(BaseModel):
     model: str
     held_out: str | None = None
     decode: Literal["cpu", "cuda"] = "cpu"  # who decoded its JPEGs
+
+    @property
+    def may_promise(self) -> bool:
+        """Whether the held-out photos fitted nothing; others are called val, whatever they are."""
+        return self.held_out not in (None, "val")
 
     def save(self, path: Path) -> None:
         """Write the JSON file."""

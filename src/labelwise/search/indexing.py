@@ -16,7 +16,6 @@ from typing import Literal
 from labelwise.errors import DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.predictions import Predictions
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
 from labelwise.search.scored_files import score_files
@@ -173,7 +172,10 @@ def _opened(
             )
         _start_rebuild(index)
         index = None
-    held_out, split = _held_out(place)
+    run = RunFolder(place)
+    held_out = run.held_out()
+    promising = held_out is not None and held_out.may_promise
+    split = None if held_out is None else str(held_out) if promising else "val"
     if index is None:
         lasting = named if is_uri(named) else os.path.abspath(named)
         facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
@@ -185,31 +187,10 @@ def _opened(
     elif index.facts.held_out != split:
         index.facts = index.facts.model_copy(update={"held_out": split})
         index.facts.save(folder / "index.json")
-    validation = RunFolder(place).predictions("val") if _sets_cuts(place, split) else None
-    index.use(spec, held_out, validation)
+    # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
+    validation = run.predictions("val") if promising and "val" in run.splits else None
+    index.use(spec, None if held_out is None else held_out.predictions, validation)
     return index, place
-
-
-def _held_out(run: Path) -> tuple[Predictions | None, str | None]:
-    """Return the predictions to check answers on: all that fitted nothing, else others.
-
-    The others are called "val" wherever they come from: no promise can be made on them.
-    """
-    folder = RunFolder(run)
-    there = [name for name in ("promise", "test", "val") if name in folder.splits]
-    untouched = [name for name in there if name not in folder.fitted_splits]
-    if not there:
-        return None, None
-    if not untouched:
-        return folder.predictions(there[0]), "val"
-    parts = [folder.predictions(name) for name in untouched]
-    held_out = parts[0] if len(parts) == 1 else parts[0].joined(parts[1])
-    return held_out, " and ".join(untouched)
-
-
-def _sets_cuts(run: Path, held_out: str | None) -> bool:
-    """Return whether validation photos can say which cuts of a list are worth a test."""
-    return held_out not in (None, "val") and "val" in RunFolder(run).splits
 
 
 def _start_rebuild(index: Index) -> None:

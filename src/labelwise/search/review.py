@@ -160,7 +160,7 @@ def _answers(index: Index, rows: Sequence[int]) -> tuple[NDArray[np.float64], ND
 def _tested_photos(index: Index) -> set[str]:
     """Return the ids of the photos that the model's figures and promises come from."""
     ids: set[str] = set()
-    if index.held_out is not None and index.facts.held_out != "val":
+    if index.held_out is not None and index.facts.may_promise:
         ids |= set(map(str, index.held_out.ids))
     run = RunFolder(fetched_run(index.facts.model))
     if "test" in run.splits:

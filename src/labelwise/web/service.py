@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 from labelwise import __version__
-from labelwise.decide import AtMost, ExpectedF, Promise, Rule, Threshold, TopK, WithParents
+from labelwise.decide import Promise
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score
 from labelwise.pictures import ArrayImages, PictureImages
-from labelwise.predictions import Predictions
 from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload, model_thread
 from labelwise.web.decoding import Decoders
 from labelwise.web.library import Library
@@ -35,7 +34,7 @@ from labelwise.web.reliability import LabelTrust, label_trust
 from labelwise.web.security import RefusedError
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["Service", "rule_in_words"]
+__all__ = ["Service"]
 
 CHECKABLE = ("recall", "precision", "f", "tags")
 
@@ -69,7 +68,7 @@ class Service:
             self.name = folder.path.absolute().name
             if index is not None:
                 self.library = Library(index, self.spec, self.decoders.thumbnail)
-            self.held_out = _held_out(folder)
+            self.held_out = folder.held_out()
             self.decoders.await_start()
         except BaseException:
             self._release()
@@ -77,7 +76,7 @@ class Service:
         self.names = self.spec.space.names
         self.weights = self.spec.weights_sha256[:12]
         self.calibration = _digest(self.spec.link)
-        self.rule = rule_in_words(self.spec.made_rule)
+        self.rule = str(self.spec.made_rule)
         self.monitor = Monitor(self.names, __version__, f"{self.weights}-{self.calibration}")
         self._batcher: Batcher | None = None
 
@@ -217,7 +216,7 @@ class Service:
             rule=self.rule,
             version=__version__,
             photos=None if self.library is None else len(self.library.index),
-            held_out=None if self.held_out is None else self.held_out.split,
+            held_out=None if self.held_out is None else str(self.held_out),
             max_body=self.settings.max_body,
         )
 
@@ -226,7 +225,7 @@ class Service:
         """The reliability of every label; empty where no held-out photos are kept."""
         if self.held_out is None:
             return {}
-        return {one.label: one for one in label_trust(self.held_out, self.link)}
+        return {one.label: one for one in label_trust(self.held_out.predictions, self.link)}
 
     def label_view(self, label: str) -> LabelView:
         """Return one label's reliability."""
@@ -236,7 +235,7 @@ class Service:
             return LabelView(
                 label=label, threshold=threshold, photos=0, carried=0, ece=None, bins=[]
             )
-        split = "" if self.held_out is None else self.held_out.split
+        split = "" if self.held_out is None else str(self.held_out)
         bins = [
             BinView(
                 low=one.low,
@@ -267,7 +266,7 @@ class Service:
         if self.held_out is None:
             return None
         with torch.no_grad():
-            means = self.link(self.held_out.logits.double()).mean(dim=0)
+            means = self.link(self.held_out.predictions.logits.double()).mean(dim=0)
         return [float(mean) for mean in means]
 
     @property
@@ -340,10 +339,10 @@ class Service:
                 "The folder of this model holds no predictions of held-out photos, so nothing can "
                 "be said of its reliability. Serve a whole run, not only its model."
             )
-        elif self.held_out.split == "val":
+        elif not self.held_out.may_promise:
             notes.append(
-                "Reliability is shown on the validation photos, which the calibration was fitted "
-                "on; on others it is somewhat worse."
+                f"Reliability is shown on photos of the split {self.held_out}, which the "
+                "calibration was fitted on; on others it is somewhat worse."
             )
         if self.library is not None:
             notes.append(
@@ -351,23 +350,6 @@ class Service:
                 "is what they happened to see, and says nothing of the whole."
             )
         return notes
-
-
-def rule_in_words(rule: Rule) -> str:
-    """Return how a rule decides, in words."""
-    if isinstance(rule, Threshold):
-        if isinstance(rule.value, tuple):
-            return "a label is given from its own threshold on"
-        return f"a label is given from {100 * rule.value:.3g} % on"
-    if isinstance(rule, TopK):
-        return f"the {rule.k} most probable labels are given"
-    if isinstance(rule, ExpectedF):
-        return f"the set with the largest expected F{rule.beta:g} is given"
-    if isinstance(rule, AtMost):
-        return f"at most {rule.k} labels are given; otherwise {rule_in_words(rule.rule)}"
-    if isinstance(rule, WithParents):
-        return f"{rule_in_words(rule.rule)}, with what these are kinds of"
-    return json.dumps(rule.spec())
 
 
 def _share(share: LabelShare, source: str) -> ShareView:
@@ -383,12 +365,6 @@ def _share(share: LabelShare, source: str) -> ShareView:
             "moved": share.moved,
         }
     )
-
-
-def _held_out(folder: RunFolder) -> Predictions | None:
-    """Return the predictions that say most of new photos: those that fitted nothing come first."""
-    split = next((name for name in ("test", "promise", "val") if name in folder.splits), None)
-    return None if split is None else folder.predictions(split)
 
 
 def _digest(spec: object) -> str:
