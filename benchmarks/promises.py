@@ -47,7 +47,6 @@ from labelwise.decide import (
     promise_recall,
     promise_tags,
 )
-from labelwise.fitting import evidence_of
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 
@@ -190,7 +189,9 @@ def cross_fitting(probs, truth, level, arguments):
 
     def made(fitted, tested, confidence):
         link = fit(fitted)
-        tuning, evidence = (evidence_of(part(rows), link, photos="") for rows in (fitted, tested))
+        tuning, evidence = (
+            part(rows).with_link(link).evidence(photos="") for rows in (fitted, tested)
+        )
         found = promise_precision(evidence, level=level, confidence=confidence, tuning=tuning)
         return found, link
 

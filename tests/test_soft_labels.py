@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from search_setup import picture, save_model
 from tiny_run import tiny_settings, tiny_table
+from typer.testing import CliRunner
 
 from labelwise.calibrate import CALIBRATORS
+from labelwise.cli.app import app
 from labelwise.data import LabelTable, describe, fingerprint, flip_labels, load
 from labelwise.data.table import join
 from labelwise.errors import DataError, SettingsError
@@ -17,6 +20,7 @@ from labelwise.links import Sigmoid
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FileImages
+from labelwise.predictions import Predictions
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
 
@@ -155,3 +159,29 @@ def test_training_in_steps_uses_shares_and_methods_that_cannot_refuse(tmp_path):
     assert RunFolder(tmp_path / "run").settings["method"] == "bce"
     with pytest.raises(DataError, match="the method 'two-way' needs labels of 0 and 1; take one"):
         train(tiny_settings(method="two-way"), tmp_path / "other", table=table)
+
+
+def labelwise(*arguments):
+    result = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_search_and_tag_count_a_soft_label_as_the_majority_does(tmp_path):
+    """Oracle: the same commands on a model whose held-out labels were cut by hand."""
+    answers = {}
+    for name in ("soft", "cut"):
+        run = save_model(tmp_path / name)
+        held = Predictions.load(run / "predictions" / "test.parquet")
+        share = torch.where(held.labels == 1, 0.8, 0.1) if name == "soft" else held.labels
+        replace(held, labels=share).save(run / "predictions" / "test.parquet")
+        for number in range(12):
+            picture(tmp_path / "photos" / f"{number}.png", number)
+        index = tmp_path / f"{name}.index"
+        labelwise("index", tmp_path / "photos", "--model", run, "-o", index)
+        found = labelwise("search", index, "dog", "--json", "--top", "12")
+        promised = labelwise("search", index, "--wrong-at-most", "0.4", "--json", "--", "-beach")
+        tagged = labelwise("tag", index, "--xmp", "--wrong-at-most", "0.4", "--dry-run")
+        answers[name] = (found, promised, tagged.replace(name, ""))
+    assert answers["soft"] == answers["cut"]
+    assert "at least 60.0% of all chosen labels together are right" in answers["cut"][2]

@@ -6,7 +6,7 @@ split and the link stand as JSON under the key ``labelwise`` of the file's metad
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from labelwise.errors import CheckpointError, DataError, LabelwiseError
+from labelwise.decide import Evidence, Rule
+from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs
 from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.system.files import replacing
@@ -66,8 +67,38 @@ class Predictions:
 
     @property
     def majority(self) -> Tensor:
-        """The labels as booleans: what rules and promises are fitted on; soft ones cut at 1/2."""
+        """The labels as booleans, soft ones cut at 1/2: what rules, promises and queries read."""
         return self.labels > 0.5
+
+    @torch.no_grad()
+    def decision_probs(self) -> Tensor:
+        """Return the probabilities (N, K) that rules are fitted and applied to."""
+        if self.link is None:
+            raise SettingsError(
+                "these scores only rank labels and have no probabilities; calibrate them first, "
+                "for example with --calibrate platt"
+            )
+        return self.link.decision_probs(self.logits)
+
+    def sets(self, rule: Rule) -> Tensor:
+        """Return the label sets (N, K) that a rule chooses."""
+        sets: Tensor = rule(self.decision_probs())
+        return sets
+
+    def evidence(self, *, photos: str, fitted_on: Iterable[str] = ()) -> Evidence:
+        """Return these rows as photos that a promise is made on: the only way to promises.
+
+        ``photos`` says in words which they are; none may have an id of ``fitted_on``.
+        """
+        return Evidence.read(
+            self.decision_probs(),
+            self.majority,
+            self.observed,
+            names=self.names,
+            ids=self.ids,
+            fitted_on=fitted_on,
+            photos=photos,
+        )
 
     def certain(self) -> Tensor | None:
         """Return which labels are known to be 0 or 1, (N, K); None if all are."""

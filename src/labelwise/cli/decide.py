@@ -118,19 +118,19 @@ def _rule(
     from labelwise.cli.evaluate import show
     from labelwise.cli.text import say
     from labelwise.decide import label_figures
-    from labelwise.fitting import FitPlan, chosen_sets, decision, judge
+    from labelwise.fitting import FitPlan, decision, judge
 
     seed = rows.pop("seed")
     plan = FitPlan(calibrator=calibrate, rule=rule, folds=folds, seed=seed)
     judged = judge(table, plan, query_length=0, **rows)
     record = decision(judged)
     figures: dict[str, tuple[LabelFigures, ...]] = {}
-    if judged.sets is not None:
-        fitted = judged.fitted_rows
-        new = "by cross-validation" if fitted is judged.predictions else "on other rows"
+    if judged.sets is not None and judged.made.rule is not None:
+        fitted = judged.fitted_rows.with_link(judged.link)
+        new = "by cross-validation" if judged.fitted_rows is judged.predictions else "on other rows"
         for name, predictions, sets in (
             (new, judged.predictions, judged.sets),
-            ("on the rows it was fitted on", fitted, chosen_sets(fitted, judged.made)),
+            ("on the rows it was fitted on", fitted, fitted.sets(judged.made.rule)),
         ):
             figures[name] = label_figures(
                 sets, predictions.majority, predictions.observed, names=predictions.names

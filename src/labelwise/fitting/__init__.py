@@ -17,13 +17,12 @@ from labelwise.fitting.judging import (
     FitPlan,
     FittedPair,
     Judged,
-    chosen_sets,
     crossfit,
     fixed_rule,
     judge,
     judge_as_given,
 )
-from labelwise.fitting.promising import PromisedScores, evidence_of, promise_scores
+from labelwise.fitting.promising import PromisedScores, promise_scores
 from labelwise.fitting.read import ScoreTable, UnlabelledScores, read_scores, read_unlabelled
 from labelwise.fitting.run import RunScores, read_run, score_data
 
@@ -38,11 +37,9 @@ __all__ = [
     "ScoreTable",
     "UnlabelledScores",
     "apply",
-    "chosen_sets",
     "comparison",
     "crossfit",
     "decision",
-    "evidence_of",
     "fixed_rule",
     "judge",
     "judge_as_given",

@@ -1,13 +1,13 @@
 """Calibrators and rules, by their names in calibrate and decide, fitted on held-out rows."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise import calibrate, decide
-from labelwise.decide import Check, Evidence, Promised, Rule
+from labelwise.decide import Check, Promise, Promised, Rule
 from labelwise.decide.cross_fit import same_sets
 from labelwise.links import Link
 from labelwise.predictions import Predictions
@@ -34,12 +34,10 @@ def fit_calibrator(
 
 def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str]:
     """Return the rule fitted to the probabilities of held-out rows, and what it is in words."""
-    with torch.no_grad():
-        probs = link.decision_probs(predictions.logits)
-    return decide.fit_rule(text, probs, predictions.majority, predictions.observed)
+    rows = predictions.with_link(link)
+    return decide.fit_rule(text, rows.decision_probs(), rows.majority, rows.observed)
 
 
-@torch.no_grad()
 def make_promise(
     text: str, link: Link, promise: Predictions, val: Predictions, confidence: float, seed: int
 ) -> Promised:
@@ -47,18 +45,9 @@ def make_promise(
 
     The validation rows, which they did see, only set the order in which thresholds are tried.
     """
-    kept, tuning = (
-        Evidence.read(
-            link.decision_probs(rows.logits),
-            rows.majority,
-            rows.observed,
-            names=rows.names,
-            ids=rows.ids,
-            fitted_on=used,
-            photos=f"{len(rows):,} of validation that fitted nothing",
-        )
-        for rows, used in ((promise, val.ids), (val, ()))
-    )
+    words = f"{len(promise):,} of validation that fitted nothing"
+    kept = promise.with_link(link).evidence(photos=words, fitted_on=val.ids)
+    tuning = val.with_link(link).evidence(photos="validation")
     return decide.find_promise(text)(kept, confidence, tuning, seed)
 
 
@@ -72,13 +61,12 @@ def cross_fitted(
     return replace(promised, rule=rule), last
 
 
-@torch.no_grad()
-def check_promises(promised: Promised, link: Link, rows: Predictions) -> list[Check]:
-    """Return how each promise stands on other rows."""
-    sets = np.asarray(promised.rule(link.decision_probs(rows.logits)))
-    return [
+def check_promises(promises: Iterable[Promise], rule: Rule, rows: Predictions) -> tuple[Check, ...]:
+    """Return how each promise of a rule stands on other rows, under their link."""
+    sets = rows.sets(rule).numpy()
+    return tuple(
         decide.check_promise(
             promise, sets, rows.majority, rows.observed, names=rows.names, ids=rows.ids
         )
-        for promise in promised.promises
-    ]
+        for promise in promises
+    )

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.calibrate import Candidate, Choice, fit_calibrator
-from labelwise.decide import Rule, find_rule, fit_rule
+from labelwise.decide import Rule, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
+from labelwise.fitting.fit import fit_rule
 from labelwise.fitting.read import ScoreTable, take
 from labelwise.fitting.tables import Kind
 from labelwise.links import Link
@@ -32,7 +33,6 @@ __all__ = [
     "FittedPair",
     "Judged",
     "chosen_plan",
-    "chosen_sets",
     "crossfit",
     "divided_rows",
     "fit_pair",
@@ -138,7 +138,8 @@ def judge(
             notes=(*table.notes, *made.notes),
             **options,
         )
-        sets = None if made.rule is None else chosen_sets(seen, made)
+        judged = seen if made.link is None else seen.with_link(made.link)
+        sets = None if made.rule is None else judged.sets(made.rule)
         fitted_on = f"{len(held):,} rows of {words}"
         return Judged(evaluation, seen, made, fitted_on, held, sets, table.kind)
     whole = split_rows(table, None)
@@ -165,16 +166,6 @@ def judge(
     )
     fitted_on = f"all {len(whole):,} rows"
     return Judged(evaluation, whole, made, fitted_on, whole, fits.sets, table.kind)
-
-
-@torch.no_grad()
-def chosen_sets(predictions: Predictions, made: FittedPair) -> Tensor:
-    """Return the sets that the fitted link and rule choose."""
-    link = made.link or predictions.link
-    if link is None or made.rule is None:
-        raise SettingsError("there is no rule, or no link for it")
-    sets: Tensor = made.rule(link.decision_probs(predictions.logits))
-    return sets
 
 
 def chosen_plan(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:
@@ -210,9 +201,7 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
             "these scores only rank, so no rule can be fitted; calibrate them first, "
             "for example with --calibrate platt"
         )
-    with torch.no_grad():
-        probs = last.decision_probs(predictions.logits)
-    rule, rule_words = fit_rule(plan.rule, probs, predictions.majority, predictions.observed)
+    rule, rule_words = fit_rule(plan.rule, predictions, last)
     return FittedPair(link, words, rule, rule_words, compared, notes)
 
 

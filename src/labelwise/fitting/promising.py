@@ -4,22 +4,15 @@ With cross-fitting, the calibrator is fitted again on all rows once the promise 
 ``decide.cross_fit``.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from labelwise.decide import (
-    Check,
-    Evidence,
-    Promised,
-    check_promise,
-    find_promise,
-)
+from labelwise.decide import Check, Promised, find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit, same_sets
 from labelwise.errors import SettingsError
+from labelwise.fitting.fit import check_promises
 from labelwise.fitting.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.fitting.read import ScoreTable, take
 from labelwise.fitting.tables import FITTED_FORMAT, Kind
@@ -27,7 +20,7 @@ from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.predictions import Predictions
 
-__all__ = ["PromisedScores", "evidence_of", "promise_scores"]
+__all__ = ["PromisedScores", "promise_scores"]
 
 SHARE = 0.5  # of the rows, that test the promise
 
@@ -66,23 +59,6 @@ class PromisedScores:
                 for c in self.checks
             ],
         }
-
-
-@torch.no_grad()
-def evidence_of(
-    predictions: Predictions, link: Link, *, photos: str, fitted_on: Sequence[str] = ()
-) -> Evidence:
-    """Return predictions as photos that a promise can be made on."""
-    probs = link.decision_probs(predictions.logits)
-    return Evidence.read(
-        probs,
-        predictions.majority,
-        predictions.observed,
-        names=predictions.names,
-        ids=predictions.ids,
-        fitted_on=fitted_on,
-        photos=photos,
-    )
 
 
 def promise_scores(
@@ -128,14 +104,14 @@ def promise_scores(
         made = fit_pair(fitted, *plan)
         link, link_words = made.link or held.link, made.link_words
         if link is not None:
-            tuning = evidence_of(fitted, link, photos=words)
+            tuning = fitted.with_link(link).evidence(photos=words)
     if link is None:
         raise SettingsError(
             "these scores only rank, so nothing can be promised; calibrate them first, "
             "for example with --calibrate platt"
         )
     used = tuning.ids if tuning is not None and tuning.ids is not None else ()
-    evidence = evidence_of(photos, link, photos=words, fitted_on=used)
+    evidence = photos.with_link(link).evidence(photos=words, fitted_on=used)
     promised = wish(evidence, confidence, tuning, seed)
     if cross_fit:
         last = fit_pair(held, *plan).link or link
@@ -143,12 +119,7 @@ def promise_scores(
         promised, link = replace(promised, rule=rule), last
     checks: tuple[Check, ...] = ()
     if seen is not None:
-        with torch.no_grad():
-            sets = np.asarray(promised.rule(link.decision_probs(seen.logits).numpy()))
-        checks = tuple(
-            check_promise(p, sets, seen.majority, seen.observed, names=seen.names, ids=seen.ids)
-            for p in promised.promises
-        )
+        checks = check_promises(promised.promises, promised.rule, seen.with_link(link))
     part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"
     if cross_fit:
         part += f", and for the probabilities again on all {len(held):,}"

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from labelwise.data import LabelTable
-from labelwise.decide import Promise, Rule, check_promise
+from labelwise.decide import Promise, Rule
 from labelwise.errors import DataError
+from labelwise.fitting.fit import check_promises
 from labelwise.fitting.read import aligned_labels, label_tensors
 from labelwise.links import Link
 from labelwise.methods import link_to_spec
@@ -39,15 +39,12 @@ class RunScores:
 
     def standing(self) -> tuple[str, ...]:
         """Return in words how each promise of the model stands on these photos."""
-        link, rows = self.calibrated or self.predictions.link, self.predictions
+        link = self.calibrated or self.predictions.link
         if link is None or not self.promises:
             return ()
-        sets = np.asarray(self.rule(link.decision_probs(rows.logits)))
-        return tuple(
-            f"Promise {check_promise(one, sets, rows.majority, rows.observed, names=rows.names)}; "
-            f"it was: {one}."
-            for one in self.promises
-        )
+        checks = check_promises(self.promises, self.rule, self.predictions.with_link(link))
+        pairs = zip(checks, self.promises, strict=True)
+        return tuple(f"Promise {check}; it was: {promise}." for check, promise in pairs)
 
 
 def read_run(folder: Path, split: str) -> RunScores:

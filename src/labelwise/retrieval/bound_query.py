@@ -79,8 +79,11 @@ class BoundQuery:
         return kept
 
     def right(self, labels: Array, observed: Array | None = None) -> tuple[Mask, Mask]:
-        """Return which images (N,) answer the query, and of which that is known."""
-        truth = to_numpy(labels) == 1
+        """Return which images (N,) answer the query, and of which that is known.
+
+        Soft labels are cut at 1/2.
+        """
+        truth = to_numpy(labels) > 0.5
         known = np.ones_like(truth) if observed is None else as_mask(to_numpy(observed), "observed")
         self._check(truth, known)
         present, absent = truth & known, ~truth & known

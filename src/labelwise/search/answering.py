@@ -164,7 +164,7 @@ def _calibrated(
         return calibrate_query(bound, nothing, nothing, nothing)
     log_p, log_q = index.held_out_log_probs(photos, columns, refit=refit)
     observed = None if photos.observed is None else photos.observed[:, columns]
-    return calibrate_query(bound, log_p, log_q, photos.labels[:, columns], observed)
+    return calibrate_query(bound, log_p, log_q, photos.majority[:, columns], observed)
 
 
 def _score_at(calibrated: CalibratedQuery, probability: float) -> float:

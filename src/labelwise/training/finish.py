@@ -226,7 +226,9 @@ def _note_promises(
     """Note each promise and how it stands on test."""
     sentences = [str(promise) for promise in promised.promises]
     if test is not None and link is not None:
-        for number, check in enumerate(check_promises(promised, link, test)):
+        for number, check in enumerate(
+            check_promises(promised.promises, promised.rule, test.with_link(link))
+        ):
             sentences[number] += f"; on test {check}"
     notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
 
