@@ -29,6 +29,7 @@ __all__ = [
     "betting_p_values",
     "binomial_p_values",
     "clopper_pearson",
+    "edge",
     "first_failure",
     "hoeffding_bentkus_p_values",
     "ratio_interval",
@@ -111,8 +112,8 @@ def ratio_interval(
     def too_low(level: float) -> bool:
         return rejected(1 - level, 1 - ratio, level * counts - losses)
 
-    lower = _edge(too_low, ratio, 0.0) if ratio > 0 else 0.0
-    return lower, _edge(too_high, ratio, 1.0) if ratio < 1 else 1.0
+    lower = edge(too_low, ratio, 0.0) if ratio > 0 else 0.0
+    return lower, edge(too_high, ratio, 1.0) if ratio < 1 else 1.0
 
 
 def first_failure(p_values: Numbers, delta: float) -> int:
@@ -121,7 +122,7 @@ def first_failure(p_values: Numbers, delta: float) -> int:
     return int(failed[0]) if len(failed) else len(p_values)
 
 
-def _edge(excluded: Callable[[float], bool], inside: float, outside: float) -> float:
+def edge(excluded: Callable[[float], bool], inside: float, outside: float) -> float:
     """Return the level nearest ``inside`` that is excluded, by bisection; else ``outside``."""
     for _ in range(30):
         middle = (inside + outside) / 2

@@ -14,6 +14,7 @@ from scipy.special import expit, ndtri
 
 from labelwise.decide import PromisedList, list_candidates, promise_list
 from labelwise.numeric.arrays import Array, Mask
+from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.retrieval.bound_query import BoundQuery, log1mexp
 
 __all__ = ["CalibratedQuery", "HitCount", "calibrate_query"]
@@ -146,20 +147,9 @@ def calibrate_query(
     scores, hits = scores[known], hits[known]
     odds, outcome = _log_odds(scores), hits.astype(np.float64)
     used = ~np.isneginf(scores)
-    design = np.stack([odds[used], np.ones(int(used.sum()))], 1)
-    start = np.array([1.0, 0.0])
-    weights, curvature = start.copy(), np.diag(PRIOR)
-    for _ in range(50):
-        p = expit(design @ weights)
-        gradient = design.T @ (p - outcome[used]) + PRIOR * (weights - start)
-        curvature = (design * (p * (1 - p))[:, None]).T @ design + np.diag(PRIOR)
-        step = np.linalg.solve(curvature, gradient)
-        step *= min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
-        weights = weights - step
-        if np.abs(step).max() < 1e-9:
-            break
+    weights, covariance = fit_slope_and_offset(odds[used], outcome[used], PRIOR)
     slope, offset = (float(value) for value in weights)
-    return CalibratedQuery(query, slope, offset, np.linalg.inv(curvature), scores, hits)
+    return CalibratedQuery(query, slope, offset, covariance, scores, hits)
 
 
 def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:

@@ -21,6 +21,14 @@ from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
+from labelwise.metrics.drift import (
+    Alarm,
+    HeldOutShare,
+    LabelShare,
+    audit_order,
+    calibration_alarm,
+    estimate_share,
+)
 from labelwise.models import ModelSpec
 from labelwise.retrieval import Query, complete
 from labelwise.search import Index, questions
@@ -40,15 +48,7 @@ from labelwise.web.models import (
     SimilarView,
     State,
 )
-from labelwise.web.monitoring import (
-    FEWEST,
-    RECENT,
-    Alarm,
-    LabelShare,
-    audit_order,
-    calibration_alarm,
-    estimate_share,
-)
+from labelwise.web.monitoring import FEWEST, RECENT
 
 __all__ = ["SIDES", "Library", "PhotoNotFoundError"]
 
@@ -371,7 +371,7 @@ class Library:
             alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
         return alarms
 
-    def shares(self, before: Sequence[float]) -> list[LabelShare]:
+    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
         """Return the share of every label among photos of the library, at most 4,096.
 
         They are estimated anew when photos have come or gone.
@@ -381,11 +381,11 @@ class Library:
         if self._shares is None or self._shares[0] != known:
             alive = np.ones(len(self.index), np.bool_)
             alive[dead] = False
-            self._shares = known, self._estimated_shares(np.flatnonzero(alive), before)
+            self._shares = known, self._estimated_shares(np.flatnonzero(alive), held_out)
         return self._shares[1]
 
     def _estimated_shares(
-        self, rows: NDArray[np.int64], before: Sequence[float]
+        self, rows: NDArray[np.int64], held_out: Sequence[HeldOutShare | None]
     ) -> list[LabelShare]:
         if len(rows) < FEWEST:
             return []
@@ -393,8 +393,11 @@ class Library:
         drawn = np.argpartition(audit_order("", rows), few - 1)[:few]
         probs = self.model_probs(np.sort(rows[drawn]))
         return [
-            estimate_share(name, probs[:, column], before[column])
-            for column, name in enumerate(self.index.space.names)
+            estimate_share(name, probs[:, column], known)
+            for column, (name, known) in enumerate(
+                zip(self.index.space.names, held_out, strict=True)
+            )
+            if known is not None
         ]
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:

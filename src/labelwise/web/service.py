@@ -12,6 +12,7 @@ import torch
 
 from labelwise import __version__
 from labelwise.decide import Promise
+from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_share
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score
@@ -29,7 +30,7 @@ from labelwise.web.models import (
     ShareView,
     TrustView,
 )
-from labelwise.web.monitoring import LabelShare, Monitor
+from labelwise.web.monitoring import Monitor
 from labelwise.web.reliability import LabelTrust, label_trust
 from labelwise.web.security import RefusedError
 from labelwise.web.settings import ServeSettings
@@ -258,16 +259,19 @@ class Service:
         )
 
     @cached_property
-    def shares_before(self) -> list[float] | None:
-        """The labels' shares among the held-out photos, as the model sees them: its mean p.
-
-        The counted share of a rare label, of three photos or none, would not fit the model's p.
-        """
+    def held_out_shares(self) -> list[HeldOutShare | None] | None:
+        """What held-out photos say of each label's share; None for a label they cannot tell of."""
         if self.held_out is None:
             return None
+        photos = self.held_out.predictions
         with torch.no_grad():
-            means = self.link(self.held_out.predictions.logits.double()).mean(dim=0)
-        return [float(mean) for mean in means]
+            probs = self.link(photos.logits.double()).numpy()
+        present, known = photos.majority.numpy(), photos.observed
+        return [
+            held_out_share(probs[seen, column], present[seen, column])
+            for column in range(len(photos.names))
+            for seen in (slice(None) if known is None else known[:, column].numpy(),)
+        ]
 
     @property
     def promises(self) -> list[Promise]:
@@ -304,15 +308,15 @@ class Service:
 
     async def trust_view(self) -> TrustView:
         """Return what speaks for and against trusting the model today."""
-        library, before = self.library, self.shares_before
+        library, known = self.library, self.held_out_shares
         alarms = await library.run(library.alarms) if library is not None else []
         self.monitor.note_alarms(alarms)
         shares: list[ShareView] = []
-        if before is not None:
-            recent = await asyncio.to_thread(self.monitor.shares, before)  # seconds of many labels
+        if known is not None:
+            recent = await asyncio.to_thread(self.monitor.shares, known)  # seconds of many labels
             shares += [_share(one, "recent pictures") for one in recent]
             if library is not None:
-                found = await library.run(lambda: library.shares(before))
+                found = await library.run(lambda: library.shares(known))
                 shares += [_share(one, "library") for one in found]
         return TrustView(
             alarms=[
