@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.special import expit
 from sklearn import metrics as sk
 
 from labelwise import metrics
-from labelwise.metrics.intervals import bootstrap
 
 
 def calibrated(seed, rows=300, columns=5):
@@ -106,28 +106,62 @@ def test_no_entry_has_no_score():
     assert found.per_label.num_defined == 0
 
 
-def test_bootstrap_equals_drawing_images_one_by_one():
-    probs, labels, observed = slow.problem(4, rows=40, columns=4, levels=50)
-    found = metrics.calibration_interval(probs, labels, observed, draws=50, level=0.8, seed=3)
-    random = np.random.default_rng(3)
-    draws = random.integers(40, size=(50, 40))
-    values = [
-        metrics.reliability(probs[rows], labels[rows], observed[rows]).ece() for rows in draws
-    ]
-    value = metrics.reliability(probs, labels, observed).ece()
-    low, high = 2 * value - np.quantile(values, [0.9, 0.1])
-    assert found.value == pytest.approx(float(value), rel=1e-12)
-    assert found.low == pytest.approx(max(low, 0), rel=1e-9)
-    assert found.high == pytest.approx(high, rel=1e-9)
+def test_bootstrap_equals_drawing_images_one_by_one(monkeypatch):
+    values = np.random.default_rng(4).exponential(size=(40, 2))
 
+    def ratio(sums):
+        return sums[:, 0] / sums[:, 1]
 
-def test_bootstrap_blocks_draw_the_same_images(monkeypatch):
-    probs, labels = calibrated(5, rows=50)
-    whole = metrics.calibration_interval(probs, labels, metric="mce", draws=40)
+    found = metrics.bootstrap(values, ratio, draws=50, level=0.8, seed=3)
+    drawn = np.random.default_rng(3).integers(40, size=(50, 40))
+    one_by_one = [values[rows, 0].sum() / values[rows, 1].sum() for rows in drawn]
+    value = values[:, 0].sum() / values[:, 1].sum()
+    low, high = 2 * value - np.quantile(one_by_one, [0.9, 0.1])
+    assert found.value == pytest.approx(value, rel=1e-12)
+    assert [found.low, found.high] == pytest.approx([min(low, value), max(high, value)], rel=1e-9)
     monkeypatch.setattr("labelwise.metrics.intervals.DRAWN_ENTRIES", 100)
-    assert metrics.calibration_interval(probs, labels, metric="mce", draws=40) == whole
-    other = metrics.calibration_interval(probs, labels, metric="ace", draws=40, binning="mass")
-    assert other.low <= other.value <= other.high
+    assert metrics.bootstrap(values, ratio, draws=50, level=0.8, seed=3) == found
+
+
+def too_sure(random, rows, sharpness, columns=8):
+    """Probabilities, labels of images whose labels go together, and the true probabilities."""
+    log_odds = 1.5 * random.normal(size=(rows, columns)) - 1 + 0.8 * random.normal(size=(rows, 1))
+    probs, truth = expit(log_odds), expit(log_odds / sharpness)
+    return probs, random.random((rows, columns)) < truth, truth
+
+
+@pytest.mark.parametrize("metric", ["ece", "ace"])
+@pytest.mark.parametrize(("rows", "sharpness"), [(100, 1.0), (100, 1.5), (600, 1.2)])
+def test_interval_of_a_calibration_error_covers_the_error_of_all_images(metric, rows, sharpness):
+    """The truth is the error in the same bins of many images with their true probabilities."""
+    probs, _, truth = too_sure(np.random.default_rng(0), 100_000, sharpness)
+    error = getattr(metrics.reliability(probs, truth), metric)() if sharpness > 1 else 0.0
+    covered = 0
+    for seed in range(200):
+        probs, labels, _ = too_sure(np.random.default_rng(1 + seed), rows, sharpness)
+        found = metrics.calibration_interval(probs, labels, metric=metric, draws=300, seed=seed)
+        assert found.low <= found.value <= found.high
+        assert (found.low == 0) == (found.p_value > 0.05)
+        covered += found.low <= error <= found.high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_p_value_is_the_share_of_calibrated_labels_with_as_large_an_error():
+    """Oracle: labels drawn again and again from the probabilities themselves."""
+    random = np.random.default_rng(11)
+    probs = random.random((400, 3))
+    labels = random.random((400, 3)) < np.clip(probs + 0.02, 0, 1)
+    found = metrics.calibration_interval(probs, labels)
+    drawn = [metrics.reliability(probs, random.random((400, 3)) < probs).ece() for _ in range(600)]
+    assert found.p_value == pytest.approx(np.mean(np.array(drawn) >= found.value), abs=0.06)
+
+
+def test_a_model_without_any_gap_has_an_interval_from_0_up():
+    probs, labels = np.full((40, 1), 0.5), (np.arange(40) % 2).reshape(-1, 1)
+    found = metrics.calibration_interval(probs, labels)
+    assert (found.value, found.low, found.p_value) == (0, 0, 1)
+    # The share of heads of 40 coins lies within 1.96 / (2 sqrt(40)) of a half.
+    assert found.high == pytest.approx(1.96 / (2 * np.sqrt(40)), rel=0.1)
 
 
 def test_interval_of_a_mean_covers_it_as_often_as_it_says():
@@ -135,12 +169,14 @@ def test_interval_of_a_mean_covers_it_as_often_as_it_says():
     covered = 0
     for seed in range(200):
         sums = np.column_stack([random.exponential(size=120), np.ones(120)])
-        found = bootstrap(sums, lambda s: s[:, 0] / s[:, 1], draws=200, level=0.9, seed=seed)
+        found = metrics.bootstrap(
+            sums, lambda s: s[:, 0] / s[:, 1], draws=200, level=0.9, seed=seed
+        )
         covered += found.low <= 1 <= found.high
     assert 0.8 < covered / 200 < 0.97
 
 
-def test_bootstrap_refuses_nonsense():
+def test_intervals_refuse_nonsense():
     probs, labels = calibrated(7, rows=5)
     with pytest.raises(ValueError, match="level must lie"):
         metrics.calibration_interval(probs, labels, level=1.0)

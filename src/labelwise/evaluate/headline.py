@@ -127,11 +127,9 @@ def macro_f1_influence(sets: Tensor, present: Tensor, known: Tensor | None) -> F
     return influence
 
 
-DRAWS = 500
 JACKKNIFE = "Interval: infinitesimal jackknife over images."
-BOOTSTRAP = (
-    f"Interval: {DRAWS} bootstrap draws of images, widened to hold the value where it would not."
-)
+BY_TESTS = "Interval: the errors that a test over images does not reject"
+CALIBRATED_ABOVE = 0.05  # p-values of a calibrated model that are ordinary
 
 
 def ranking_figures(
@@ -160,21 +158,19 @@ def calibration_figures(
 ) -> list[Figure]:
     """Return calibration errors and proper scores."""
     loss, square, counts = row_sums(answers, known)
-    errors = partial(
-        calibration_interval, answers.probs, known.labels, known.observed, bins=bins, draws=DRAWS
-    )
+    errors = partial(calibration_interval, answers.probs, known.labels, known.observed, bins=bins)
     surest = top_k_sets(answers.probs, part.k)
     figures = []
-    for name, curve, interval in (
+    for name, curve, found in (
         ("ECE, all entries", part.pooled, errors()),
         (f"ECE, top {part.k}", part.top_k, errors(where=surest)),
     ):
-        how = f"Expected calibration error, {bins} equal-width bins, {curve.entries}. {BOOTSTRAP}"
-        # Resampled errors are larger than the error itself, so that taking this excess off, as
-        # the basic bootstrap does, can move the whole interval below the value shown.
-        shown = interval.value if curve.ece is None else curve.ece
-        low = defined(min(interval.low, shown))
-        high = defined(max(interval.high, shown))
+        how = (
+            f"Expected calibration error, {bins} equal-width bins, {curve.entries}. "
+            f"{BY_TESTS}; {_calibrated(found.p_value)}."
+        )
+        shown = found.value if curve.ece is None else curve.ece  # the same but for rounding
+        low, high = defined(min(found.low, shown)), defined(max(found.high, shown))
         figures.append(Figure(name, curve.ece, how, low, high, "lower"))
     score = partial(_smooth, better="lower", percent=False)
     return [
@@ -192,6 +188,16 @@ def calibration_figures(
             "Mean over known entries of the squared error of the probability.",
         ),
     ]
+
+
+def _calibrated(p_value: float) -> str:
+    """Return in words whether the error could be chance."""
+    if math.isnan(p_value):
+        return "whether it is calibrated cannot be tested"
+    shown = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+    if p_value > CALIBRATED_ABOVE:
+        return f"a calibrated model shows as much by chance ({shown}), so that 0 is within"
+    return f"a calibrated model seldom shows as much ({shown})"
 
 
 def set_figures(part: Sets, sets: Tensor, known: Known) -> list[Figure]:

@@ -13,6 +13,7 @@ from labelwise.metrics.calibration import (
 )
 from labelwise.metrics.intervals import (
     BootstrapInterval,
+    CalibrationInterval,
     CalibrationTest,
     bootstrap,
     calibration_interval,
@@ -70,6 +71,7 @@ __all__ = [
     "Averaged",
     "BootstrapInterval",
     "Bounded",
+    "CalibrationInterval",
     "CalibrationSums",
     "CalibrationTest",
     "Confusion",
