@@ -2,6 +2,8 @@
 
 import hashlib
 import http.client
+import io
+import json
 import os
 import re
 import signal
@@ -13,8 +15,10 @@ from itertools import count
 
 import pytest
 from open_indexes import open_index
+from PIL import Image
 from search_setup import picture, save_model
 from typer.testing import CliRunner
+from web_setup import Client
 
 from labelwise.cli.app import app
 from labelwise.search import update_index
@@ -39,6 +43,40 @@ def test_it_says_where_it_is_answers_and_stops(tmp_path):
             assert process.stderr.read() == ""
         finally:
             process.kill()
+
+
+def test_a_picture_that_pillow_warns_of_is_answered_where_errors_go_to_a_file(tmp_path):
+    """Oracle: the answer to the same pixels without what is warned of."""
+    cut_off = b"Exif\0\0II*\0\x08\0\0\0\x05\0"  # five entries are announced, none follows
+    command = [sys.executable, "-m", "labelwise", "serve", str(save_model(tmp_path / "run"))]
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as stream,
+        subprocess.Popen(
+            [*command, "--port", "0", "--decoders", "1"],
+            stdout=subprocess.PIPE,
+            stderr=stream,
+            text=True,
+        ) as process,
+    ):
+        try:
+            client = Client(int(re.search(r":(\d+)/", process.stdout.readline())[1]))
+            plain = client.upload(("a.jpg", jpeg()))
+            warned = client.upload(("a.jpg", jpeg(exif=cut_off)))
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        finally:
+            process.kill()
+    assert plain[0] == warned[0] == 200, warned
+    both = [json.loads(answer)["results"] for _, _, answer in (plain, warned)]
+    assert both[0] == both[1]
+    assert log.read_text().count("'a.jpg': Corrupt EXIF data") == 1
+
+
+def jpeg(**options):
+    buffer = io.BytesIO()
+    Image.linear_gradient("L").convert("RGB").save(buffer, "JPEG", **options)
+    return buffer.getvalue()
 
 
 def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(tmp_path):

@@ -5,8 +5,8 @@
 Decoders are forked from a process that was itself forked before the server had threads or open
 connections, and does nothing else: a new one starts in milliseconds, without importing anything.
 Each has limits on memory and processor time, opens no file, writes none, and is killed when it
-does not answer in time. How bytes become a picture is decided in :mod:`labelwise.data`, here as
-everywhere.
+does not answer in time. Warnings of a decoder come with its answer, and the server logs them. How
+bytes become a picture is decided in :mod:`labelwise.pictures`, here as everywhere.
 
 Whom a failure is blamed on:
 
@@ -18,6 +18,7 @@ Whom a failure is blamed on:
 """
 
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -50,12 +51,16 @@ __all__ = ["DecoderError", "Decoders", "small_picture"]
 Pixels = NDArray[np.uint8]
 Task = Literal["pixels", "thumbnail"]
 
-HEADER = struct.Struct("!BIQ")  # task or status, a number or ms of processor, bytes that follow
+HEADER = struct.Struct("!BIQ")  # task, a number, bytes of the picture
+ANSWER = struct.Struct("!BIIQ")  # status, ms of processor, bytes of warnings, bytes of the answer
 TASKS: tuple[Task, ...] = ("pixels", "thumbnail")
 GOOD, BAD = 0, 1
 NICE = 5
 START_SECONDS = 60.0  # for a decoder to be there, on a machine that is busy
 TRIES = 2
+LONGEST_WARNING = 500  # bytes
+
+log = logging.getLogger("labelwise.web")
 
 
 class DecoderError(LabelwiseError):
@@ -110,7 +115,7 @@ class Decoders:
             with self._turn:
                 decoder = self._idle.get()
             try:
-                status, answer = decoder.ask(task, number, blob, self.seconds)
+                status, warned, answer = decoder.ask(task, number, blob, self.seconds)
             except TimeoutError:
                 died, used = False, decoder.processor_seconds()
             except (OSError, EOFError):
@@ -121,6 +126,8 @@ class Decoders:
                 raise
             else:
                 self._idle.put(decoder)
+                if warned:
+                    log.warning("%.200r: %s", name, warned)
                 if status == BAD:
                     raise ImageError(f"{name}: {answer.decode()}")
                 return answer
@@ -204,6 +211,7 @@ class Decoders:
 
     def _serve_pictures(self, connection: socket.socket) -> None:
         os.nice(NICE)  # under load the server itself still answers at once
+        _write_nowhere()
         _limit_memory(self.memory)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         most = connection.fileno() + 1  # no file can be opened beside the connection
@@ -214,18 +222,22 @@ class Decoders:
             task, number, size = HEADER.unpack(_received(connection, HEADER.size))
             blob = _received(connection, size)
             _limit_time(self.seconds)
-            try:
-                status, answer = GOOD, self._done(TASKS[task], number, blob)
-            except MemoryError:
-                return
-            except ImageError as error:
-                if isinstance(error.__cause__, MemoryError):
-                    return  # a process that has opened thousands may be full: a new one tries again
-                status, answer = BAD, str(error).removeprefix("\0: ").encode()
-            except Exception as error:
-                status, answer = BAD, f"the picture cannot be used ({error})".encode()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                try:
+                    status, answer = GOOD, self._done(TASKS[task], number, blob)
+                except MemoryError:
+                    return
+                except ImageError as error:
+                    if isinstance(error.__cause__, MemoryError):
+                        return  # it may be full after thousands: a new one tries again
+                    status, answer = BAD, str(error).removeprefix("\0: ").encode()
+                except Exception as error:
+                    status, answer = BAD, f"the picture cannot be used ({error})".encode()
+            warned = "; ".join(str(one.message) for one in caught).encode()[:LONGEST_WARNING]
             used = int(1000 * time.process_time())
-            connection.sendall(HEADER.pack(status, used, len(answer)) + answer)
+            header = ANSWER.pack(status, used, len(warned), len(answer))
+            connection.sendall(header + warned + answer)
 
     def _done(self, task: Task, number: int, blob: bytes) -> bytes:
         if task == "thumbnail":
@@ -246,13 +258,15 @@ class _Decoder:
             self.connection.settimeout(START_SECONDS)
             (self.pid,) = struct.unpack("!Q", _received(self.connection, 8))
 
-    def ask(self, task: Task, number: int, blob: bytes, seconds: float) -> tuple[int, bytes]:
+    def ask(self, task: Task, number: int, blob: bytes, seconds: float) -> tuple[int, str, bytes]:
+        """Return the status of the answer, what was warned of, and the answer."""
         self.await_start()
         self.connection.settimeout(seconds)
         self.connection.sendall(HEADER.pack(TASKS.index(task), number, len(blob)))
         self.connection.sendall(blob)
-        status, self.used, size = HEADER.unpack(_received(self.connection, HEADER.size))
-        return status, _received(self.connection, size)
+        status, self.used, *sizes = ANSWER.unpack(_received(self.connection, ANSWER.size))
+        warned, answer = (_received(self.connection, size) for size in sizes)
+        return status, " ".join(warned.decode(errors="replace").split()), answer
 
     def processor_seconds(self) -> float:
         """Return the processor time since its last answer."""
@@ -308,6 +322,14 @@ def _keep_only(handle: int) -> None:
             with suppress(OSError):  # the folder that was listed
                 os.fstat(number)
                 os.dup2(nowhere, number)
+
+
+def _write_nowhere() -> None:
+    """Let go of the standard streams: where one is a file, a limit would make writing an error."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 def _limit_memory(size: int) -> None:
