@@ -4,12 +4,14 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import labelwise
 
@@ -79,11 +81,66 @@ def test_examples_import_only_public_names():
     assert names <= set(labelwise.__all__)
 
 
-def test_importing_modules_leaves_no_global_state():
-    for _ in modules():
-        pass
-    assert torch.is_grad_enabled()
-    assert torch.get_default_dtype() == torch.float32
+WATCHED_IMPORT = """
+import importlib, json, pkgutil, sys, warnings
+
+found = []
+
+
+def watched(name, real):
+    def call(*given, **options):
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.split(".")[0] == "labelwise":
+            found.append(f"{caller} calls warnings.{name}")
+        return real(*given, **options)
+
+    return call
+
+
+for name in ("filterwarnings", "simplefilter", "resetwarnings"):
+    setattr(warnings, name, watched(name, getattr(warnings, name)))
+
+import PIL.Image, torch
+
+PIL.Image.init()
+
+
+def state():
+    return {
+        "gradients": torch.is_grad_enabled(),
+        "type": str(torch.get_default_dtype()),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "disable": torch.compiler.disable is disable,
+        "pixels": PIL.Image.MAX_IMAGE_PIXELS,
+        "truncated": PIL.ImageFile.LOAD_TRUNCATED_IMAGES,
+        "shown by": warnings.showwarning is shown,
+        "hook": sys.excepthook is hook,
+        "random": torch.random.get_rng_state().sum().item(),
+    }
+
+
+disable, shown, hook = torch.compiler.disable, warnings.showwarning, sys.excepthook
+before = state()
+import labelwise
+
+for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):
+    if not info.name.endswith("__main__"):
+        importlib.import_module(info.name)
+after = state()
+found += [f"{name}: {before[name]} became {after[name]}" for name in before
+          if before[name] != after[name]]
+found += [f"sys.modules[{name!r}] is {module!r}" for name, module in sys.modules.items()
+          if module is None or type(module).__module__.split(".")[0] == "labelwise"]
+print(json.dumps(found))
+"""
+
+
+def test_importing_every_module_changes_nothing_of_the_program_that_does():
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED_IMPORT], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
 def test_no_two_classes_have_the_same_name():

@@ -9,15 +9,16 @@ PostScript, would be handed to other programs. RAW photos are read by ``raw``.
 
 import io
 import os
-import warnings
+import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from labelwise.errors import ImageError
 from labelwise.pictures.jpeg import plain_pixels
@@ -31,6 +32,7 @@ __all__ = [
     "decode",
     "decode_pixels",
     "one_per_photo",
+    "open_picture",
     "upright_rgb",
 ]
 
@@ -53,6 +55,7 @@ FORMATS = {
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
 }
+NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pillow's readers say it
 HAS_HEIF = find_spec("pillow_heif") is not None
 UNREAD_SUFFIXES = frozenset(
     suffix
@@ -61,9 +64,6 @@ UNREAD_SUFFIXES = frozenset(
     if not installed
 )
 IMAGE_SUFFIXES = frozenset(s for suffixes in FORMATS.values() for s in suffixes) - UNREAD_SUFFIXES
-
-# A huge image is refused by name below; Pillow's own warning about it would only come twice.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
@@ -85,20 +85,38 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
     try:
         if is_raw(content):
             return decode_raw(content, at_least, MAX_PIXELS)
-        with Image.open(io.BytesIO(content), formats=_formats()) as image:
+        with open_picture(content) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                raise Image.DecompressionBombError
+                raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels")
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
             return upright_rgb(image)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except ImageError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # of a frame inside
         raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels") from None
     except UnidentifiedImageError:
         raise ImageError(f"{name}: this is not an image file") from None
     except Exception as error:  # decoders raise a dozen kinds for broken bytes
         reason = str(error).strip() or type(error).__name__
         raise ImageError(f"{name}: the image cannot be read ({reason})") from error
+
+
+def open_picture(content: bytes) -> ImageFile.ImageFile:
+    """Return what ``Image.open`` does, of the listed formats and without its limit of pixels.
+
+    That one warns, then fails, by a setting that belongs to the program that imports us.
+    """
+    stream = io.BytesIO(content)
+    for name in _formats():
+        factory, accept = Image.OPEN[name]
+        with suppress(*NOT_OF_THE_FORMAT):
+            verdict = accept is None or accept(content[:16])
+            if verdict and not isinstance(verdict, str):  # text says which library is missing
+                stream.seek(0)
+                return factory(stream, "")
+    raise UnidentifiedImageError
 
 
 @cache

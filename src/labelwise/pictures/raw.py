@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, JpegImagePlugin
 
 if TYPE_CHECKING:
     from rawpy import RawPy
@@ -104,7 +104,7 @@ def _preview(raw: "RawPy", wanted: int, max_pixels: int) -> Image.Image | None:
         data = raw.extract_thumb().data
         image: Image.Image
         if isinstance(data, bytes):
-            image = Image.open(io.BytesIO(data), formats=("JPEG",))
+            image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
         else:
             image = Image.fromarray(np.asarray(data))
         if min(image.size) < wanted or image.width * image.height > max_pixels:

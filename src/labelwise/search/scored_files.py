@@ -10,17 +10,17 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from io import BytesIO
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import ExifTags
 
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
 from labelwise.models.scoring import Scored, available_cores, score
+from labelwise.pictures.decode import open_picture
 from labelwise.pictures.raw import is_raw, raw_header
 from labelwise.pictures.sources import EncodedImages, ImageSource
 from labelwise.search.index import Index
@@ -261,7 +261,7 @@ def _content(digest: bytes, blob: bytes) -> Content:
         if is_raw(blob):
             (width, height), exif = raw_header(blob)
         else:
-            with Image.open(BytesIO(blob)) as image:
+            with open_picture(blob) as image:
                 width, height = image.size
                 exif = image.getexif()
             if exif.get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8):  # lies on its side
