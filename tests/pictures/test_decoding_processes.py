@@ -15,12 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from labelwise.decoding import processes
 from PIL import Image
 from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined, whole_by_libjpeg
 
 from labelwise.errors import ImageError
-from labelwise.pictures import BytesImages, FileImages, JoinedImages, PictureImages, Transform
+from labelwise.pictures import (
+    BytesImages,
+    FileImages,
+    JoinedImages,
+    PictureImages,
+    Transform,
+    processes,
+)
 from labelwise.pictures.batches import gpu_decoder, loading
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
@@ -40,7 +46,7 @@ DEADLY = b"deadly"
 FAULTY = (
     "import json, os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "sys.path[:] = json.loads(sys.argv[1]); "
-    "from labelwise.decoding import work; decode = work.decode; "
+    "from labelwise.pictures import work; decode = work.decode; "
     "work.decode = lambda content, *more: os._exit(1) if content == b'deadly' "
     "else decode(content, *more); "
     "work.main(*map(int, sys.argv[2:]))"
@@ -69,7 +75,7 @@ def shard(folder: Path) -> SpanImages:
     path.write_bytes(b"".join(BLOBS))
     sizes = np.array([len(blob) for blob in BLOBS])
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    return SpanImages([path], np.zeros(len(BLOBS), np.int64), first, sizes, SOURCE.ids)
+    return SpanImages(path.parent, [path], np.zeros(len(BLOBS), np.int64), first, sizes, SOURCE.ids)
 
 
 @pytest.mark.parametrize("kind", ["files", "bytes", "shard", "pictures", "joined"])

@@ -3,7 +3,7 @@
     class/image, split/class/image       one label per image
     metadata.csv, .jsonl or .parquet     names the image files in ``file_name``
     train-00000-of-00002.parquet, ...    the images themselves; also in the folder data
-    *.tar                                files that share a key are one sample
+    *.tar, folder/*.tar                  files that share a key are one sample
 
 In a shard the labels are in ``key.json`` (a list, or an object with ``labels`` and perhaps
 ``unknown``, ``split`` and ``group``), in ``key.txt`` (names split on ``|``) or in ``key.cls`` (one
@@ -13,7 +13,6 @@ are kept. Shards named ``train-...`` are a split.
 
 import json
 import re
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +33,13 @@ from labelwise.data.tabular import TableBuilder, read_tables
 from labelwise.errors import DataError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.sources import SpanImages
+from labelwise.pictures.tar import TarMember, tar_members
 from labelwise.system.names import printable
 
 __all__ = [
     "HUGGINGFACE_MARKS",
     "Sample",
+    "holds_parquet_shards",
     "read_folder",
     "read_huggingface",
     "read_webdataset",
@@ -105,21 +106,7 @@ def read_huggingface(
     ignore: Sequence[str] | str = (),
 ) -> LabelTable:
     """Return the table of a folder with metadata files or Parquet shards."""
-    folders: list[tuple[Path, str | None]] = [(path, None), (path / "data", None)]
-    folders += [(path / folder, split) for folder, split in sorted(split_folders(path).items())]
-    files = [
-        (at / name, split)
-        for at, split in folders
-        for name in METADATA_NAMES
-        if (at / name).is_file()
-    ]
-    if not files:
-        files = [
-            (shard, split or split_of(shard.name))
-            for at, split in folders
-            for shard in sorted(at.glob("*.parquet"))
-            if shard.is_file()
-        ]
+    files = _metadata_files(path) or _parquet_files(path)
     if not files:
         raise DataError(
             f"{path}: there must be a metadata.csv, metadata.jsonl or metadata.parquet, "
@@ -135,6 +122,36 @@ def read_huggingface(
     )
 
 
+def _huggingface_folders(path: Path) -> list[tuple[Path, str | None]]:
+    splits = sorted(split_folders(path).items())
+    return [(path, None), (path / "data", None), *((path / name, split) for name, split in splits)]
+
+
+def _metadata_files(path: Path) -> list[tuple[Path, str | None]]:
+    return [
+        (at / name, split)
+        for at, split in _huggingface_folders(path)
+        for name in METADATA_NAMES
+        if (at / name).is_file()
+    ]
+
+
+def _parquet_files(path: Path) -> list[tuple[Path, str | None]]:
+    return [
+        (shard, split or split_of(shard.name))
+        for at, split in _huggingface_folders(path)
+        for shard in sorted(at.glob("*.parquet"))
+        if shard.is_file()
+    ]
+
+
+def holds_parquet_shards(path: Path) -> bool:
+    """Return whether a folder is read as Parquet files that hold their images."""
+    if not path.is_dir() or any(path.glob("*.tar")):
+        return False
+    return not _metadata_files(path) and bool(_parquet_files(path))
+
+
 def split_of(shard: str) -> str | None:
     """Return the split in a shard's name, if there is one and only one."""
     words = re.split(r"[^a-z]+", Path(shard).stem.lower())
@@ -145,10 +162,10 @@ def split_of(shard: str) -> str | None:
 def read_webdataset(
     path: Path, *, names: Sequence[str] | str | Path | None = None, separator: str = "|"
 ) -> LabelTable:
-    """Return the table of a .tar file, or of all .tar files in a folder, in order of name."""
-    shards = [path]
+    """Return the table of a .tar file, or of all .tar files in and below a folder, by name."""
+    root, shards = path.parent, [path]
     if path.is_dir():
-        shards = [shard for shard in sorted(path.glob("*.tar")) if shard.is_file()]
+        root, shards = path, [shard for shard in sorted(path.rglob("*.tar")) if shard.is_file()]
     if not shards:
         raise DataError(f"{path}: there are no .tar files")
     spans: list[tuple[int, int, int]] = []  # shard, offset, size
@@ -157,12 +174,15 @@ def read_webdataset(
     for number, shard in enumerate(shards):
         with require_file(shard).open("rb") as stream:
             found = tar_samples(stream, shard.name, shard.stat().st_size, separator)
-        ids += [f"{shard.name}/{sample.name}" for sample in found]
+        name = printable(shard.relative_to(root).as_posix())
+        ids += [f"{name}/{sample.name}" for sample in found]
         spans += [(number, sample.offset, sample.size) for sample in found]
         labels += [sample.labels for sample in found]
     table = table_of_samples(ids, labels, names, separator, path.stem)
     where = np.array(spans, np.int64)
-    return replace(table, images=SpanImages(shards, where[:, 0], where[:, 1], where[:, 2], ids))
+    return replace(
+        table, images=SpanImages(root, shards, where[:, 0], where[:, 1], where[:, 2], ids)
+    )
 
 
 class Sample(NamedTuple):
@@ -181,51 +201,45 @@ def tar_samples(stream: IO[bytes], shard: str, end: int, separator: str) -> list
     samples = []
     for key, files in _files_of_samples(stream, shard, end).items():
         image, label = _parts(shard, key, files)
-        place, where = files[image], f"{shard}, {key}"
+        place, where = files[image].member, f"{shard}, {key}"
         labels = _labels(f"{where}{label}", label, files[label].content, separator)
         if labels is None and ".cls" in files:  # beside it, JSON may be facts of another kind
             labels = _labels(f"{where}.cls", ".cls", files[".cls"].content, separator)
         if labels is None:
             raise DataError(f"{where}{label}: there must be a key 'labels'")
-        samples.append(Sample(key + image, place.offset, place.size, stated | labels))
+        samples.append(Sample(*place, stated | labels))
     return samples
 
 
-class _Member(NamedTuple):
+class _SampleFile(NamedTuple):
     """A file of a sample; its bytes if it says something of an image."""
 
-    offset: int
-    size: int
+    member: TarMember
     content: bytes = b""
 
 
-def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, dict[str, _Member]]:
+def _files_of_samples(stream: IO[bytes], shard: str, end: int) -> dict[str, dict[str, _SampleFile]]:
     """Return {key: {suffix: file}} of the regular files of a shard, in order."""
-    samples: dict[str, dict[str, _Member]] = {}
-    try:
-        with tarfile.open(fileobj=stream, mode="r:") as tar:
-            while (member := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
-                folder, slash, base = member.name.rpartition("/")
-                stem, dot, suffix = base.partition(".")
-                if not member.isfile() or not dot or not stem:
-                    continue
-                if member.offset_data + member.size > end:
-                    raise DataError(f"{shard}: the shard is cut off in {member.name!r}")
-                files = samples.setdefault(folder + slash + stem, {})
-                suffix = f".{suffix.lower()}"
-                if suffix in files:
-                    raise DataError(
-                        f"{shard}: the file {member.name!r} is there twice; "
-                        "every sample must have a key of its own"
-                    )
-                content = b""
-                if suffix in LABEL_SUFFIXES:
-                    stream.seek(member.offset_data)
-                    content = stream.read(member.size)
-                files[suffix] = _Member(member.offset_data, member.size, content)
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise DataError(f"{shard}: not an uncompressed tar file ({error})") from None
+    samples: dict[str, dict[str, _SampleFile]] = {}
+    for member in tar_members(stream, shard):
+        folder, slash, base = member.name.rpartition("/")
+        stem, dot, suffix = base.partition(".")
+        if not dot or not stem:
+            continue
+        if member.offset + member.size > end:
+            raise DataError(f"{shard}: the shard is cut off in {member.name!r}")
+        files = samples.setdefault(folder + slash + stem, {})
+        suffix = f".{suffix.lower()}"
+        if suffix in files:
+            raise DataError(
+                f"{shard}: the file {member.name!r} is there twice; "
+                "every sample must have a key of its own"
+            )
+        content = b""
+        if suffix in LABEL_SUFFIXES:
+            stream.seek(member.offset)
+            content = stream.read(member.size)
+        files[suffix] = _SampleFile(member, content)
     return samples
 
 
@@ -268,7 +282,7 @@ def _with_class(
     return sample | {"labels": [word]}
 
 
-def _parts(shard: str, key: str, files: dict[str, _Member]) -> tuple[str, str]:
+def _parts(shard: str, key: str, files: dict[str, _SampleFile]) -> tuple[str, str]:
     images = [suffix for suffix in files if Path("x" + suffix).suffix in IMAGE_SUFFIXES]
     labels = [suffix for suffix in LABEL_SUFFIXES if suffix in files]
     if len(images) != 1 or not labels:

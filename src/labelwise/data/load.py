@@ -72,7 +72,9 @@ READERS: dict[str, Reader] = {
     for reader in (
         Reader("fiftyone", read_fiftyone, "samples.json of FiftyOne", marks=("samples.json",)),
         Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
-        Reader("webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar",)),
+        Reader(
+            "webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar", "*/*.tar")
+        ),
         Reader(
             "huggingface",
             read_huggingface,

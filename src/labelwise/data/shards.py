@@ -11,6 +11,7 @@ be read once from end to end before its first image is known.
 
 import fnmatch
 import io
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +35,20 @@ from labelwise.data.tabular import TableBuilder
 from labelwise.data.tabular_files import parquet_table
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.sources import Blocks, EncodedImages
-from labelwise.system.names import Names
-from labelwise.system.storage import Storage, address_of, parent_of, storage_at, without_options
+from labelwise.system.names import Names, printable
+from labelwise.system.storage import (
+    LocalStorage,
+    Storage,
+    address_of,
+    is_uri,
+    parent_of,
+    storage_at,
+    without_options,
+)
 
-__all__ = ["ShardImages", "ShardPart", "read_shards"]
+__all__ = ["PARQUET_SUFFIXES", "ShardImages", "ShardPart", "read_shards"]
 
+PARQUET_SUFFIXES = frozenset((".parquet", ".pq"))
 BLOCK_BYTES = 8 << 20
 AHEAD = 4  # blocks that are fetched before they are asked for
 KEPT = 2  # blocks that were read to the end, for who reads a row again
@@ -64,6 +74,13 @@ class _Shard:
     @property
     def shown(self) -> str:
         return self.name.rpartition("/")[2]
+
+    def in_order(self) -> IO[bytes]:
+        """Return a stream for who reads from end to end: large pieces, or a disk's own file."""
+        if isinstance(self.storage, LocalStorage):
+            opened: IO[bytes] = self.storage.open(self.name)
+            return opened
+        return io.BufferedReader(_RangeReader(self), BLOCK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -154,6 +171,11 @@ class ShardImages(EncodedImages):
             return bytes(found[start : start + int(self.size[row])])
         return bytes(found[place].as_py() or b"")
 
+    def address(self, row: int) -> str:
+        storage = self.table.shards[int(self.table.shard[self.block[row]])].storage
+        found = address_of(storage.place, self.ids[row])
+        return found if is_uri(found) else os.path.abspath(found)
+
     def identity(self, row: int) -> bytes:
         """Return what tells an image from others without reading it: its shard and its place."""
         shard = self.table.shards[int(self.table.shard[self.block[row]])]
@@ -231,7 +253,7 @@ def _shards_of(part: ShardPart) -> list[_Shard]:
 
 
 def _is_shard(name: str) -> bool:
-    return Path(name).suffix.lower() in (".tar", ".parquet", ".pq")
+    return Path(name).suffix.lower() in (".tar", *PARQUET_SUFFIXES)
 
 
 # Tar shards
@@ -271,7 +293,7 @@ def _tar_table(
     called: str,
 ) -> LabelTable:
     def read(shard: _Shard) -> Any:
-        with io.BufferedReader(_RangeReader(shard), BLOCK_BYTES) as stream:
+        with shard.in_order() as stream:
             return tar_samples(stream, shard.shown, shard.size, separator)
 
     ids: list[str] = []
@@ -282,7 +304,7 @@ def _tar_table(
             shard = shards[number]
             samples.sort(key=lambda sample: sample.offset)
             split = {} if shard.split is None else {"split": shard.split}
-            ids += [f"{shard.name}/{sample.name}" for sample in samples]
+            ids += [f"{printable(shard.name)}/{sample.name}" for sample in samples]
             labels += [sample.labels | split for sample in samples]
             offsets.append(np.array([sample.offset for sample in samples], np.int64))
             sizes.append(np.array([sample.size for sample in samples], np.int64))
@@ -378,7 +400,7 @@ def _parquet_table(
 
 def _names_of(batch: Any, layout: TableColumns, shard: str, first: int) -> list[str]:
     if layout.path is None:
-        return [f"{shard}/{first + row:06d}" for row in range(batch.num_rows)]
+        return [f"{printable(shard)}/{first + row:06d}" for row in range(batch.num_rows)]
     return [str(name) for name in batch.column(layout.path).to_pylist()]
 
 

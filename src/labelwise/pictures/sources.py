@@ -108,6 +108,13 @@ class ImageSource(ABC):
         """Return the name of one image in messages."""
         return self.ids[row]
 
+    def address(self, row: int) -> str | None:
+        """Return where one image is, whatever its table calls it: an absolute path or a URI.
+
+        In a shard that is the shard's place and its name there. None: it is only in memory.
+        """
+        return None
+
     @property
     def all_encoded(self) -> bool:
         """Whether every image is the whole of a file, so that :meth:`encoded` returns it."""
@@ -204,6 +211,10 @@ class FileImages(EncodedImages):
         name = self.ids[row]
         return name if is_uri(name) else str(self.path(row))
 
+    def address(self, row: int) -> str:
+        name = self.ids[row]
+        return name if is_uri(name) else os.path.abspath(self.path(row))
+
     def location(self, row: int) -> Location | None:
         return self.locations([row])[0]
 
@@ -243,10 +254,14 @@ class FileImages(EncodedImages):
 
 
 class SpanImages(EncodedImages):
-    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``."""
+    """Images inside larger files, such as tar shards: ``size`` bytes from ``offset``.
+
+    Their ids are names below ``root``.
+    """
 
     def __init__(
         self,
+        root: Path,
         files: Sequence[Path],
         file: NDArray[np.int64],
         offset: NDArray[np.int64],
@@ -254,7 +269,10 @@ class SpanImages(EncodedImages):
         ids: Sequence[str],
     ) -> None:
         self.files, self.file, self.offset, self.size = files, file, offset, size
-        self.ids = Names(ids)
+        self.root, self.ids = root, Names(ids)
+
+    def address(self, row: int) -> str:
+        return os.path.abspath(self.root / self.ids[row])
 
     def location(self, row: int) -> Location:
         path = str(self.files[int(self.file[row])])
@@ -265,7 +283,7 @@ class SpanImages(EncodedImages):
 
     def subset(self, rows: NDArray[np.int64]) -> "SpanImages":
         spans = self.file[rows], self.offset[rows], self.size[rows]
-        return SpanImages(self.files, *spans, _taken(self.ids, rows))
+        return SpanImages(self.root, self.files, *spans, _taken(self.ids, rows))
 
 
 class BytesImages(EncodedImages):
@@ -332,6 +350,10 @@ class JoinedImages(ImageSource):
     def shown_name(self, row: int) -> str:
         source, inside = self._find(row)
         return source.shown_name(inside)
+
+    def address(self, row: int) -> str | None:
+        source, inside = self._find(row)
+        return source.address(inside)
 
     @property
     def all_encoded(self) -> bool:

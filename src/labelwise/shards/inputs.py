@@ -12,7 +12,6 @@ follows from the input alone.
 """
 
 import os
-import tarfile
 import tempfile
 import threading
 from collections import OrderedDict
@@ -27,10 +26,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.data.columns import PATH_HEADERS
+from labelwise.data.shards import PARQUET_SUFFIXES
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError, ImageError
 from labelwise.pictures.decode import IMAGE_SUFFIXES, one_per_photo
 from labelwise.pictures.sources import MAX_BYTES, EncodedImages, Location, read_image_file
+from labelwise.pictures.tar import tar_members
 from labelwise.system.names import Names, printable
 from labelwise.system.storage import (
     LocalStorage,
@@ -46,8 +47,7 @@ from labelwise.system.storage import (
 __all__ = ["InputRow", "StoredImages", "find_rows"]
 
 GROUPS_HELD = 2  # row groups of Parquet files in memory
-TABLES = frozenset(TABULAR) - {".parquet", ".pq"}
-PARQUET = frozenset((".parquet", ".pq"))
+TABLES = frozenset(TABULAR) - PARQUET_SUFFIXES
 
 
 class InputRow(NamedTuple):
@@ -92,7 +92,7 @@ def _folder_rows(storage: Storage) -> Iterator[InputRow]:
             yield _whole(storage, name)
         elif suffix == ".tar":
             yield from _tar_rows(storage, name)
-        elif suffix in PARQUET:
+        elif suffix in PARQUET_SUFFIXES:
             yield from _parquet_rows(storage, name)
 
 
@@ -102,7 +102,7 @@ def _file_rows(parent: Storage, name: str, place: str) -> Iterator[InputRow]:
         yield from _tar_rows(parent, name)
     elif suffix in TABLES:
         yield from _table_rows(parent, name)
-    elif suffix in PARQUET:
+    elif suffix in PARQUET_SUFFIXES:
         with parent.stream(name) as stream:
             has_images = _image_column(_parquet(stream, name)) is not None
         yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
@@ -123,19 +123,12 @@ def _shown(storage: Storage, name: str) -> str:
 
 
 def _tar_rows(storage: Storage, name: str) -> Iterator[InputRow]:
-    file = os.fsencode(name)
-    try:
-        with (
-            storage.stream(name) as stream,
-            tarfile.open(fileobj=stream, mode="r:", bufsize=1 << 16) as tar,
-        ):
-            while (member := tar.next()) is not None:
-                tar.members = []  # type: ignore[attr-defined]  # else it keeps every header
-                if member.isfile() and _is_picture(member.name):
-                    shown = f"{_shown(storage, name)}/{printable(member.name)}"
-                    yield InputRow(shown, storage.place, file, member.offset_data, member.size)
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise DataError(f"{name}: not an uncompressed tar file ({error})") from None
+    file, shown = os.fsencode(name), _shown(storage, name)
+    with storage.stream(name) as stream:
+        for member in tar_members(stream, name):
+            if _is_picture(member.name):
+                place = member.offset, member.size
+                yield InputRow(f"{shown}/{member.name}", storage.place, file, *place)
 
 
 def _parquet_rows(storage: Storage, name: str) -> Iterator[InputRow]:

@@ -6,7 +6,7 @@
 An id is known by 128 bits of BLAKE2b. Keys are spread over files by their first byte, and each file
 is sorted by itself; sorted files one after the other are then sorted as a whole. What is in the
 folder is mapped, not read. An image is also found by the place it is at: paths of a table are
-below the folder of the table.
+below the folder of the table, images of a shard below the shard.
 """
 
 import os
@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.data import LabelTable
-from labelwise.data.columns import TableColumns, Vocabulary, find_columns
+from labelwise.data.columns import PATH_HEADERS, TableColumns, Vocabulary, find_columns
+from labelwise.data.folders import holds_parquet_shards
 from labelwise.data.load import load_for_labels
 from labelwise.data.sets import LabelSets
+from labelwise.data.shards import PARQUET_SUFFIXES, ShardPart, read_shards
 from labelwise.data.tabular import TABULAR, TableBuilder
 from labelwise.errors import DataError
-from labelwise.pictures import FileImages
 from labelwise.system.storage import (
     LocalStorage,
     ObjectStorage,
@@ -218,27 +221,45 @@ def _batches(source: str, names: tuple[str, ...], folder: Path) -> Iterator[Batc
     if is_uri(source) and isinstance(local := storage_at(source), LocalStorage):
         source = local.place
     named = Path(without_options(source))
-    if named.suffix.lower() in TABULAR and not named.is_dir():
+    if named.suffix.lower() in TABULAR and not named.is_dir() and not _only_holds_images(source):
         path, base = named, os.path.dirname(os.path.abspath(source))
         if is_uri(source):
             above, name = parent_of(source)
             path, base = _copied(above, name, folder), without_options(above)
         yield from _table_batches(path, base, names)
         return
-    if is_uri(source):
-        raise DataError(f"{source}: labels in a bucket must be a table, {', '.join(TABULAR)}")
-    table = load_for_labels(source, names)
+    table = _labelled(source, names)
     _refuse_soft(table, table.name)
     columns = _columns(table.name, table.space.names, names)
-    files = table.images if isinstance(table.images, FileImages) else None
     for start in range(0, len(table), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(table)))
         ids = [table.ids[row] for row in rows.tolist()]
-        places = None
-        if files is not None:
-            places = [os.path.abspath(files.path(row)) for row in rows.tolist()]
+        places = [
+            table.images.address(row) or name for row, name in zip(rows.tolist(), ids, strict=True)
+        ]
         present, unknown = (table.present.take(rows), table.unknown.take(rows))
         yield ids, places, _renamed(present, columns), _renamed(unknown, columns)
+
+
+def _only_holds_images(source: str) -> bool:
+    """Return whether a file is Parquet that holds images without naming them."""
+    above, name = parent_of(source)
+    if Path(name).suffix.lower() not in PARQUET_SUFFIXES:
+        return False
+    try:
+        with storage_at(above).stream(name) as stream:
+            header = pq.read_schema(stream).names
+    except (OSError, pa.ArrowException):
+        return False  # whoever reads it says why
+    return not any(path in header for path in PATH_HEADERS)
+
+
+def _labelled(source: str, names: tuple[str, ...]) -> LabelTable:
+    """Return labelled data that is not a table; shards wherever they are, with their places."""
+    path = Path(source)
+    if is_uri(source) or path.suffix.lower() in PARQUET_SUFFIXES or holds_parquet_shards(path):
+        return read_shards([ShardPart(source, None)], names=list(names))
+    return load_for_labels(source, names)
 
 
 def _table_batches(path: Path, base: str, names: tuple[str, ...]) -> Iterator[Batch]:

@@ -1,0 +1,119 @@
+"""``predict`` of shards, then ``evaluate`` with the labels inside the same shards, as typed.
+
+Oracle: scikit-learn's average precision of the logits that ``predict`` wrote, with the labels that
+were written into the shards.
+"""
+
+import io
+import json
+import sys
+import tarfile
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bucket_setup import served_bucket
+from shard_setup import answers, picture, write_model
+from sklearn.metrics import average_precision_score
+from test_predictor import NAMES
+
+from labelwise.cli import main
+from labelwise.data import load
+
+COUNT = 16
+WHOLE = 30  # pictures from this number on are whole
+
+
+def labels_of(number):
+    return [name for name, every in zip(NAMES, (2, 3, 5), strict=True) if number % every == 0]
+
+
+def write_tar(path, numbers):
+    """Write pictures with labels, in folders of the shard, their ends in capitals or not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for number in numbers:
+            name, suffix = f"day {number % 2}/{number:03d}", ("png", "PNG")[number % 2]
+            label = json.dumps({"labels": labels_of(number)}).encode()
+            for member, content in ((suffix, picture(WHOLE + number)), ("json", label)):
+                facts = tarfile.TarInfo(f"{name}.{member}")
+                facts.size = len(content)
+                tar.addfile(facts, io.BytesIO(content))
+
+
+def write_parquet(path, numbers):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "image": [picture(WHOLE + number) for number in numbers],
+        "labels": [labels_of(number) for number in numbers],
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=5)
+
+
+def typed(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["labelwise", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr()
+    assert not end.value.code, shown.err
+    return shown.out
+
+
+def mean_average_precision(out):
+    """Return the mean over labels of what was predicted for the pictures, which are in order."""
+    rows = answers(out)
+    present = np.array([[name in labels_of(number) for name in NAMES] for number in range(COUNT)])
+    return average_precision_score(present, np.array([row["logits"] for row in rows]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("tar", "file"),
+        ("tar", "nested"),
+        ("tar", "bucket"),
+        ("parquet", "file"),
+        ("parquet", "folder"),
+        ("parquet", "bucket"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # of boto3 and moto
+def test_what_was_predicted_from_shards_is_evaluated_with_their_labels(
+    tmp_path, monkeypatch, capsys, kind, where
+):
+    write = {"tar": write_tar, "parquet": write_parquet}[kind]
+    monkeypatch.chdir(tmp_path)
+    model = write_model(tmp_path / "model")
+    names = {"file": ("x",), "nested": ("a/x", "b/deep/x")}.get(where, ("x", "y"))
+    shards = [f"{name}.{kind}" for name in names]
+    for shard, numbers in zip(shards, np.split(np.arange(COUNT), len(shards)), strict=True):
+        write(tmp_path / "shards" / shard, numbers.tolist())
+    with ExitStack() as stack:
+        source = f"shards/{shards[0]}" if where == "file" else "shards"
+        if where == "bucket":
+            bucket = stack.enter_context(served_bucket())
+            for shard in shards:
+                bucket.put(f"{kind}/{shard}", (tmp_path / "shards" / shard).read_bytes())
+            source = bucket.place(kind)
+        typed(monkeypatch, capsys, "predict", model, source, "-o", "out/")
+        shown = typed(monkeypatch, capsys, "evaluate", "out", "--labels", source, "--json")
+    found = json.loads(shown)
+    assert found["ranking"]["map_class"] == pytest.approx(
+        mean_average_precision(tmp_path / "out"), abs=1e-9
+    )
+
+
+def test_a_shard_is_called_the_same_by_everybody(tmp_path):
+    """Oracle: what stands in the tar file, below the folder that was named."""
+    write_tar(tmp_path / "shards" / "a" / "x.tar", range(4))
+    expected = [
+        f"a/x.tar/day {number % 2}/{number:03d}.{('png', 'PNG')[number % 2]}" for number in range(4)
+    ]
+    for source in (tmp_path / "shards", f"file://{tmp_path}/shards"):
+        table = load(source)
+        assert list(table.ids) == expected
+        assert [table.images.address(row) for row in range(4)] == [
+            f"{tmp_path}/shards/{name}" for name in expected
+        ]
