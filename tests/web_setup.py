@@ -13,7 +13,7 @@ import uvicorn
 from PIL import Image
 
 from labelwise.web import ServeSettings, create_app
-from labelwise.web.app import patient_protocol
+from labelwise.web.serving import server_config
 
 TOKEN = "0123456789abcdef-token"
 
@@ -73,6 +73,14 @@ class Client:
         return facts["detail"]
 
 
+def wait_until(holds):
+    """Return once something holds; how long that takes is no one's promise."""
+    end = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
 def form(*files):
     parts = []
     for name, content in files:
@@ -86,15 +94,8 @@ def running(run: Path, index: Path | None = None, **options):
     """Serve in a thread, as ``labelwise serve`` does in its process."""
     settings = ServeSettings(**{"decoders": 1, "rate": 0, **options})
     app = create_app(run, index, settings)
-    config = uvicorn.Config(
-        app,
-        port=0,
-        http=patient_protocol(settings.idle_seconds),
-        ws="none",
-        log_config=None,
-        proxy_headers=False,
-        timeout_graceful_shutdown=2,
-    )
+    config = server_config(app, settings)
+    config.port, config.timeout_graceful_shutdown = 0, 2
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -104,7 +105,7 @@ def running(run: Path, index: Path | None = None, **options):
         time.sleep(0.005)
     assert server.started
     client = Client(server.servers[0].sockets[0].getsockname()[1])
-    client.app = app
+    client.app, client.connections = app, config.http.keywords["known"]
     try:
         yield client
     finally:

@@ -7,7 +7,7 @@ from http.client import HTTPResponse
 
 import numpy as np
 import pytest
-from web_setup import encoded, form, running
+from web_setup import encoded, form, running, wait_until
 
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
@@ -252,14 +252,6 @@ def metrics(server):
     return server.send("GET", "/metrics")[2].decode()
 
 
-def wait_until(holds):
-    for _ in range(200):
-        if holds():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never came")
-
-
 @pytest.fixture
 def run_slowly(run, monkeypatch):
     """A server whose forward passes take a tenth of a second, and the sizes of its batches."""
@@ -282,9 +274,9 @@ def test_answers_are_sent_at_once():
     import socket
 
     from labelwise.web import ServeSettings
-    from labelwise.web.app import _listener
+    from labelwise.web.serving import listen
 
-    with _listener(ServeSettings(port=0)) as listener:
+    with listen(ServeSettings(port=0)) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 

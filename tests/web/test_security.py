@@ -308,7 +308,7 @@ def test_thin_pictures_cost_no_more_than_others(server, size):
 
 
 def test_many_ranges_of_a_file_cost_nothing(server):
-    ranges = "bytes=" + ",".join(f"{n}-{n}" for n in range(2000))
+    ranges = "bytes=" + ",".join(f"{n}-{n}" for n in range(1000))
     photo = first_photo(server)
     for path in ("/", "/static/style.css", f"/api/v1/photos/{photo}/thumbnail"):
         status, headers, _ = server.send("GET", path, headers={"Range": ranges})

@@ -47,6 +47,14 @@ def serve(
             help="One more name the server answers to, such as photos.example; may be repeated.",
         ),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="LABELWISE_ALLOW_ORIGIN",
+            help="A site whose pages may ask, such as https://photos.example; may be repeated. "
+            "They send the token as a header; the cookie stays with the server's own page.",
+        ),
+    ] = None,
     max_batch: Annotated[
         int, typer.Option(envvar="LABELWISE_MAX_BATCH", min=1, help="Pictures per forward pass.")
     ] = 32,
@@ -78,6 +86,18 @@ def serve(
             envvar="LABELWISE_RATE", min=0, help="Requests per second and client; 0: no limit."
         ),
     ] = 200.0,
+    connections: Annotated[
+        int,
+        typer.Option(envvar="LABELWISE_CONNECTIONS", min=1, help="Connections at the same time."),
+    ] = 512,
+    client_connections: Annotated[
+        int,
+        typer.Option(
+            envvar="LABELWISE_CLIENT_CONNECTIONS",
+            min=1,
+            help="Connections from one address at the same time; a proxy is one address.",
+        ),
+    ] = 256,
     decoders: Annotated[
         int | None,
         typer.Option(
@@ -114,12 +134,15 @@ def serve(
         port=port,
         token=_token(token_file),
         hosts=tuple(allow_host or ()),
+        origins=tuple(allow_origin or ()),
         max_body=int(max_body * (1 << 20)),
         max_files=max_files,
         max_batch=max_batch,
         max_wait=max_wait / 1000,
         max_queue=max_queue,
         rate=rate,
+        connections=connections,
+        client_connections=client_connections,
         decoders=decoders,
     )
 

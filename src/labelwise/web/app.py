@@ -1,9 +1,5 @@
-"""The application: routes, errors as problems, measured requests, the page; and the server."""
+"""The application: routes, errors as problems, measured requests, the page."""
 
-import asyncio
-import logging
-import re
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,17 +7,15 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelwise import __version__
-from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.errors import LabelwiseError
 from labelwise.system.storage import StorageError
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
@@ -31,16 +25,11 @@ from labelwise.web.library import PhotoNotFoundError
 from labelwise.web.models import Health
 from labelwise.web.monitoring import Monitor
 from labelwise.web.page import add_page
-from labelwise.web.security import MISTAKE, Guard, RefusedError, problem
+from labelwise.web.security import MISTAKE, Guard, RefusedError, picture_route, problem
 from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["create_app", "serve"]
-
-PREDICT = "/api/v1/predict"
-INFER, INFER_PATH = "/v2/models/{model}/infer", re.compile(r"/v2/models/[^/]+/infer")
-CONNECTIONS = 512
-BACKLOG = 128
+__all__ = ["create_app"]
 
 
 def create_app(
@@ -170,8 +159,8 @@ class _Room:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
-            route = PREDICT if scope["path"] == PREDICT else INFER
-            if route == PREDICT or INFER_PATH.fullmatch(scope["path"]):
+            route = picture_route(scope["path"])
+            if route is not None:
                 await self._with_place(route, scope, receive, send)
                 return
         await self.app(scope, receive, send)
@@ -226,77 +215,3 @@ class _Measured:
 
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}
-
-
-def patient_protocol(seconds: float) -> type[H11Protocol]:
-    """Return the HTTP protocol that closes connections whose first request does not come."""
-
-    class Protocol(H11Protocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.loop.call_later(seconds, self._close_if_silent)
-
-        def _close_if_silent(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
-                self.transport.close()
-
-    return Protocol
-
-
-def serve(
-    app: ASGIApp, settings: ServeSettings, *, started: Callable[[str], None] = lambda _: None
-) -> None:
-    """Serve until interrupted; ``started`` is told the address once requests are taken."""
-    listener = _listener(settings)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address = f"http://{host}:{listener.getsockname()[1]}/"
-    config = uvicorn.Config(
-        app,
-        http=patient_protocol(settings.idle_seconds),
-        loop="asyncio",  # whatever else is installed: the one that is tested
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        log_level=logging.WARNING,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=True,
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=int(max(1, settings.idle_seconds)),
-        timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=64 << 10,
-    )
-    server = _Server(config, lambda: started(address))
-    with listener:
-        server.run(sockets=[listener])
-
-
-class _Server(uvicorn.Server):
-    """Tells when requests are taken."""
-
-    def __init__(self, config: uvicorn.Config, when_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self.when_started = when_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        if self.started:
-            self.when_started()
-
-
-def _listener(settings: ServeSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # Named TCP, so that asyncio sends at once: else each answer waits 40 ms for an acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        raise SettingsError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
-            "another program may have the port, choose one with --port"
-        ) from None
-    listener.listen(BACKLOG)
-    return listener

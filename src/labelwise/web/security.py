@@ -1,10 +1,11 @@
 """What stands between a stranger and the server: checked on every request, before anything else.
 
     Host          one of the names the server was given, so that no other site's name leads here
-    Origin        a request that changes something, or costs work, comes from this page or no page
+    Origin        all but the page's own files and health is for this page, for programs, and for
+                  pages of the origins that were allowed by name
     token         where there is one, every answer but the page's own files and health needs it
-    body          so many bytes, within so many seconds
-    rate          so many requests per second and client
+    body          so many bytes, within so many seconds; its length is given in one way
+    rate          so many requests per second and client, those for health counted apart
 
 Decisions rest on the raw headers and the path as the server received them, never on an address
 put together from both. Every answer carries the headers that keep a browser from running or
@@ -19,21 +20,35 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["COOKIE", "MISTAKE", "Guard", "RefusedError", "cookie_value", "problem", "same_token"]
+__all__ = [
+    "COOKIE",
+    "MISTAKE",
+    "ONLY_HEALTH",
+    "RAW_HEADERS",
+    "Guard",
+    "RefusedError",
+    "cookie_value",
+    "picture_route",
+    "problem",
+    "same_token",
+]
 
 COOKIE = "labelwise_session"
-SAFE = {"GET", "HEAD", "OPTIONS"}
-OPEN_PATHS = ("/health/", "/v2/health/", "/static/")
+ONLY_HEALTH = "labelwise.only_health"  # in the scope of a request: there is room for nothing else
+HEALTH_PATHS = ("/health/", "/v2/health/")
+OPEN_PATHS = (*HEALTH_PATHS, "/static/")
 OPEN_PAGES = ("/", "/favicon.svg", "/api/v1/session")
+PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
+INFER_PATH = re.compile(r"/v2/models/[^/]+/infer")
+SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 CLIENTS_KEPT = 4096
 MISTAKE = "the server made a mistake; its log says which"
 HOST = re.compile(r"(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
@@ -50,6 +65,12 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+PREFLIGHT = {
+    "access-control-allow-methods": "GET, HEAD, POST, PUT",
+    "access-control-allow-headers": "authorization, content-type",
+    "access-control-max-age": "600",
+}
 
 log = logging.getLogger("labelwise.web")
 
@@ -73,6 +94,13 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
     )
 
 
+def picture_route(path: str) -> str | None:
+    """Return the route of a path that takes pictures, None for any other path."""
+    if path == PREDICT:
+        return PREDICT
+    return INFER if INFER_PATH.fullmatch(path) else None
+
+
 def cookie_value(token: str) -> str:
     """Return what the cookie holds: proof of the token, and not the token."""
     return hmac.new(token.encode(), b"labelwise session", hashlib.sha256).hexdigest()
@@ -88,7 +116,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
-        self.rates = _Rates(settings.rate)
+        self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
+        self._cookie = None if settings.token is None else cookie_value(settings.token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -99,6 +128,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         started = False
+        shared: list[tuple[bytes, bytes]] = []
 
         async def marked(message: Message) -> None:
             nonlocal started
@@ -106,13 +136,16 @@ class Guard:
                 started = True
                 present = {name for name, _ in message["headers"]}
                 added = [header for header in RAW_HEADERS if header[0] not in present]
-                message["headers"] = [*message["headers"], *added]
+                message["headers"] = [*message["headers"], *added, *shared]
             await send(message)
 
         answer: Response | None = None
         try:
-            self._check(scope)
-            await self.app(scope, self._limited(receive), marked)
+            headers = self._checked_headers(scope)
+            shared += self._shared_with(headers)
+            answer = self._check(scope, headers)
+            if answer is None:
+                await self.app(scope, self._limited(scope, receive), marked)
         except RefusedError as refused:
             answer = problem(refused.status, refused.detail, refused.headers)
         except Exception:
@@ -121,17 +154,29 @@ class Guard:
         if answer is not None and not started:
             await answer(scope, receive, marked)
 
-    def _check(self, scope: Scope) -> None:
+    def _checked_headers(self, scope: Scope) -> dict[str, list[str]]:
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        host = _only(headers, "host")
-        self._check_host(host)
+        self._check_host(_only(headers, "host"))
+        return headers
+
+    def _check(self, scope: Scope, headers: Mapping[str, list[str]]) -> Response | None:
+        """Raise RefusedError, or return the answer to a question about what is allowed."""
+        if scope.get(ONLY_HEALTH) and not scope["path"].startswith(HEALTH_PATHS):
+            raise RefusedError(
+                503,
+                "the server has as many connections as it takes; try again",
+                {"retry-after": "1", "connection": "close"},
+            )
         self._check_rate(scope)
-        if scope["method"] not in SAFE:
-            _check_origin(headers, host or "")
+        if not _is_open(scope["path"]) or scope["method"] not in ("GET", "HEAD"):
+            self._check_origin(headers)
+        if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            return Response(status_code=204, headers=PREFLIGHT)
         self._check_token(scope, headers)
-        self._check_length(headers)
+        self._check_length(scope, headers)
+        return None
 
     def _check_host(self, host: str | None) -> None:
         found = HOST.fullmatch((host or "").lower())
@@ -144,47 +189,72 @@ class Guard:
 
     def _check_rate(self, scope: Scope) -> None:
         client = scope.get("client") or ("", 0)
-        wait = self.rates.take(client[0])
+        is_health = scope["path"].startswith(HEALTH_PATHS)
+        wait = (self.health_rates if is_health else self.rates).take(client[0])
         if wait > 0:
             raise RefusedError(
                 429, "too many requests from this address", {"retry-after": str(int(wait) + 1)}
             )
 
     def _check_token(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
-        token, path = self.settings.token, scope["path"]
-        if token is None or path in OPEN_PAGES or path.startswith(OPEN_PATHS):
+        token = self.settings.token
+        if token is None or self._cookie is None or _is_open(scope["path"]):
             return
         kind, _, given = (_only(headers, "authorization") or "").partition(" ")
         if kind.lower() == "bearer" and same_token(given.strip(), token):
             return
-        cookies: SimpleCookie = SimpleCookie()
-        for text in headers.get("cookie", ()):
-            try:
-                cookies.load(text)
-            except CookieError:
-                continue
-        if COOKIE in cookies and same_token(cookies[COOKIE].value, cookie_value(token)):
+        if any(same_token(value, self._cookie) for value in _own_cookies(headers)):
             return
         raise RefusedError(401, "a token is needed here", {"www-authenticate": "Bearer"})
 
-    def _check_length(self, headers: Mapping[str, list[str]]) -> None:
+    def _check_origin(self, headers: Mapping[str, list[str]]) -> None:
+        """Refuse what another site's page makes a browser send; programs send neither header."""
+        host = (_only(headers, "host") or "").lower()
+        site, origin = _only(headers, "sec-fetch-site"), _only(headers, "origin")
+        if origin is not None and origin.lower() in self.settings.origins:
+            return
+        foreign = site is not None and site.lower() not in ("same-origin", "none")
+        if origin is not None:
+            foreign |= origin.lower() not in (f"http://{host}", f"https://{host}")
+        if foreign:
+            raise RefusedError(
+                403,
+                "requests from pages of other sites are not answered; "
+                "start the server with --allow-origin ORIGIN to answer those of one",
+            )
+
+    def _shared_with(self, headers: Mapping[str, list[str]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that let the page of an allowed origin read the answer."""
+        if not self.settings.origins:
+            return []
+        origin = _only(headers, "origin") or ""
+        vary = [(b"vary", b"origin")]
+        if origin.lower() not in self.settings.origins:
+            return vary
+        return [*vary, (b"access-control-allow-origin", origin.encode("latin-1"))]
+
+    def _check_length(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
         length = _only(headers, "content-length")
+        if length is not None and "transfer-encoding" in headers:
+            raise RefusedError(
+                400,
+                "a request gives Content-Length or Transfer-Encoding, not both",
+                {"connection": "close"},
+            )
         if length is not None and (not length.isdecimal() or len(length) > 15):
-            raise RefusedError(400, "the Content-Length header is no number")
-        if length is not None and int(length) > self.settings.max_body:
-            raise self._too_large()
+            raise RefusedError(400, "the Content-Length header is not a number")
+        most = self._most_bytes(scope)
+        if length is not None and int(length) > most:
+            raise _too_large(most)
 
-    def _too_large(self) -> RefusedError:
-        return RefusedError(
-            413,
-            f"a request may have {self.settings.max_body:,} bytes; send fewer or smaller pictures",
-            {"connection": "close"},
-        )
+    def _most_bytes(self, scope: Scope) -> int:
+        most = self.settings.max_body
+        return most if picture_route(scope["path"]) else min(most, SMALL_BODY)
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """Return a receive that counts bytes and seconds until the body is there."""
         end = time.monotonic() + self.settings.request_seconds
-        size, whole = 0, False
+        size, whole, most = 0, False, self._most_bytes(scope)
 
         async def limited() -> Message:
             nonlocal size, whole
@@ -201,8 +271,8 @@ class Guard:
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 whole = not message.get("more_body", False)
-                if size > self.settings.max_body:
-                    raise self._too_large()
+                if size > most:
+                    raise _too_large(most)
             return message
 
         return limited
@@ -215,14 +285,26 @@ def _only(headers: Mapping[str, list[str]], name: str) -> str | None:
     return values[0] if values else None
 
 
-def _check_origin(headers: Mapping[str, list[str]], host: str) -> None:
-    """Refuse what another site's page makes a browser send; programs send neither header."""
-    site, origin = _only(headers, "sec-fetch-site"), _only(headers, "origin")
-    foreign = site is not None and site.lower() not in ("same-origin", "none")
-    if origin is not None:
-        foreign |= origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}")
-    if foreign:
-        raise RefusedError(403, "requests from pages of other sites are not answered")
+def _is_open(path: str) -> bool:
+    """Return whether a path is answered without a token, to anyone, at next to no cost."""
+    return path in OPEN_PAGES or path.startswith(OPEN_PATHS)
+
+
+def _own_cookies(headers: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield the values of our cookie; what else a Cookie header holds is not looked into."""
+    for text in headers.get("cookie", ()):
+        for pair in text.split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == COOKIE:
+                yield value
+
+
+def _too_large(most: int) -> RefusedError:
+    return RefusedError(
+        413,
+        f"a request may have {most:,} bytes here; send fewer or smaller pictures",
+        {"connection": "close"},
+    )
 
 
 class _Rates:

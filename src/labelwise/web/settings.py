@@ -1,5 +1,6 @@
 """What a server may be told: where it listens, who may ask, and how much it takes on."""
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -10,14 +11,17 @@ __all__ = ["LOOPBACK", "ServeSettings", "is_loopback"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHORTEST_TOKEN = 16
+ORIGIN = re.compile(r"https?://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
 class ServeSettings:
     """The options of ``labelwise serve``; what would not be safe or could not work is refused.
 
-    ``hosts`` are the names beside the loopback ones that the server answers to. Sizes are in
-    bytes, times in seconds; ``rate`` is requests per second and client, 0 for no limit.
+    ``hosts`` are the names beside the loopback ones that the server answers to, ``origins`` the
+    sites whose pages may ask. Sizes are in bytes, times in seconds; ``rate`` is requests per
+    second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
+    a time, in all and from one address.
     ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
     server, where a harmful picture is only held back by the limits on bytes and pixels.
     """
@@ -26,12 +30,15 @@ class ServeSettings:
     port: int = 8000
     token: str | None = None
     hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     max_body: int = 32 << 20
     max_files: int = 64
     max_batch: int = 32
     max_wait: float = 0.005
     max_queue: int = 256
     rate: float = 200.0
+    connections: int = 512
+    client_connections: int = 256
     request_seconds: float = 60.0
     idle_seconds: float = 10.0
     decode_seconds: float = 10.0
@@ -51,9 +58,16 @@ class ServeSettings:
                 f"a token must have at least {SHORTEST_TOKEN} ASCII letters or digits and no "
                 "space; `openssl rand -hex 24` makes one"
             )
+        for origin in self.origins:
+            if not ORIGIN.fullmatch(origin):
+                raise SettingsError(
+                    "an origin must be a scheme, a name and a port where it has one, in lower case "
+                    f"and without a path, such as https://photos.example, got {origin!r}"
+                )
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
+        least |= {"connections": 1, "client_connections": 1}
         least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
         for name, bound in least.items():
             if getattr(self, name) < bound:

@@ -1,0 +1,78 @@
+"""The server around the application: where it listens, and how it is set up."""
+
+import logging
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from labelwise.errors import SettingsError
+from labelwise.web.connections import limited_protocol
+from labelwise.web.settings import ServeSettings
+
+__all__ = ["listen", "serve", "server_config"]
+
+BACKLOG = 128
+
+
+def serve(
+    app: ASGIApp, settings: ServeSettings, *, started: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serve until interrupted; ``started`` is told the address once requests are taken."""
+    listener = listen(settings)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{listener.getsockname()[1]}/"
+    server = _Server(server_config(app, settings), lambda: started(address))
+    with listener:
+        server.run(sockets=[listener])
+
+
+def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
+    """Return how the server is set up; its limits are those of ``connections``."""
+    return uvicorn.Config(
+        app,
+        http=limited_protocol(settings),
+        loop="asyncio",  # whatever else is installed: the one that is tested
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level=logging.ERROR,  # strangers could fill the log with warnings
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=int(max(1, settings.idle_seconds)),
+        timeout_graceful_shutdown=5,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Tells when requests are taken."""
+
+    def __init__(self, config: uvicorn.Config, when_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.when_started = when_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self.when_started()
+
+
+def listen(settings: ServeSettings) -> socket.socket:
+    """Return the socket that connections come to, or raise SettingsError."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # Named TCP, so that asyncio sends at once: else each answer waits 40 ms for an acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
+            "another program may have the port, choose one with --port"
+        ) from None
+    listener.listen(BACKLOG)
+    return listener
