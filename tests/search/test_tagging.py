@@ -4,7 +4,7 @@ import os
 
 import pytest
 from open_indexes import open_index
-from test_xmp import drawn_sidecar, subjects
+from sidecar_samples import drawn_sidecar, subjects
 
 from labelwise.decide import Threshold
 from labelwise.search.tagging import (
@@ -75,9 +75,9 @@ def test_a_sidecar_that_changes_while_it_is_edited_is_left_alone(store, tmp_path
     path.write_bytes(drawn_sidecar(1))
     real = tagging.tagged
 
-    def slow(data, keywords):
+    def slow(data, keywords, ours):
         path.write_bytes(drawn_sidecar(2))
-        return real(data, keywords)
+        return real(data, keywords, ours)
 
     monkeypatch.setattr(tagging, "tagged", slow)
     outcome = write_sidecar(store, str(path), DOG)

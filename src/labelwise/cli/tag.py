@@ -25,6 +25,13 @@ def tag(
         float | None, typer.Option(help="Of that promise; 0.95 unless given.")
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take out all that we wrote.")] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Believe the notes of another index in the side-cars: replace its keywords too.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
     ] = False,
@@ -32,7 +39,8 @@ def tag(
     """Write labels as keywords that other photo programs read.
 
     Keywords are added to dc:subject, lr:hierarchicalSubject and digiKam:TagsList; what is there
-    stays, byte for byte, and what is ours is marked, so that --undo takes out exactly that.
+    stays, byte for byte, and what is ours is marked and kept in the index, so that --undo takes
+    out exactly that. Keywords that another index wrote stay too, unless --adopt is given.
     Photos themselves are never written.
     """
     from labelwise.cli.text import complain, say
@@ -53,6 +61,8 @@ def tag(
         raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")
     if undo and wrong_at_most is not None:
         raise SettingsError("--wrong-at-most does not apply to --undo")
+    if undo and adopt:
+        raise SettingsError("--adopt does not apply to --undo, which takes out what we wrote")
     if wrong_at_most is None and confidence is not None:
         raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
     with Index(folder) as index:
@@ -79,7 +89,9 @@ def tag(
                 for photo in index.store.paths_of([row])[row]:
                     for place in dict.fromkeys(map(sidecar_of, [photo, *raw_partners(photo)])):
                         outcomes.append(
-                            write_sidecar(index.store, place, keywords, dry_run=dry_run)
+                            write_sidecar(
+                                index.store, place, keywords, adopt=adopt, dry_run=dry_run
+                            )
                         )
                 watch.advance(1)
             watch.finish()

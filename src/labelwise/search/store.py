@@ -9,6 +9,7 @@ its content again. Columns are written before the transaction that makes their r
 never changed afterwards, so a process killed at any moment leaves a whole index.
 """
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ from labelwise.search.columns import Columns
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
-__all__ = ["Content", "Correction", "Fact", "FileState", "PhotoFile", "Store"]
+__all__ = ["Content", "Correction", "Fact", "FileState", "KeptSidecar", "PhotoFile", "Store"]
 
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
@@ -49,6 +50,8 @@ CREATE TABLE corrections (
 CREATE INDEX corrections_of_label ON corrections (label, row);
 CREATE TABLE sidecars (raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL);
 """
+# What each version added, in order; PRAGMA user_version counts those that a database has.
+MIGRATIONS = ("ALTER TABLE sidecars ADD COLUMN wrote TEXT;",)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,18 @@ class Correction:
     source: str = "correction"
 
 
+@dataclass(frozen=True)
+class KeptSidecar:
+    """A side-car that we wrote: its bytes before, the hash of those we wrote, and our entries.
+
+    ``wrote`` is None where an index of 0.1 wrote it.
+    """
+
+    before: bytes | None
+    after: bytes
+    wrote: dict[str, list[str]] | None
+
+
 class Store:
     """An open index folder. ``rows`` of it are known; each column has that many entries.
 
@@ -113,6 +128,7 @@ class Store:
             closing(sqlite3.connect(temporary)) as database,
         ):
             database.executescript(SCHEMA)
+            _migrate(database, temporary)
         return cls(folder, labels)
 
     def close(self) -> None:
@@ -366,24 +382,34 @@ class Store:
 
     # Side-cars
 
-    def sidecar(self, path: str) -> tuple[bytes | None, bytes] | None:
-        """Return the bytes of a side-car before we wrote it, and the hash of what we wrote."""
-        found: tuple[bytes | None, bytes] | None = self._database.execute(
-            "SELECT before, after FROM sidecars WHERE raw = ?", (os.fsencode(path),)
+    def sidecar(self, path: str) -> KeptSidecar | None:
+        """Return what is kept of a side-car that we wrote."""
+        found = self._database.execute(
+            "SELECT before, after, wrote FROM sidecars WHERE raw = ?", (os.fsencode(path),)
         ).fetchone()
-        return found
+        if found is None:
+            return None
+        before, after, wrote = found
+        return KeptSidecar(before, after, None if wrote is None else json.loads(wrote))
 
     def sidecars(self) -> list[str]:
         """Return the side-cars that we have written, in order."""
         query = "SELECT raw FROM sidecars ORDER BY raw"
         return [os.fsdecode(raw) for (raw,) in self._database.execute(query)]
 
-    def put_sidecar(self, path: str, before: bytes | None, after: bytes) -> None:
+    def put_sidecar(self, path: str, kept: KeptSidecar) -> None:
         """Remember a side-car that is about to be written."""
         with self.transaction() as database:
             database.execute(
-                "INSERT OR REPLACE INTO sidecars (raw, path, before, after) VALUES (?, ?, ?, ?)",
-                (os.fsencode(path), shown(path), before, after),
+                "INSERT OR REPLACE INTO sidecars (raw, path, before, after, wrote) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (
+                    os.fsencode(path),
+                    shown(path),
+                    kept.before,
+                    kept.after,
+                    None if kept.wrote is None else json.dumps(kept.wrote),
+                ),
             )
 
     def forget_sidecar(self, path: str) -> None:
@@ -411,13 +437,29 @@ def _raw(file: PhotoFile) -> bytes | None:
     return None if shown(inside) == inside else os.fsencode(inside)
 
 
+def _migrate(database: sqlite3.Connection, path: Path) -> None:
+    """Bring a database that an earlier version wrote up to date."""
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise CheckpointError(
+            f"{path} was written by a later version of labelwise (its format is {version}, this "
+            f"version knows {len(MIGRATIONS)}); install that version"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        database.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=300.0, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("SELECT count(*) FROM roots").fetchone()
+        _migrate(database, path)
     except sqlite3.DatabaseError as error:
         database.close()
         raise CheckpointError(f"{path} cannot be read: {error}") from None
+    except CheckpointError:
+        database.close()
+        raise
     return database

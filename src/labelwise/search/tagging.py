@@ -1,8 +1,9 @@
 """Side-car files beside photos: where they are, and writing or undoing our keywords in them.
 
-Before a side-car is written, its bytes are kept in the index. Undoing puts exactly these bytes
-back, or removes a side-car that was not there before; where another program has changed the file
-since, only our own entries are taken out of what it is now.
+Before a side-car is written, its bytes are kept in the index, and what is written into it. Undoing
+puts exactly these bytes back, or removes a side-car that was not there before; where another
+program has changed the file since, only entries that the index knows to be ours are taken out of
+what it is now. A note in the file alone takes nothing out: anyone can write one.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import numpy as np
 
@@ -19,9 +20,18 @@ from labelwise.decide import Promise, Rule, promise_tags
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.index import Index
-from labelwise.search.store import Store
-from labelwise.search.xmp import Keyword, tagged, untagged
-from labelwise.system.files import replacing
+from labelwise.search.store import KeptSidecar, Store
+from labelwise.search.xmp import (
+    LARGEST,
+    NOTHING,
+    Keyword,
+    Written,
+    entries,
+    noted,
+    tagged,
+    untagged,
+)
+from labelwise.system.files import read_regular, replacing
 
 __all__ = [
     "SidecarOutcome",
@@ -124,17 +134,32 @@ def raw_partners(photo: str) -> list[str]:
 
 
 def write_sidecar(
-    store: Store, path: str, keywords: Sequence[Keyword], *, dry_run: bool = False
+    store: Store,
+    path: str,
+    keywords: Sequence[Keyword],
+    *,
+    adopt: bool = False,
+    dry_run: bool = False,
 ) -> SidecarOutcome:
-    """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone."""
+    """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone.
+
+    ``adopt`` believes the notes in the file: what they name counts as ours and may be replaced.
+    """
     try:
         now, seen = _read(path)
-        after = tagged(now, keywords) if now is not None or keywords else None
+        kept = store.sidecar(path)
+        ours = noted(now) if adopt and now is not None else _ours(kept, now)
+        after = tagged(now, keywords, ours) if now is not None or keywords else None
         if after is None or after == now:
             return SidecarOutcome(path, "unchanged")
         if not dry_run:
-            before = _before(store, path, now)
-            store.put_sidecar(path, before, hashlib.sha256(after).digest())
+            if _is_as_written(kept, now):
+                before = kept.before
+            else:
+                before = None if now is None else untagged(now, ours)
+            store.put_sidecar(
+                path, KeptSidecar(before, hashlib.sha256(after).digest(), noted(after))
+            )
             _replace(path, after, seen)
     except LabelwiseError as error:
         return SidecarOutcome(path, "left alone", str(error))
@@ -148,14 +173,15 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> SidecarOu
         kept = store.sidecar(path)
         if now is None or kept is None:
             return SidecarOutcome(path, "left alone", "it is gone" if now is None else "not ours")
-        before, digest = kept
-        ours = hashlib.sha256(now).digest() == digest
+        as_written = _is_as_written(kept, now)
         if not dry_run:
-            if ours and before is None:
+            if as_written and kept.before is None:
                 _check_unchanged(path, seen)
                 os.unlink(path)
             else:
-                _replace(path, before if ours and before is not None else untagged(now), seen)
+                known = kept.before if as_written else None
+                back = untagged(now, _ours(kept, now)) if known is None else known
+                _replace(path, back, seen)
             store.forget_sidecar(path)
     except LabelwiseError as error:
         return SidecarOutcome(path, "left alone", str(error))
@@ -164,19 +190,31 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> SidecarOu
     return SidecarOutcome(path, "undone")
 
 
-def _before(store: Store, path: str, now: bytes | None) -> bytes | None:
-    """Return what to put back one day: the bytes of before our first writing, if still true."""
-    kept = store.sidecar(path)
-    if kept is not None and now is not None and hashlib.sha256(now).digest() == kept[1]:
-        return kept[0]
-    return None if now is None else untagged(now)
+def _is_as_written(kept: KeptSidecar | None, now: bytes | None) -> TypeGuard[KeptSidecar]:
+    """Return whether a side-car is byte for byte what we wrote."""
+    return kept is not None and now is not None and hashlib.sha256(now).digest() == kept.after
+
+
+def _ours(kept: KeptSidecar | None, now: bytes | None) -> Written:
+    """Return the entries of a side-car that are known to be ours.
+
+    Indexes of 0.1 kept no list of them: there, all that is noted and was not there before.
+    """
+    if kept is None or now is None:
+        return NOTHING
+    if kept.wrote is not None:
+        return kept.wrote
+    if _is_as_written(kept, now) or kept.before is None:
+        return noted(now)
+    return {
+        prefix: set(names) - entries(kept.before)[prefix] for prefix, names in noted(now).items()
+    }
 
 
 def _read(path: str) -> tuple[bytes | None, tuple[int, int] | None]:
     try:
-        with open(path, "rb") as stream:
-            facts = os.fstat(stream.fileno())
-            return stream.read(), (facts.st_size, facts.st_mtime_ns)
+        content, facts = read_regular(path, LARGEST)
+        return content, (facts.st_size, facts.st_mtime_ns)
     except FileNotFoundError:
         return None, None
     except OSError as error:

@@ -8,17 +8,22 @@ so every byte that is not ours stays as another program wrote it. Our keywords g
 * otherwise into lists of a description of our own, which also notes, as ``labelwise:tags``, each
   label with its probability, model, date, and the lists it was added to.
 
-That note is what :func:`untagged` goes by: it removes those entries and the description.
+The note says what was ours when it was written, but anyone can write one. So :func:`untagged` takes
+out only what the note names *and* the caller knows to be ours: what it read by :func:`noted` from
+the bytes it wrote itself. A side-car is read in time linear in its size.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from labelwise.errors import DataError
 
-__all__ = ["Keyword", "tagged", "untagged"]
+__all__ = ["LARGEST", "NOTHING", "Keyword", "Written", "entries", "noted", "tagged", "untagged"]
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"
@@ -26,6 +31,10 @@ CONTAINERS = ("Bag", "Seq", "Alt")
 LARGEST = 4 << 20
 DEEPEST = 64
 SPACE = b" \t\r\n"
+TAG_END = re.compile(rb"""(?:[^>"']|"[^"]*"|'[^']*')*>""")
+
+Written = Mapping[str, Collection[str]]  # the entries of each list, by its prefix
+NOTHING: Written = MappingProxyType({})
 
 EMPTY = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/">
@@ -84,7 +93,7 @@ LISTS = {
 _Splice = tuple[int, int, bytes]  # from, to, what stands there instead
 
 
-@dataclass
+@dataclass(eq=False)
 class _Element:
     """An element and where its bytes lie: ``start`` to ``end``, inner bytes between the tags."""
 
@@ -94,8 +103,13 @@ class _Element:
     attributes: Mapping[str, str]
     inner_end: int = 0
     end: int = 0
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     children: list["_Element"] = field(default_factory=list)
+
+    @cached_property
+    def text(self) -> str:
+        """The characters between the tags, those of children left out."""
+        return "".join(self.pieces)
 
     def find(self, *path: str) -> Iterator["_Element"]:
         """Yield the descendants along a path of names."""
@@ -107,9 +121,12 @@ class _Element:
                     yield from child.find(*path[1:])
 
 
-def tagged(data: bytes | None, keywords: Sequence[Keyword]) -> bytes:
-    """Return a side-car with exactly these keywords of ours; ``None`` stands for no side-car."""
-    data = EMPTY if data is None else untagged(data)
+def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTHING) -> bytes:
+    """Return a side-car with exactly these keywords of ours; ``None`` stands for no side-car.
+
+    ``ours`` is what we wrote into it before.
+    """
+    data = EMPTY if data is None else untagged(data, ours)
     if not keywords:
         return data
     rdf = _rdf(_parsed(data))
@@ -132,18 +149,43 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword]) -> bytes:
     return result
 
 
-def untagged(data: bytes) -> bytes:
+def noted(data: bytes) -> dict[str, list[str]]:
+    """Return what the notes of a side-car name: true of bytes that we wrote, else a claim."""
+    notes = list(_our_notes(_rdf(_parsed(data))))
+    return {prefix: sorted({_field(note, prefix) for note in notes} - {""}) for prefix in LISTS}
+
+
+def entries(data: bytes) -> dict[str, set[str]]:
+    """Return the entries of each list of keywords of a side-car, whoever wrote them."""
+    rdf = _rdf(_parsed(data))
+    return {
+        prefix: {
+            item.text.strip()
+            for container in _containers(rdf, kind)
+            for item in container.find(f"{RDF} li")
+        }
+        for prefix, kind in LISTS.items()
+    }
+
+
+def untagged(data: bytes, ours: Written) -> bytes:
     """Return a side-car without what :func:`tagged` put there; others' bytes are unchanged.
 
-    Where another program has merged our description with its own, only our entries go.
+    An entry goes if it is in ``ours`` and noted. Where another program has merged our description
+    with its own, only our entries go.
     """
     rdf = _rdf(_parsed(data))
-    ours: list[_Element] = []
-    for note in _our_notes(rdf):
-        for prefix, kind in LISTS.items():
-            spelled = _field(note, prefix)
-            for container in _containers(rdf, kind) if spelled else ():
-                ours += [i for i in container.find(f"{RDF} li") if i.text.strip() == spelled][:1]
+    gone: list[_Element] = []
+    notes = list(_our_notes(rdf))
+    for prefix, kind in LISTS.items():
+        known = set(ours.get(prefix, ()))
+        claimed = {_field(note, prefix) for note in notes} & known if notes else set()
+        for container in _containers(rdf, kind) if claimed else ():
+            first: dict[str, _Element] = {}
+            for item in container.find(f"{RDF} li"):
+                first.setdefault(item.text.strip(), item)
+            gone += [first[spelled] for spelled in claimed if spelled in first]
+    removed = set(map(id, gone))
     for description in rdf.find(f"{RDF} Description"):
         tags = list(description.find(f"{OURS} tags"))
         if not tags:
@@ -152,14 +194,14 @@ def untagged(data: bytes) -> bytes:
             prop
             for kind in LISTS.values()
             for prop in description.find(kind.property)
-            if all(item in ours for one in prop.children for item in one.children)
+            if all(id(item) in removed for one in prop.children for item in one.children)
         ]
         whole = len(tags) + len(emptied) == len(description.children)
         if whole and set(description.attributes) <= {f"{RDF} about"}:
-            ours.append(description)
+            gone.append(description)
         else:
-            ours += [*tags, *emptied]
-    return _spliced(data, [(_with_space(data, one), one.end, b"") for one in _outermost(ours)])
+            gone += [*tags, *emptied]
+    return _spliced(data, [(_with_space(data, one), one.end, b"") for one in _outermost(gone)])
 
 
 # Reading
@@ -174,6 +216,7 @@ def _parsed(data: bytes) -> _Element:
     except UnicodeDecodeError:
         raise DataError("a side-car must be UTF-8 to be edited, this one is not") from None
     parser = expat.ParserCreate("utf-8", " ")
+    parser.buffer_text = True
     root = _Element("", 0, 0, {}, len(data), len(data))
     stack = [root]
 
@@ -196,7 +239,7 @@ def _parsed(data: bytes) -> _Element:
         raise DataError("a side-car must not declare a document type")
 
     def text(characters: str) -> None:
-        stack[-1].text += characters
+        stack[-1].pieces.append(characters)
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
@@ -211,16 +254,10 @@ def _parsed(data: bytes) -> _Element:
 
 def _tag_end(data: bytes, start: int) -> int:
     """Return where the tag that begins at ``start`` ends; a > in quotes does not end it."""
-    at, quote = start, 0
-    while True:
-        byte = data[at]
-        if quote:
-            quote = 0 if byte == quote else quote
-        elif byte in b"\"'":
-            quote = byte
-        elif byte == ord(">"):
-            return at + 1
-        at += 1
+    found = TAG_END.match(data, start)
+    if found is None:
+        raise DataError("the side-car is not well-formed XML: a tag does not end")
+    return found.end()
 
 
 def _rdf(root: _Element) -> _Element:
@@ -257,9 +294,11 @@ def _field(note: _Element, name: str) -> str:
 
 
 def _spliced(data: bytes, splices: Sequence[_Splice]) -> bytes:
-    for start, end, new in sorted(splices, key=lambda splice: -splice[0]):
-        data = data[:start] + new + data[end:]
-    return data
+    parts, at = [], 0
+    for start, end, new in sorted(splices, key=lambda splice: splice[0]):
+        parts += [data[at:start], new]
+        at = end
+    return b"".join([*parts, data[at:]])
 
 
 def _outermost(elements: Sequence[_Element]) -> list[_Element]:

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ __all__ = [
     "load_tensors",
     "locked",
     "part_of",
+    "read_regular",
     "remove_leftovers",
     "replacing",
     "replacing_folder",
@@ -111,6 +113,21 @@ def _removed_on_error(temporary: Path, path: Path) -> Iterator[None]:
     except BaseException:
         _remove(temporary)
         raise
+
+
+def read_regular(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of a file, and what the system says of it; at most ``most`` bytes.
+
+    Anything but a regular file could wait for ever, as a pipe does, or never end, as /dev/zero.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as stream:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise LabelwiseError(f"{path} must be a file, it is a device, pipe or socket")
+        if facts.st_size > most:
+            raise LabelwiseError(f"{path} must have at most {most:,} bytes, got {facts.st_size:,}")
+        return stream.read(most), facts
 
 
 def remove_leftovers(folder: Path) -> None:
