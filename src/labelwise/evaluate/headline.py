@@ -9,13 +9,25 @@ precision P_i = T_i / C_i at or above positive i, n positives in all, ties group
 
     U_m = [y_m (P_m - AP) + sum over positives i at or below m of (y_m - P_i) / C_i] / n
 
-For F1 = 2 TP / D with D = 2 TP + FP + FN:  U_m = [2 tp_m - F1 (y_m + s_m)] / D, and for a mean
-sum x_m / sum w_m:  U_m = (x_m - mean w_m) / sum w.
+and for a mean sum x_m / sum w_m:  U_m = (x_m - mean w_m) / sum w.
+
+mAP and F1 of a few hundred images are biased (a label of three positives ranks them too well) and
+vary more than U says. Their interval is the jackknife's: with v_m the value without image m, each
+image left out in closed form,
+
+    se^2 = (N - 1) / N sum_m (v_m - mean v)^2,   bias = (N - 1) (mean v - value)
+    interval = both of  logit(value) +- 1.96 se / (value (1 - value)),  around the value as it is
+               and around value - bias, joined
+
+In worlds of 10 to 20 labels it holds the truth in 93 to 96 % of draws of 100 and of 1,000 images
+(benchmarks/figures.py), where U alone gives 64 to 94 %. With more than a fifth of the labels below
+five positives it falls to 90 %, and is not shown.
 
 The headline: the few numbers to look at first, each with its 95 % interval.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -34,14 +46,23 @@ from labelwise.evaluate.evaluation import (
     Sets,
     ZeroLabel,
 )
-from labelwise.metrics import Averaged, calibration_interval, false_alarm_rate, top_k_sets
+from labelwise.metrics import (
+    Averaged,
+    average_precision,
+    calibration_interval,
+    false_alarm_rate,
+    top_k_sets,
+)
 
 __all__ = [
     "ap_influence",
+    "ap_without",
     "calibration_figures",
     "interval_of",
-    "macro_f1_influence",
+    "jackknife_interval",
+    "macro_f1_without",
     "mean_ap_influence",
+    "mean_ap_without",
     "mean_influence",
     "normal_interval",
     "ranking_figures",
@@ -113,21 +134,80 @@ def mean_ap_influence(scores: Tensor, present: Tensor, known: Tensor | None) -> 
     return total / max(labels, 1)
 
 
-def macro_f1_influence(sets: Tensor, present: Tensor, known: Tensor | None) -> Floats:
-    """Return U (N,) of the mean F1 over the labels that are present or chosen somewhere."""
+def ap_without(scores: NDArray[np.floating[Any]], present: NDArray[np.bool_]) -> Floats:
+    """Return one label's average precision (n,) without each image; it needs a positive.
+
+    Without the only positive it stays as it is.
+    """
+    order = np.argsort(-scores, kind="stable")
+    score, hit = scores[order], present[order].astype(np.float64)
+    opens = np.append(True, score[1:] != score[:-1])
+    group = np.cumsum(opens) - 1
+    first = np.flatnonzero(opens)[group]
+    last = np.append(np.flatnonzero(opens)[1:], len(score))[group] - 1
+    above, hits = last + 1.0, np.cumsum(hit)[last]
+    less = np.maximum(above - 1, 1)
+    before = np.append(0.0, np.cumsum(hit * hits / above))[first]
+    after = np.cumsum((hit * hits / less)[::-1])[::-1][first]
+    fewer = np.cumsum((hit / less)[::-1])[::-1][first]
+    left = hit.sum() - hit
+    sums = before + after - hit * (fewer + (hits - 1) / less)
+    values = np.empty(len(score))
+    value = (hit * hits / above).sum() / hit.sum()
+    values[order] = np.where(left > 0, sums / np.maximum(left, 1), value)
+    return values
+
+
+def mean_ap_without(scores: Tensor, present: Tensor, known: Tensor | None) -> Floats:
+    """Return the mean average precision (N,) without each image, over the labels that have one."""
+    total = np.zeros(len(scores))
+    labels = 0
+    for column in range(scores.shape[1]):
+        rows = np.ones(len(scores), np.bool_) if known is None else known[:, column].numpy()
+        hits = present[:, column].numpy()[rows]
+        if hits.any():
+            values = scores[:, column].numpy()[rows]
+            total[rows] += ap_without(values, hits)
+            total[~rows] += average_precision(values[:, None], hits[:, None]).value
+            labels += 1
+    return total / max(labels, 1)
+
+
+def macro_f1_without(sets: Tensor, present: Tensor, known: Tensor | None) -> Floats:
+    """Return the mean F1 (N,) without each image, over the labels present or chosen somewhere."""
     chosen = sets if known is None else sets & known
     both = (chosen & present).sum(0).double()
     size = chosen.sum(0).double() + present.sum(0).double()
-    weight = torch.where(size > 0, 1 / size.clamp(min=1), 0.0) / max(int((size > 0).sum()), 1)
+    some = (size > 0).double() / max(int((size > 0).sum()), 1)
     score = torch.where(size > 0, 2 * both / size.clamp(min=1), 0.0)
-    gain, cost = (2 * weight).float(), (weight * score).float()
-    hit = (chosen & present).float() @ gain
-    spent = chosen.float() @ cost + present.float() @ cost
-    influence: Floats = (hit - spent).double().numpy()
-    return influence
+    without_hit = torch.where(size > 2, (2 * both - 2) / (size - 2).clamp(min=1), score)
+    without_miss = torch.where(size > 1, 2 * both / (size - 1).clamp(min=1), score)
+    miss = some * (without_miss - score)
+    hit = some * (without_hit - score) - 2 * miss
+    changes = (chosen & present).double() @ hit + chosen.double() @ miss + present.double() @ miss
+    values: Floats = ((some @ score) + changes).numpy()
+    return values
 
 
-JACKKNIFE = "Interval: infinitesimal jackknife over images."
+def jackknife_interval(value: float | None, without: Floats) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a value in [0, 1] from its values without each image."""
+    rows = len(without)
+    if value is None or rows < 2:
+        return None, None
+    error = sqrt((rows - 1) / rows * float(((without - without.mean()) ** 2).sum()))
+    bias = (rows - 1) * (float(without.mean()) - value)
+    ends = [value]
+    for centre in (value, value - bias):
+        middle = min(max(centre, 1 / (2 * rows)), 1 - 1 / (2 * rows))
+        odds, reach = math.log(middle / (1 - middle)), 1.959964 * error / (middle * (1 - middle))
+        ends += [(1 + math.tanh((odds + side * reach) / 2)) / 2 for side in (-1, 1)]
+    return min(ends), max(ends)
+
+
+FEW_POSITIVES = 5
+MANY_RARE = 0.2  # share of labels with few positives above which there is no interval
+SMOOTH = "Interval: infinitesimal jackknife over images."
+LEFT_OUT = "Interval: jackknife over images on the log-odds scale, with its bias."
 BY_TESTS = "Interval: the errors that a test over images does not reject"
 CALIBRATED_ABOVE = 0.05  # p-values of a calibrated model that are ordinary
 
@@ -137,10 +217,11 @@ def ranking_figures(
 ) -> list[Figure]:
     """Return mAP over labels and over images."""
     return [
-        _smooth(
+        _jackknifed(
             "mAP over labels",
             ranking.map_class,
-            mean_ap_influence(scores, known.present, known.observed),
+            partial(mean_ap_without, scores, known.present, known.observed),
+            known,
             f"mAP@class: {ranking.how}",
         ),
         _smooth(
@@ -202,9 +283,9 @@ def _calibrated(p_value: float) -> str:
 
 def set_figures(part: Sets, sets: Tensor, known: Known) -> list[Figure]:
     """Return the macro F1 of the rule."""
-    influence = macro_f1_influence(sets, known.present, known.observed)
+    without = partial(macro_f1_without, sets, known.present, known.observed)
     how = f"Macro F1 of the rule: {part.rule}."
-    return [_smooth("F1, mean over labels", part.macro_f1, influence, how)]
+    return [_jackknifed("F1, mean over labels", part.macro_f1, without, known, how)]
 
 
 def zero_label_figures(part: ZeroLabel, sets: Tensor | None, known: Known) -> list[Figure]:
@@ -238,6 +319,22 @@ def _items_influence(items: Averaged) -> NDArray[np.float64]:
     return mean_influence(np.nan_to_num(items.items), ~np.isnan(items.items))
 
 
+def _jackknifed(
+    name: str, value: float | None, without: Callable[[], Floats], known: Known, how: str
+) -> Figure:
+    positives = known.present.sum(0)
+    rare = int(((positives > 0) & (positives < FEW_POSITIVES)).sum())
+    labels = int((positives > 0).sum())
+    if rare > MANY_RARE * labels:
+        how += (
+            f" No interval: {rare:,} of {labels:,} labels have fewer than {FEW_POSITIVES} "
+            "positives here, too few for one."
+        )
+        return Figure(name, value, how, None, None)
+    low, high = jackknife_interval(value, without())
+    return Figure(name, value, f"{how} {LEFT_OUT}", low, high)
+
+
 def _smooth(
     name: str,
     value: float | None,
@@ -248,4 +345,4 @@ def _smooth(
     percent: bool = True,
 ) -> Figure:
     low, high = normal_interval(value, influence, 1.0 if percent else math.inf)
-    return Figure(name, value, f"{how} {JACKKNIFE}", low, high, better, percent)
+    return Figure(name, value, f"{how} {SMOOTH}", low, high, better, percent)

@@ -41,7 +41,7 @@ from labelwise.evaluate.evaluation import (
     StageScores,
     ZeroLabel,
 )
-from labelwise.evaluate.headline import JACKKNIFE, interval_of, row_sums
+from labelwise.evaluate.headline import SMOOTH, interval_of, row_sums
 from labelwise.evaluate.parts import (
     CELLS,
     SHARES,
@@ -215,7 +215,7 @@ class EvaluationSums:
         if self.sets is not None and zero.false_alarms is not None:
             low, high = self.sets.alarms.interval(zero.false_alarms, self.rows)
             how = f"Share of the {zero.rows:,} images without labels that the rule labels."
-            how = f"{how} {JACKKNIFE}"
+            how = f"{how} {SMOOTH}"
             headline.append(
                 Figure("False alarms", zero.false_alarms, how, low, high, better="lower")
             )
@@ -276,7 +276,7 @@ class EvaluationSums:
     def _ranking_figures(self, ranking: RankingFigures) -> list[Figure]:
         how = (
             "mAP@sample: average precision over the labels of each image; "
-            f"{ranking.undefined_rows:,} images without a known positive left out. {JACKKNIFE}"
+            f"{ranking.undefined_rows:,} images without a known positive left out. {SMOOTH}"
         )
         low, high = self.by_image.interval(ranking.map_sample, self.rows)
         by_label = f"mAP@class: {ranking.how} {NO_INTERVAL}"
@@ -306,7 +306,7 @@ class EvaluationSums:
             ),
         ):
             low, high = sums.interval(value, self.rows, np.inf)
-            how = f"{how} {JACKKNIFE}"
+            how = f"{how} {SMOOTH}"
             figures.append(Figure(name, value, how, low, high, "lower", percent=False))
         return figures
 
