@@ -104,6 +104,24 @@ def test_promises_per_label_are_kept_and_rare_labels_share_one(world, what, make
     assert pooled > 0.1 * DRAWS
 
 
+def test_recall_of_many_rare_labels_is_not_tested_on_the_photos_that_set_it():
+    """40 rare labels, one a photo: thresholds set and tested on the same photos break it often."""
+    rng, broken, attempts = np.random.default_rng(8), 0, 200
+
+    def drawn(photos):
+        label = rng.integers(40, size=photos)
+        truth = label[:, None] == np.arange(40)
+        return 1 / (1 + np.exp(3 - rng.normal(3.0 * truth, 1.5))), truth
+
+    probs, truth = drawn(20_000)
+    for _ in range(attempts):
+        evidence = Evidence.read(*drawn(800))
+        found = promise_recall(evidence, level=0.8, confidence=0.95, scope="label")
+        (promise,) = found.promises
+        broken += share("recall", found.rule(probs), truth) < promise.level
+    assert binomtest(broken, attempts, 0.05, alternative="greater").pvalue > 0.01
+
+
 def test_a_list_holds_as_many_right_photos_as_promised(world):
     probs, truth = world
     broken, sizes = 0, []

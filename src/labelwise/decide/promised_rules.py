@@ -5,7 +5,8 @@ candidates, safest first, testing each ("risk > 1 - level") until one cannot be 
 the risk need not fall along the way (precision, F) the sequence is set on a ``tuning``
 share of the photos, which then enter no test: it starts at the candidate with the most evidence
 and goes on to lower thresholds, which choose more. Recall only falls as the threshold rises, so
-all photos are tested, at all thresholds (Bates et al., 2021).
+all photos are tested, at all thresholds (Bates et al., 2021), unless thresholds of rare labels
+have to be set against each other first.
 
 Per label, a label with enough photos has a promise of its own. The others have one together, on
 average over them, with thresholds that shrink from the label's own towards the common one, the
@@ -80,11 +81,10 @@ class Wish:
     ) -> Promised:
         """Return the rule that keeps the promise; ``tuning`` photos may have been used before."""
         options: dict[str, Any] = {"level": self.level, "confidence": confidence}
-        if self.what == "recall":
-            return promise_recall(evidence, scope=self.scope, **options)
         options |= {"tuning": tuning, "seed": seed}
-        if self.what == "precision":
-            return promise_precision(evidence, scope=self.scope, **options)
+        if self.what in ("precision", "recall"):
+            promise = promise_precision if self.what == "precision" else promise_recall
+            return promise(evidence, scope=self.scope, **options)
         return (promise_f if self.what == "f" else promise_tags)(evidence, **options)
 
 
@@ -142,11 +142,15 @@ def promise_recall(
     level: float,
     confidence: float = 0.95,
     scope: Scope = "shared",
+    tuning: Evidence | None = None,
+    tuning_share: float = 0.2,
+    seed: int = 0,
 ) -> Promised:
     """Return the highest threshold of which the recall is promised.
 
     ``scope="shared"`` promises the share of an image's labels that are chosen, on average over
-    images that carry one; "label" the share of each label's images.
+    images that carry one; "label" the share of each label's images. Tuning photos say how the
+    thresholds of rare labels differ, which alone needs them; all photos test all others.
     """
     check_levels(level, confidence, scope)
     if scope == "shared":
@@ -154,7 +158,8 @@ def promise_recall(
         if promise is None:
             return Promised(Threshold(0.0), (), (refusal("recall", evidence, level, confidence),))
         return Promised(Threshold(_as_probability(threshold)), (promise,))
-    return _per_label("recall", evidence, evidence, level, confidence)
+    tuning, tested = _parts(evidence, tuning, tuning_share, seed)
+    return _per_label("recall", tuning, tested, level, confidence, whole=evidence)
 
 
 def promise_f(
@@ -282,7 +287,9 @@ def _per_label(
     tested: Evidence,
     level: float,
     confidence: float,
+    whole: Evidence | None = None,
 ) -> Promised:
+    """Return a threshold per label; ``whole`` are all photos, for labels that need no tuning."""
     names = tested.names
     needed = max(FEWEST, PER_ERROR_FREE * ceil(log(1 - confidence) / log(level)))
     values = [0.0 if what == "recall" else NEVER] * len(names)
@@ -290,7 +297,7 @@ def _per_label(
     refused: list[str] = []
     rare = []
     for k in range(len(names)):
-        part, held = tuning.columns([k]), tested.columns([k])
+        part, held = tuning.columns([k]), (tested if whole is None else whole).columns([k])
         scale = len(tested) / max(len(tuning), 1)
         if part.answers.present.sum() * scale < needed:
             rare.append(k)
