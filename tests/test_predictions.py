@@ -13,6 +13,7 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec
 from labelwise.predictions import Predictions
+from labelwise.types import matching_columns
 
 
 def some(observed=True, rows=5):
@@ -179,3 +180,15 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         some(rows=2).save(tmp_path / "p.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["p.parquet"]
     assert (tmp_path / "p.parquet").read_bytes() == before
+
+
+def test_labels_are_matched_by_name_and_what_is_missing_is_named():
+    """Oracle: columns found by hand."""
+    assert matching_columns(("b", "a"), ("a", "b"), of="x", in_="y") == [1, 0]
+    assert matching_columns(("b",), ("a", "b"), of="x", in_="y", others=True) == [1]
+    with pytest.raises(DataError, match="y: label 'cat' of x is missing; did you mean 'cats'"):
+        matching_columns(("cat",), ("cats",), of="x", in_="y")
+    with pytest.raises(DataError, match="x: label 'a' of y is missing"):
+        matching_columns(("b",), ("a", "b"), of="x", in_="y")
+    with pytest.raises(DataError, match="y: label 'c' of x is missing"):
+        matching_columns(("c",), ("a", "b"), of="x", in_="y", others=True)

@@ -26,7 +26,7 @@ from labelwise.links import Link, check_log_probs
 from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
-from labelwise.types import LabelSpace
+from labelwise.types import LabelSpace, matching_columns
 
 __all__ = ["Predictions", "matrix_of_lists"]
 
@@ -115,6 +115,28 @@ class Predictions:
     def with_link(self, link: Link | None) -> "Predictions":
         """Return the same logits under another link."""
         return replace(self, link=link)
+
+    def take(self, rows: NDArray[np.intp]) -> "Predictions":
+        """Return some of the rows."""
+        index = torch.from_numpy(rows)
+        return replace(
+            self,
+            ids=[self.ids[row] for row in rows],
+            logits=self.logits[index],
+            labels=self.labels[index],
+            observed=None if self.observed is None else self.observed[index],
+        )
+
+    def with_columns(self, names: tuple[str, ...], *, of: str, source: str) -> "Predictions":
+        """Return the columns in the order of ``names``, which must be the same labels."""
+        columns = matching_columns(names, self.names, of=of, in_=source)
+        return replace(
+            self,
+            names=names,
+            logits=self.logits[:, columns],
+            labels=self.labels[:, columns],
+            observed=None if self.observed is None else self.observed[:, columns],
+        )
 
     def joined(self, other: "Predictions") -> "Predictions":
         """Return the rows of both, of one model, under this one's link."""

@@ -1,6 +1,6 @@
 """The values that travel between layers: Targets, Outputs, LabelSpace, DatasetFacts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelwise.errors import DataError
 
-__all__ = ["DatasetFacts", "LabelSpace", "Outputs", "Targets", "nearest"]
+__all__ = ["DatasetFacts", "LabelSpace", "Outputs", "Targets", "matching_columns", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,25 @@ class LabelSpace:
             return self._columns[name]
         except KeyError:
             raise DataError(f"unknown label {name!r}{nearest(name, self.names)}") from None
+
+
+def matching_columns(
+    names: Sequence[str], there: Sequence[str], *, of: str, in_: str, others: bool = False
+) -> list[int]:
+    """Return the column in ``there`` of each of ``names``: labels are matched by name alone.
+
+    Each name must be there, and nothing else unless ``others`` may. ``of`` and ``in_`` say whose
+    labels these are.
+    """
+    for ours, theirs, whose, where in ((names, there, of, in_), (there, names, in_, of)):
+        known = set(theirs)
+        missing = sorted(name for name in ours if name not in known)
+        if missing and not (others and ours is there):
+            raise DataError(
+                f"{where}: label {missing[0]!r} of {whose} is missing{nearest(missing[0], theirs)}"
+            )
+    column = {name: number for number, name in enumerate(there)}
+    return [column[name] for name in names]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

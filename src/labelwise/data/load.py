@@ -8,7 +8,7 @@ describe`` can say whether the files at hand are the whole set.
 import glob
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -354,6 +354,14 @@ def _exists(text: str) -> bool:
         return False
 
 
+class UnknownOptionError(SettingsError):
+    """An option that a reader does not take."""
+
+    def __init__(self, reader: str, option: str, accepted: Iterable[str]) -> None:
+        self.option = option
+        super().__init__(f"{reader!r} has no option {option!r}{nearest(option, accepted)}")
+
+
 def _known(
     options: Mapping[str, Any], make: Callable[..., LabelTable], name: str
 ) -> dict[str, Any]:
@@ -363,7 +371,7 @@ def _known(
     values = {}
     for option, value in options.items():
         if option not in accepted:
-            raise SettingsError(f"{name!r} has no option {option!r}{nearest(option, accepted)}")
+            raise UnknownOptionError(name, option, accepted)
         try:
             values[option] = TypeAdapter(accepted[option].annotation).validate_python(value)
         except ValidationError as error:
@@ -383,7 +391,7 @@ def load_for_labels(
     """
     try:
         return load(source, names=list(names), check_files=check_files, **options)
-    except SettingsError as error:
-        if "names" not in str(error):
+    except UnknownOptionError as error:
+        if error.option != "names":
             raise
     return load(source, check_files=check_files, **options)

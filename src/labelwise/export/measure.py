@@ -4,11 +4,10 @@ import numpy as np
 import torch
 
 from labelwise.data import LabelTable
-from labelwise.errors import DataError
 from labelwise.models.scoring import Scorer, infer, raise_failure
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
-from labelwise.types import LabelSpace
+from labelwise.types import LabelSpace, matching_columns
 
 __all__ = ["measured_predictions", "same_labels"]
 
@@ -44,13 +43,8 @@ def measured_predictions(
 
 def same_labels(table: LabelTable, space: LabelSpace) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return labels (N, K) of a table, and which are known, in the columns of a model."""
-    missing = [name for name in space.names if name not in table.space.names]
-    if missing:
-        raise DataError(
-            f"{table.name} must have every label of the model, got none for {len(missing)} of "
-            f"{len(space)}, such as {missing[0]!r}"
-        )
-    columns = [table.space.column(name) for name in space.names]
+    there = table.space.names
+    columns = matching_columns(space.names, there, of="the model", in_=table.name, others=True)
     labels, observed = table.targets()
     known = (
         None if observed is None else torch.from_numpy(np.ascontiguousarray(observed[:, columns]))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.fitting.tables import RawScores, npz_arrays, npz_texts
 from labelwise.system.files import replacing
-from labelwise.types import nearest
+from labelwise.types import matching_columns, nearest
 
 __all__ = [
     "Embeddings",
@@ -215,10 +215,8 @@ def read_cosines(path: Path, texts: Texts) -> RawScores:
     photos, names = read_embeddings(path), texts.names
     labels = photos.labels
     if labels is not None and photos.names is not None:
-        missing = sorted(set(names) ^ set(photos.names))
-        if missing:
-            raise DataError(f"{path} and its texts must have the same labels, not {missing[0]!r}")
-        labels = labels[:, [photos.names.index(name) for name in names]]
+        columns = matching_columns(names, photos.names, of="the texts", in_=str(path))
+        labels = labels[:, columns]
     split = None if photos.split is None else tuple(photos.split.tolist())
     scores = cosine_scores(photos, texts.vectors).astype(np.float64)
     if texts.scale is not None and texts.bias is not None:

@@ -32,7 +32,7 @@ from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule
 from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.text import as_cell
-from labelwise.types import LabelSpace, nearest
+from labelwise.types import LabelSpace, matching_columns
 
 __all__ = [
     "APPLIED_SUFFIXES",
@@ -250,8 +250,10 @@ def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
             f"give one link.json, one thresholds.json or one of each, "
             f"got {len(links)} and {len(rules)}"
         )
-    for file in fitted:
-        _check_labels(file, scores)
+    columns = {
+        file.source: matching_columns(file.labels, scores.names, of=file.source, in_=scores.source)
+        for file in fitted
+    }
     source = (links or rules)[0]
     if source.link is None:
         raise SettingsError(f"{source.source} holds no link, so it gives no probabilities")
@@ -264,29 +266,16 @@ def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
             f"{rules[0].source} was fitted on other probabilities than those of "
             f"{links[0].source}; leave {links[0].source} out, or fit the rule on its probabilities"
         )
-    place = {name: column for column, name in enumerate(scores.names)}
     names = source.labels
-    logits = scores.logits[:, [place[name] for name in names]]
+    logits = scores.logits[:, columns[source.source]]
     probs = source.link(logits.double())
     sets = None
     if rules and rules[0].rule is not None:
-        order = [names.index(name) for name in rules[0].labels]
+        order = matching_columns(rules[0].labels, names, of=rules[0].source, in_=source.source)
         chosen = rules[0].rule(source.link.decision_probs(logits)[:, order])
         sets = torch.empty_like(chosen)
         sets[:, order] = chosen
     return Applied(scores.ids, names, probs, sets)
-
-
-def _check_labels(file: FittedFile, scores: UnlabelledScores) -> None:
-    for here, ours, there, theirs in (
-        (file.source, file.labels, scores.source, scores.names),
-        (scores.source, scores.names, file.source, file.labels),
-    ):
-        missing = sorted(set(ours) - set(theirs))
-        if missing:
-            raise DataError(
-                f"{there}: label {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
-            )
 
 
 def _fit_together(link: FittedFile, rule: FittedFile) -> bool:

@@ -22,7 +22,7 @@ from labelwise.decide import Rule, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.fitting.fit import fit_rule
-from labelwise.fitting.read import ScoreTable, take
+from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import Kind
 from labelwise.links import Link
 from labelwise.predictions import Predictions
@@ -221,18 +221,14 @@ def divided_rows(
         return table.part(fit_on), table.part(report_on), fit_on
     held = table.part(fit_on) if fit_on else split_rows(table, None)
     seen = other.part(report_on) if report_on else split_rows(other, None)
-    if set(held.names) != set(seen.names):
-        name = sorted(set(held.names) ^ set(seen.names))[0]
-        raise DataError(
-            f"{table.source} and {other.source} must have the same labels, {name!r} is in one only"
-        )
+    seen = seen.with_columns(held.names, of=table.source, source=other.source)
     shared = set(held.ids) & set(seen.ids)
     if shared:
         raise DataError(
             f"{table.source} and {other.source} share rows, first {min(shared)!r}; "
             "what is fitted on a row cannot be judged on it"
         )
-    return held, _ordered(seen, held.names), table.source
+    return held, seen, table.source
 
 
 def split_rows(table: ScoreTable, split: str | None) -> Predictions:
@@ -250,20 +246,6 @@ def split_rows(table: ScoreTable, split: str | None) -> Predictions:
             "(or fit and report with --fit-on and --report-on)"
         )
     return table.part(there[0])
-
-
-def _ordered(predictions: Predictions, names: tuple[str, ...]) -> Predictions:
-    if predictions.names == names:
-        return predictions
-    columns = [predictions.names.index(name) for name in names]
-    observed = predictions.observed
-    return replace(
-        predictions,
-        names=names,
-        logits=predictions.logits[:, columns],
-        labels=predictions.labels[:, columns],
-        observed=None if observed is None else observed[:, columns],
-    )
 
 
 FitBoth = Callable[[Predictions], tuple[Link | None, Rule | None]]
@@ -297,8 +279,8 @@ def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: in
     fitted_link = fitted_rule = False
     for number in range(folds):
         held = np.flatnonzero(fold == number)
-        own = take(predictions, held)
-        link, rule = fit(take(predictions, np.flatnonzero(fold != number)))
+        own = predictions.take(held)
+        link, rule = fit(predictions.take(np.flatnonzero(fold != number)))
         rows = torch.from_numpy(held)
         fitted_link, fitted_rule = link is not None, rule is not None
         if link is not None:

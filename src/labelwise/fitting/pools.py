@@ -16,7 +16,7 @@ from labelwise.data import LabelTable
 from labelwise.data.columns import PATH_HEADERS
 from labelwise.data.rows import find_images
 from labelwise.data.tabular import TABULAR
-from labelwise.errors import DataError, SettingsError
+from labelwise.errors import DataError
 from labelwise.fitting.read import aligned_labels, load_for_labels
 from labelwise.fitting.tables import ANSWER_COLUMNS, read_raw
 from labelwise.labelling import Pool
@@ -25,6 +25,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import Scored, score
 from labelwise.pictures import FileImages, ImageSource
 from labelwise.system.progress import Silent, Watch
+from labelwise.types import matching_columns
 
 __all__ = ["PhotoPool", "holds_answers", "read_pool", "score_pool"]
 
@@ -144,10 +145,9 @@ def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
 def _answered(path: Path, model: Path) -> PhotoPool:
     raw, spec = read_raw(path), RunFolder(model).spec
     names = spec.space.names
-    if raw.scores is None or set(raw.names) != set(names):
-        odd = sorted(set(raw.names) ^ set(names))
-        raise SettingsError(f"{path} was not written with the labels of {model}, not so {odd[:1]}")
-    probs = raw.scores[:, [raw.names.index(name) for name in names]]
+    if raw.scores is None:
+        raise DataError(f"{path} holds no scores; write it again with `labelwise predict`")
+    probs = raw.scores[:, matching_columns(names, raw.names, of=str(model), in_=str(path))]
     if not ((probs >= 0) & (probs <= 1)).all():
         raise DataError(f"{path}: a probability lies in [0, 1]")
     sets = np.asarray(spec.made_rule(torch.from_numpy(probs.astype(np.float32))))

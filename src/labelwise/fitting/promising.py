@@ -14,7 +14,7 @@ from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit, same
 from labelwise.errors import SettingsError
 from labelwise.fitting.fit import check_promises
 from labelwise.fitting.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
-from labelwise.fitting.read import ScoreTable, take
+from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import FITTED_FORMAT, Kind
 from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
@@ -99,7 +99,7 @@ def promise_scores(
     if calibrator != "none":
         order = np.random.default_rng(seed).permutation(len(held))
         cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
-        fitted, photos = (take(held, np.sort(part)) for part in (order[:cut], order[cut:]))
+        fitted, photos = (held.take(np.sort(part)) for part in (order[:cut], order[cut:]))
         plan = chosen_plan(fitted, FitPlan(calibrator, "none"))
         made = fit_pair(fitted, *plan)
         link, link_words = made.link or held.link, made.link_words

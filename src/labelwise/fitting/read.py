@@ -23,7 +23,7 @@ from labelwise.fitting.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
-from labelwise.types import nearest
+from labelwise.types import matching_columns, nearest
 
 __all__ = [
     "LINK_NAMES",
@@ -34,7 +34,6 @@ __all__ = [
     "load_for_labels",
     "read_scores",
     "read_unlabelled",
-    "take",
 ]
 
 LINK_NAMES = ("sigmoid", "softmax", "none")
@@ -78,20 +77,7 @@ class ScoreTable:
         if len(rows) == 0:
             there = sorted(set(self.split.tolist()))
             raise DataError(f"{self.source}: no row has split {name!r}{nearest(name, there)}")
-        return replace(take(self.predictions, rows), split=name)
-
-
-def take(predictions: Predictions, rows: NDArray[np.intp]) -> Predictions:
-    """Return some rows of predictions."""
-    index = torch.from_numpy(rows)
-    observed = predictions.observed
-    return replace(
-        predictions,
-        ids=[predictions.ids[row] for row in rows],
-        logits=predictions.logits[index],
-        labels=predictions.labels[index],
-        observed=None if observed is None else observed[index],
-    )
+        return replace(self.predictions.take(rows), split=name)
 
 
 def read_scores(
@@ -260,12 +246,12 @@ def _other_labels(
         if other.labels is None:
             raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
         _check_labels(other, other.labels)
-        ids, labels = other.ids, other.labels[:, _columns_of(raw, other.source, other.names)]
+        columns = matching_columns(raw.names, other.names, of=raw.source, in_=other.source)
+        ids, labels = other.ids, other.labels[:, columns]
     else:
         table = load_for_labels(source, raw.names)
-        labels, notes = aligned_labels(table, raw.names)
-        if notes:
-            raise DataError(f"{table.name}: {notes[0]}")
+        matching_columns(raw.names, table.space.names, of=raw.source, in_=table.name)
+        labels, _ = aligned_labels(table, raw.names)
         ids = tuple(table.ids)
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
@@ -296,20 +282,6 @@ def _holds_label_columns(path: Path) -> bool:
     else:
         return False
     return "id" in names and any(name.startswith(("label:", "score:")) for name in names)
-
-
-def _columns_of(raw: RawScores, there: str, names: tuple[str, ...]) -> list[int]:
-    column = {name: number for number, name in enumerate(names)}
-    for here, ours, other, theirs in (
-        (raw.source, raw.names, there, names),
-        (there, names, raw.source, raw.names),
-    ):
-        missing = sorted(set(ours) - set(theirs))
-        if missing:
-            raise DataError(
-                f"{other}: label {missing[0]!r} of {here} is missing{nearest(missing[0], theirs)}"
-            )
-    return [column[name] for name in raw.names]
 
 
 def label_tensors(labels: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:

@@ -40,7 +40,7 @@ from labelwise.system.storage import (
     storage_at,
     without_options,
 )
-from labelwise.types import nearest
+from labelwise.types import matching_columns
 
 __all__ = ["KeyFiles", "StoredLabels", "keys_of"]
 
@@ -297,15 +297,7 @@ def _refuse_soft(table: LabelTable, name: str) -> None:
 
 def _columns(source: str, theirs: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.int32]:
     """Return the column in ``names`` of each of their labels, which must be the same ones."""
-    for what, ours, others in (
-        ("has no label", names, theirs),
-        ("has a label that the scores do not have,", theirs, names),
-    ):
-        odd = sorted(set(ours) - set(others))
-        if odd:
-            raise DataError(f"{source} {what} {odd[0]!r}{nearest(odd[0], others)}")
-    place = {name: column for column, name in enumerate(names)}
-    return np.array([place[name] for name in theirs], np.int32)
+    return np.array(matching_columns(theirs, names, of=source, in_="the scores"), np.int32)
 
 
 def _renamed(sets: LabelSets, columns: NDArray[np.int32]) -> LabelSets:
