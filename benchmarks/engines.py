@@ -18,8 +18,6 @@ from typing import Any
 from kills import hashes, write_model, write_pictures
 from streaming import private_bytes
 
-from labelwise.cli.predict import _scorer
-from labelwise.models import MODEL_FILE, WEIGHTS_FILE
 from labelwise.shards import LocalEngine, ModelFiles, ScoringTask, predict_shards
 from labelwise.shards.ray_cluster import RayEngine, joined
 
@@ -83,13 +81,13 @@ def measure_rates(pictures: int, rows: int) -> bool:
     rates = dict.fromkeys(engines, 0.0)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        model = ModelFiles.read(write_model(folder / "model"), (MODEL_FILE, WEIGHTS_FILE))
+        model = ModelFiles.read(write_model(folder / "model"))
         write_pictures(folder / "photos", pictures)
         found = {}
         for turn in range(2):
             for name, engine in engines.items():
                 out = folder / f"{name} {turn}"
-                task = ScoringTask(str(out), model, _scorer, 64, decoders=1)
+                task = ScoringTask(str(out), model, 64, decoders=1)
                 timed = Timed(engine, [])
                 predict_shards(task, [str(folder / "photos")], timed, shard_rows=rows)
                 rates[name] = max(rates[name], timed.rate(rows))

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from sample_scores import sample
+from search_setup import picture, save_model
 from tiny_run import tiny_table
 
 import labelwise
 from labelwise.errors import CheckpointError, SettingsError
+from labelwise.system.progress import Silent
 
 PACKAGE = Path(labelwise.__file__).parent
 
@@ -104,3 +107,18 @@ def test_load_run_names_what_is_no_run(tmp_path):
     (tmp_path / "settings.yaml").write_text("method: bce")
     with pytest.raises(CheckpointError, match="was not finished; train again to go on"):
         labelwise.load_run(tmp_path)
+
+
+def test_modules_that_people_call_answer_as_their_functions(tmp_path):
+    """Oracle: the functions themselves."""
+    rows = sample(60)
+    found = labelwise.evaluate(rows, rows.link, labelwise.TopK(2))
+    assert found == labelwise.evaluate.evaluate(rows, rows.link, labelwise.TopK(2))
+    for number in range(6):
+        picture(tmp_path / "photos" / f"{number}.png", number)
+    index, model = tmp_path / "photos.index", save_model(tmp_path / "run")
+    labelwise.search.update_index(index, [tmp_path / "photos"], model=model, watch=Silent())
+    with labelwise.Index(index) as opened:
+        expected = labelwise.search.answer(opened, labelwise.Query.parse("dog, -beach"), top=3)
+    assert labelwise.search(index, "dog, -beach", top=3) == expected
+    assert len(expected.hits) == 3

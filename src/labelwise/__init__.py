@@ -4,7 +4,9 @@
     run = labelwise.load_run("runs/photos-auto")
     run.model().predict("new.jpg").labels
 
-``load`` reads a table of labels, ``load_run`` a finished run. Names are imported when they are
+``load`` reads a table of labels, ``load_run`` a finished run, ``load_model`` a model in any form.
+``labelwise.evaluate(...)`` and ``labelwise.search(...)`` can be called; the modules of these names
+hold what belongs to them. Names are imported when they are
 first used, so that ``import labelwise`` is instant; type checkers and editors see them all.
 """
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
         calibrate,
         data,
         decide,
-        evaluate,
         metrics,
         objectives,
         retrieval,
@@ -25,14 +26,24 @@ if TYPE_CHECKING:
     from labelwise.data import LabelTable, load
     from labelwise.decide import Rule, Threshold, TopK
     from labelwise.errors import LabelwiseError
-    from labelwise.evaluate import Evaluation
+    from labelwise.evaluate import Evaluation, evaluate
     from labelwise.heads import Head
     from labelwise.links import Link, Sigmoid, Softmax
     from labelwise.methods import METHODS, Method
-    from labelwise.models import ModelSpec, Predictor, RunFolder, Scored, Scorer, score, scoring
+    from labelwise.models import (
+        ModelSpec,
+        Predictor,
+        RunFolder,
+        Scored,
+        Scorer,
+        load_model,
+        score,
+        scoring,
+    )
     from labelwise.objectives import BCE, SPA, LabelPairs, Objective, Quasibinary, TwoWay
     from labelwise.predictions import Predictions
     from labelwise.retrieval import Query, retrieval_map
+    from labelwise.search import Index, search
     from labelwise.types import LabelSpace, Outputs, Targets
 
 __version__ = "0.1.0"
@@ -43,6 +54,7 @@ __all__ = [
     "SPA",
     "Evaluation",
     "Head",
+    "Index",
     "LabelPairs",
     "LabelSpace",
     "LabelTable",
@@ -72,6 +84,7 @@ __all__ = [
     "decide",
     "evaluate",
     "load",
+    "load_model",
     "load_run",
     "metrics",
     "objectives",
@@ -79,10 +92,20 @@ __all__ = [
     "retrieval_map",
     "score",
     "scoring",
+    "search",
     "train",
 ]
 
-_MODULES = ("calibrate", "data", "decide", "evaluate", "metrics", "objectives", "retrieval")
+_MODULES = (
+    "calibrate",
+    "data",
+    "decide",
+    "evaluate",
+    "metrics",
+    "objectives",
+    "retrieval",
+    "search",
+)
 _HOMES = {
     "api": ("load_run", "train"),
     "data": ("LabelTable", "load"),
@@ -92,10 +115,14 @@ _HOMES = {
     "heads": ("Head",),
     "links": ("Link", "Sigmoid", "Softmax"),
     "methods": ("METHODS", "Method"),
-    "models": ("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer", "score", "scoring"),
+    "models": (
+        *("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer"),
+        *("load_model", "score", "scoring"),
+    ),
     "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
     "retrieval": ("Query", "retrieval_map"),
+    "search": ("Index",),
     "types": ("LabelSpace", "Outputs", "Targets"),
 }
 

@@ -16,13 +16,14 @@ from PIL import Image
 
 from labelwise.decide import Threshold, TopK
 from labelwise.errors import CheckpointError, ImageError, LabelwiseError, SettingsError
-from labelwise.export.assemble import Facts, assemble, read_model, sealed
+from labelwise.export.assemble import assemble
 from labelwise.export.network import export_network
 from labelwise.export.onnx_file import export_onnx
 from labelwise.export.parity import assert_parity, compare_answers
-from labelwise.export.runtime import OnnxModel
 from labelwise.links import Sigmoid
 from labelwise.methods import HEADS
+from labelwise.models.graph_file import Facts, read_model, sealed
+from labelwise.models.graph_model import OnnxModel
 from labelwise.models.scoring import infer, score
 from labelwise.pictures import PictureImages
 

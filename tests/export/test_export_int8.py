@@ -15,14 +15,14 @@ from PIL import Image
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
 from labelwise.export import int8
-from labelwise.export.assemble import read_model
 from labelwise.export.int8 import quantised_content
 from labelwise.export.measure import measured_predictions
-from labelwise.export.network import INPUT, LOGITS, export_network
+from labelwise.export.network import LOGITS, export_network
 from labelwise.export.onnx_file import facts_of
-from labelwise.export.runtime import OnnxModel
-from labelwise.export.session import open_session
 from labelwise.links import Sigmoid
+from labelwise.models.graph_file import INPUT, read_model
+from labelwise.models.graph_model import OnnxModel
+from labelwise.models.onnx_sessions import open_session
 from labelwise.models.scoring import infer
 from labelwise.pictures import ArrayImages
 

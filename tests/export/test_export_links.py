@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from labelwise.export.graph import Graph
 from labelwise.export.links import LINK_OPS, write_link
 from labelwise.export.rules import RULE_OPS, default_thresholds, write_rule
-from labelwise.export.session import open_session
 from labelwise.methods import LINKS, RULES
+from labelwise.models.onnx_sessions import open_session
 
 BASE_LINKS, FITTED_LINKS = base_links(), fitted_links()
 RANDOM = np.random.default_rng(1).normal(0, 4, (200, LABELS))

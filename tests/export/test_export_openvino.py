@@ -17,9 +17,10 @@ from labelwise.export import openvino_folder
 from labelwise.export.assemble import assemble
 from labelwise.export.network import export_network
 from labelwise.export.onnx_file import facts_of
-from labelwise.export.openvino_folder import OpenVinoModel, export_openvino, openvino_runtime
+from labelwise.export.openvino_folder import export_openvino
 from labelwise.export.parity import compare_answers
 from labelwise.links import Sigmoid
+from labelwise.models.openvino_model import OpenVinoModel, openvino_runtime
 from labelwise.models.scoring import score
 from labelwise.objectives import PhiLink
 

@@ -15,9 +15,9 @@ from playwright.sync_api import sync_playwright
 from labelwise.calibrate import Platt
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import SettingsError
-from labelwise.export.runtime import OnnxModel
 from labelwise.export.web import HASHES, export_web, find_runtime
 from labelwise.links import Sigmoid
+from labelwise.models.graph_model import OnnxModel
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 READ = """async (bytes) => {

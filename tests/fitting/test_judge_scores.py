@@ -158,7 +158,7 @@ def test_roles_that_overlap_are_refused():
     with pytest.raises(DataError, match="share rows, first 'image-0'"):
         judge(table_of(sample(40)), FitPlan("platt"), other=table_of(sample(30)))
     other = replace(sample(30), names=("dog", "cat", "beach", "car", "tree"))
-    with pytest.raises(DataError, match="label '<b>tree & co</b>' of .* is missing"):
+    with pytest.raises(DataError, match=r"label '<b>tree & co</b>' of .* is missing"):
         judge(table_of(sample(40)), FitPlan("platt"), other=table_of(other))
 
 

@@ -19,10 +19,10 @@ from labelwise.data import load, obey_taxonomy
 from labelwise.decide import Threshold, TopK, WithParents
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.export.onnx_file import export_onnx
-from labelwise.export.runtime import OnnxModel
 from labelwise.links import Consistent, Sigmoid, Softmax, consistent_log_probs
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
 from labelwise.models import ModelSpec, Predictor
+from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
 from labelwise.search.answering import answer

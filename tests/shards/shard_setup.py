@@ -10,8 +10,6 @@ import pyarrow.parquet as pq
 from PIL import Image
 from test_predictor import make
 
-from labelwise.cli.predict import _scorer
-from labelwise.models import MODEL_FILE, WEIGHTS_FILE
 from labelwise.shards import ModelFiles, ScoringTask
 
 BROKEN_EVERY = 20
@@ -59,8 +57,7 @@ def write_model(folder):
 
 
 def task(model, out, batch_size=4):
-    files = ModelFiles.read(model, (MODEL_FILE, WEIGHTS_FILE))
-    return ScoringTask(str(out), files, _scorer, batch_size, decoders=1)
+    return ScoringTask(str(out), ModelFiles.read(model), batch_size, decoders=1)
 
 
 def hashes(out):

@@ -14,7 +14,7 @@ from labelwise.cli.options import (
     ScoresOption,
     chosen_decoder,
 )
-from labelwise.cli.predict import exported_model, is_exported, refuse_program, taxonomy_of
+from labelwise.cli.predict import taxonomy_of
 
 if TYPE_CHECKING:
     from labelwise.evaluate import Evaluation
@@ -86,6 +86,8 @@ def evaluate(
     Of a run folder: its saved predictions of a split, or with --data photos it has not seen. Of
     shards: sums that merge, so memory does not grow with the rows.
     """
+    from labelwise.models.loading import is_exported, refuse_program
+
     if _is_run_in_a_bucket(place):
         from labelwise.models.run_folder import fetched_run
 
@@ -358,19 +360,20 @@ def _exported(
     from labelwise.export.measure import measured_predictions
     from labelwise.fitting import fixed_rule
     from labelwise.fitting.read import load_for_labels
+    from labelwise.models import load_model
     from labelwise.system.progress import make_watch
 
     if source is None:
         raise SettingsError(f"{file} is measured on labelled photos: give them with --data")
     options, skip_missing, split = table_options
-    model = exported_model(file)
+    model = load_model(file)
     names, more = model.space.names, parse_options(options)
     table = load_for_labels(source, names, check_files=True, skip_missing=skip_missing, **more)
     if split not in (None, "all"):
         table = table.splits().get(split) or _no_split(table.name, split)
     predictions = measured_predictions(model, table, split or "all", watch=make_watch(sys.stderr))
     chosen = model.rule if rule is None else fixed_rule(rule)
-    figures = {**figures, "taxonomy": taxonomy_of(model.facts.taxonomy, figures.get("taxonomy"))}
+    figures = {**figures, "taxonomy": taxonomy_of(model.taxonomy, figures.get("taxonomy"))}
     return measure(predictions, model.link, chosen, **figures)
 
 

@@ -95,11 +95,11 @@ def export(
     if format == "hf":
         _hub(folder, out, data)
         return
-    from labelwise.export.session import require_onnx
+    from labelwise.models.onnx_sessions import require_onnx
 
     require_onnx()
     if format == "openvino":
-        from labelwise.export.openvino_folder import openvino_runtime
+        from labelwise.models.openvino_model import openvino_runtime
 
         openvino_runtime()  # what is missing is said before the work
     if int8:

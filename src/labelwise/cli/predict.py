@@ -10,19 +10,14 @@ import typer
 from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
 
 if TYPE_CHECKING:
-    from labelwise.export.openvino_folder import OpenVinoModel
-    from labelwise.export.runtime import OnnxModel
-    from labelwise.models import Predictor
+    from labelwise.models import DeployedModel
     from labelwise.pictures import ImageSource
     from labelwise.shards import Engine
     from labelwise.taxonomy import Taxonomy
 
 __all__ = [
-    "exported_model",
-    "is_exported",
     "make_engine",
     "predict",
-    "refuse_program",
     "taxonomy_of",
 ]
 
@@ -121,7 +116,6 @@ def _predict_shards(
     shard_rows: int,
 ) -> None:
     from labelwise.cli.text import complain, say
-    from labelwise.models import MODEL_FILE, WEIGHTS_FILE
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.scoring_task import decoders_per_worker
     from labelwise.system.progress import make_watch
@@ -129,9 +123,9 @@ def _predict_shards(
 
     decoder = chosen_decoder(decode, device)
     _check_model(run)
-    model = ModelFiles.read(run, (MODEL_FILE, WEIGHTS_FILE))
+    model = ModelFiles.read(run)
     decoders = decoders_per_worker(workers)
-    task = ScoringTask(out, model, _scorer, batch_size, device, decoders, decoder)
+    task = ScoringTask(out, model, batch_size, device, decoders, decoder)
     engine_of_shards = make_engine(engine, workers, device)
     outcome = predict_shards(
         task, places, engine_of_shards, shard_rows=shard_rows, watch=make_watch()
@@ -178,7 +172,7 @@ def _predict_file(
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
-    from labelwise.models import Predictor
+    from labelwise.models import load_model
     from labelwise.models.scoring import obeying, score
     from labelwise.pictures import PictureImages
     from labelwise.system.progress import make_watch
@@ -189,14 +183,13 @@ def _predict_file(
     decoder = chosen_decoder(decode, device)
     _check_model(run)
     source = PictureImages(_find_images(images))
-    predictor = _scorer(run, device, len(source))
+    predictor = load_model(run, device).fused(len(source))
     if explain is not None:
         _explain(predictor, source, explain)
     names = predictor.space.names
     tree = None
     if taxonomy is not None:
-        own = predictor.taxonomy if isinstance(predictor, Predictor) else predictor.facts.taxonomy
-        given = taxonomy_of(own, Taxonomy.read(taxonomy))
+        given = taxonomy_of(predictor.taxonomy, Taxonomy.read(taxonomy))
         tree = None if given is None else given.within(predictor.space)
     rows: list[tuple[str, str]] = []
     failed = count = 0
@@ -242,9 +235,7 @@ def _stoppable(out: Path | None) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _explain(
-    scorer: "Predictor | OnnxModel | OpenVinoModel", source: "ImageSource", path: Path
-) -> None:
+def _explain(scorer: "DeployedModel", source: "ImageSource", path: Path) -> None:
     """Write the page of attention maps; a model without them is refused before anything."""
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
@@ -271,35 +262,10 @@ def taxonomy_of(own: "Taxonomy | None", given: "Taxonomy | None") -> "Taxonomy |
     return own or given
 
 
-def refuse_program(place: Path) -> None:
-    """Raise if a file is one that torch can only load by unpickling it."""
-    from labelwise.errors import SettingsError
-
-    if place.suffix.lower() == ".pt2":
-        raise SettingsError(
-            f"{place} is not run: torch loads .pt2 files by unpickling, which runs what a stranger "
-            "put there; give the folder of the model, or export it as .onnx"
-        )
-
-
-def _scorer(
-    place: Path, device: str, images: int | None = None
-) -> "Predictor | OnnxModel | OpenVinoModel":
-    """Return the model of a run, or an exported one, for so many images or for a shard."""
-    from labelwise.errors import SettingsError
-    from labelwise.models import Predictor
-
-    if not is_exported(place):
-        predictor = Predictor.load(place, device)
-        return predictor.fused() if images is None else predictor.fused(images)
-    if device != "cpu":
-        raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
-    return exported_model(place)
-
-
 def _check_model(place: Path) -> None:
     """Raise if a place cannot be a model, such as a photo that was named first."""
     from labelwise.errors import SettingsError
+    from labelwise.models.loading import is_exported, refuse_program
 
     refuse_program(place)
     if not place.is_dir() and not is_exported(place):
@@ -307,25 +273,6 @@ def _check_model(place: Path) -> None:
         raise SettingsError(
             f"the model comes first: the folder of a run, or an exported model; {place} is {what}"
         )
-
-
-def is_exported(place: Path) -> bool:
-    """Return whether a place holds a model that another runtime than torch runs."""
-    return place.suffix.lower() == ".onnx" or (place / "model.xml").is_file()
-
-
-def exported_model(place: Path) -> "OnnxModel | OpenVinoModel":
-    """Return an exported model, run by onnxruntime or OpenVINO."""
-    from labelwise.export.session import require_onnx
-
-    require_onnx()
-    if place.is_dir():
-        from labelwise.export.openvino_folder import OpenVinoModel
-
-        return OpenVinoModel.load(place)
-    from labelwise.export.runtime import OnnxModel
-
-    return OnnxModel.load(place)
 
 
 def _find_images(places: Sequence[Path]) -> list[Path]:

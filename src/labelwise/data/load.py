@@ -257,6 +257,11 @@ def load(
             return make(**_known(options, make, text))
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{text}: {error}") from None
+    if format is None and _exists(text) and (Path(text) / "model.json").is_file():
+        raise DataError(
+            f"{text} holds a model, and load reads labelled data: labelwise.load_run opens a run, "
+            "labelwise.load_model any model"
+        )
     try:
         table = _read_from(text, format, options)
     except OSError as error:

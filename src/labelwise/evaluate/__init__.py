@@ -1,5 +1,9 @@
 """Predictions × link × rule → Evaluation."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from labelwise.evaluate.assemble import describe_link, evaluate
 from labelwise.evaluate.evaluation import (
     Calibration,
@@ -35,3 +39,13 @@ __all__ = [
     "evaluate",
     "measure",
 ]
+
+
+class _Evaluate(ModuleType):
+    """This module, so that ``labelwise.evaluate(...)`` is what people guess it to be."""
+
+    def __call__(self, *given: Any, **options: Any) -> Evaluation:
+        return evaluate(*given, **options)
+
+
+sys.modules[__name__].__class__ = _Evaluate

@@ -24,16 +24,17 @@ from labelwise.calibrate import ZeroShare, auto
 from labelwise.calibrate.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
-from labelwise.export.assemble import Facts, assemble, cut, read_model, sealed
+from labelwise.export.assemble import assemble
 from labelwise.export.measure import measured_predictions
-from labelwise.export.network import INPUT, LOGITS, export_network
+from labelwise.export.network import LOGITS, export_network
 from labelwise.export.parity import compare_answers
 from labelwise.export.quiet import quiet
-from labelwise.export.runtime import OnnxModel
-from labelwise.export.session import open_session
 from labelwise.links import Consistent, Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.models import Predictor
+from labelwise.models.graph_file import INPUT, Facts, cut, read_model, sealed
+from labelwise.models.graph_model import OnnxModel
+from labelwise.models.onnx_sessions import open_session
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Watch
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from labelwise.errors import LabelwiseError
 from labelwise.export.quiet import quiet
-from labelwise.export.session import open_session, simplified
 from labelwise.models import Model
+from labelwise.models.graph_file import INPUT, OPSET
+from labelwise.models.onnx_sessions import open_session, simplified
 from labelwise.system.text import first_line
 
-__all__ = ["INPUT", "LOGITS", "OPSET", "export_network"]
+__all__ = ["LOGITS", "export_network"]
 
-OPSET = 18
-INPUT, LOGITS = "normalised", "network_logits"
+LOGITS = "network_logits"
 CLOSE = 1e-3  # of random weights and input; the real check, on pictures, is far stricter
 
 

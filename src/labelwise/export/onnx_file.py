@@ -9,12 +9,13 @@ import numpy as np
 from labelwise.data import load
 from labelwise.data.rows import find_images
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.export.assemble import Facts, Input, assemble, read_model, sealed
+from labelwise.export.assemble import assemble
 from labelwise.export.checks import require_picture_model, require_pictures
 from labelwise.export.network import export_network
 from labelwise.export.parity import Parity, assert_parity
-from labelwise.export.runtime import OnnxModel
 from labelwise.models import ModelSpec, Predictor
+from labelwise.models.graph_file import Facts, Input, read_model, sealed
+from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows, ImageSource, PictureImages
 from labelwise.system.files import replacing

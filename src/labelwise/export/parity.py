@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labelwise.errors import LabelwiseError
 from labelwise.export.rules import default_thresholds
-from labelwise.export.runtime import Decided, GraphModel, NodeValue
 from labelwise.models import Predictor
+from labelwise.models.graph_model import Decided, GraphModel, NodeValue
 from labelwise.pictures import ImageSource
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted

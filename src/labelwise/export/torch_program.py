@@ -24,8 +24,8 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.checks import require_picture_model, require_pictures
 from labelwise.export.parity import Parity, assert_program_parity
 from labelwise.export.quiet import quiet
-from labelwise.export.runtime import NodeValue
 from labelwise.models import MODEL_FILE, ModelSpec, Predictor
+from labelwise.models.graph_model import NodeValue
 from labelwise.pictures import ImageSource
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch

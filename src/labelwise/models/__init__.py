@@ -6,15 +6,17 @@ and rule can be read from it without the weights. Tensors have the names of :cla
 those of timm, so that timm can load the file too.
 """
 
+from labelwise.models.loading import load_model
 from labelwise.models.model import Model
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import Scored, Scorer, score
+from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
 from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
 
 __all__ = [
     "MODEL_FILE",
     "WEIGHTS_FILE",
+    "DeployedModel",
     "HeadSpec",
     "Model",
     "ModelSpec",
@@ -22,5 +24,6 @@ __all__ = [
     "RunFolder",
     "Scored",
     "Scorer",
+    "load_model",
     "score",
 ]

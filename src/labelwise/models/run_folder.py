@@ -40,13 +40,22 @@ from labelwise.models.spec import MODEL_FILE, ModelSpec
 from labelwise.predictions import Predictions
 from labelwise.system.files import locked, remove_leftovers, write_error
 from labelwise.system.mirror import Mirror
-from labelwise.system.storage import LocalStorage, ObjectStorage, Storage, is_uri, storage_at
+from labelwise.system.storage import (
+    LocalStorage,
+    ObjectStorage,
+    Storage,
+    address_of,
+    is_uri,
+    parent_of,
+    storage_at,
+)
 
 __all__ = ["HeldOut", "Journal", "RunFolder", "RunPart", "fetched_run"]
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
+OPENVINO_FILES = ("model.xml", "model.bin", "labelwise.json")  # an exported folder
 NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds")
 # Sent to a bucket after all others, in this order: what says that others are there.
 SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
@@ -292,7 +301,7 @@ def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
     """Return the folder of a run to read from: of a bucket, a copy in this user's cache.
 
     What did not change since the last time is not fetched again. ``results`` are all files but
-    checkpoints and logs.
+    checkpoints and logs; ``model`` may also be an exported file or folder.
     """
     storage = storage_at(str(place))
     if not isinstance(storage, ObjectStorage):
@@ -305,16 +314,29 @@ def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
     except OSError as error:
         raise write_error(folder, error) from None
 
-    def wanted(name: str) -> bool:
-        if part == "model":
-            return name in MODEL_FILES
-        return part == "all" or name.split("/")[0] not in NOT_RESULTS
+    if part == "model" and folder.suffix.lower() == ".onnx":
+        return _fetched_file(str(place), folder)
 
-    mirror = Mirror(folder, storage, _turn)
+    def wanted(name: str) -> bool:
+        return part in ("all", "model") or name.split("/")[0] not in NOT_RESULTS
+
+    mirror = Mirror(folder, storage, _model_turn if part == "model" else _turn)
     with locked(folder):
         if not mirror.fetch(wanted):
             raise CheckpointError(f"{mirror.address} holds no run; is its address right?")
     return folder
+
+
+def _fetched_file(place: str, folder: Path) -> Path:
+    """Return a copy of one file of a bucket, in a folder of its own."""
+    above, name = parent_of(place)
+    storage = storage_at(above)
+    size = storage.size(name)
+    if not isinstance(storage, ObjectStorage) or size is None:
+        raise CheckpointError(f"{address_of(above, name)} is not there; is its address right?")
+    with locked(folder):
+        storage.download(name, folder / name, size)
+    return folder / name
 
 
 def _local_path(place: str | Path, storage: Storage) -> Path:
@@ -326,6 +348,11 @@ def _local_path(place: str | Path, storage: Storage) -> Path:
 
 def _last_part(storage: ObjectStorage) -> str:
     return storage.prefix.rpartition("/")[2]
+
+
+def _model_turn(name: str, there: bool) -> int | None:
+    """Return 0 for the files of a model, of a run or exported, None for all others."""
+    return 0 if name in (*MODEL_FILES, *OPENVINO_FILES) else None
 
 
 def _turn(name: str, there: bool) -> int | None:

@@ -36,11 +36,12 @@ from labelwise.pictures.batches import (
     resized_array,
 )
 from labelwise.system.names import Names
-from labelwise.taxonomy import LabelTree
+from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = [
     "Answer",
+    "DeployedModel",
     "Embedder",
     "Failure",
     "Inferred",
@@ -87,6 +88,17 @@ class Scorer(Protocol):
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Return float32 logits (N, K) of uint8 pixels (N, 3, size, size) or features (N, D)."""
+
+
+class DeployedModel(Scorer, Protocol):
+    """A scorer as it was saved or exported, of any runtime."""
+
+    @property
+    def taxonomy(self) -> Taxonomy | None:
+        """Which label is a kind of which, where its answers obey that."""
+
+    def fused(self, images: int = ...) -> "DeployedModel":
+        """Return a model that answers faster, if that is worth it for so many images."""
 
 
 @runtime_checkable

@@ -25,7 +25,8 @@ import torch
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
-from labelwise.models.scoring import Scored, Scorer, available_cores, require_probabilities, score
+from labelwise.models.loading import load_model, model_files
+from labelwise.models.scoring import Scored, available_cores, require_probabilities, score
 from labelwise.shards.engine import Engine
 from labelwise.shards.inputs import InputRow, StoredImages, find_rows
 from labelwise.shards.manifest import SUCCESS_FILE, Manifest, ShardRecord, shard_name
@@ -58,8 +59,6 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 
-Load = Callable[[Path, str], Scorer]
-
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -69,11 +68,10 @@ class ModelFiles:
     hash: str
 
     @staticmethod
-    def read(place: Path, names: Sequence[str]) -> "ModelFiles":
-        """Return those files of a model folder, or the file itself if ``place`` is one."""
-        paths = [place] if place.is_file() else [place / name for name in names]
+    def read(place: Path) -> "ModelFiles":
+        """Return the files of a model of any form."""
         try:
-            files = {path.name: path.read_bytes() for path in paths}
+            files = {path.name: path.read_bytes() for path in model_files(place)}
         except OSError as error:
             raise CheckpointError(
                 f"{error.filename} cannot be read: {error.strerror}; give a finished run"
@@ -162,7 +160,6 @@ class ScoringTask:
 
     out: str
     model: ModelFiles
-    load: Load
     batch_size: int
     device: str = "cpu"
     decoders: int | None = None  # threads or processes
@@ -172,7 +169,7 @@ class ScoringTask:
         """Load the model and return what scores a shard with it."""
         keep_freed_memory()
         with tempfile.TemporaryDirectory() as folder:
-            scorer = self.load(self.model.unpack(Path(folder)), self.device)
+            scorer = load_model(self.model.unpack(Path(folder)), self.device).fused()
         storage = storage_at(self.out)
         link = require_probabilities(scorer)
         names = list(scorer.space.names)

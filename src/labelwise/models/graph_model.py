@@ -21,10 +21,10 @@ from torch import Tensor
 
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, ImageError
-from labelwise.export.assemble import PIXELS, Facts, cut, read_model
-from labelwise.export.network import INPUT
-from labelwise.export.session import open_session
 from labelwise.links import Link
+from labelwise.models.graph_file import INPUT, PIXELS, Facts, cut, read_model
+from labelwise.models.onnx_sessions import open_session
+from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["Decided", "GraphAnswers", "GraphModel", "NodeValue", "OnnxModel", "Part"]
@@ -122,6 +122,15 @@ class GraphModel(ABC):
     def rule(self) -> Rule:
         """The rule that the graph holds."""
         return self.facts.rule
+
+    @property
+    def taxonomy(self) -> Taxonomy | None:
+        """Which label is a kind of which, where the graph's answers obey that."""
+        return self.facts.taxonomy
+
+    def fused(self, images: int = 0) -> "GraphModel":
+        """Return the model itself: its runtime has fused what can be."""
+        return self
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,195 @@
+"""Exported files as they are read: what one says of itself, if it is whole, and its parts.
+
+The metadata holds ``sha256``, the hash of the file with that hash as zeros: a flipped bit, also in
+a weight, is found when the file is opened.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+
+from labelwise import __version__
+from labelwise.decide import Rule
+from labelwise.errors import CheckpointError
+from labelwise.links import Link
+from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.pictures import Transform
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
+
+__all__ = [
+    "INPUT",
+    "OPSET",
+    "PIXELS",
+    "UNSEALED",
+    "Facts",
+    "Input",
+    "cut",
+    "read_model",
+    "sealed",
+]
+
+FORMAT = 1
+OPSET = 18  # of ONNX's operators
+INPUT = "normalised"  # what the network reads
+PIXELS: Literal["pixels"] = "pixels"
+UNSEALED = "0" * 64
+
+Input = Literal["image", "pixels"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an exported file says of itself, beside its graph."""
+
+    space: LabelSpace
+    link: Link | None
+    rule: Rule
+    transform: Transform
+    method: str
+    weights_sha256: str
+    input: Input = "image"
+    exact_resize: bool = True
+    precision: str = "float32"
+    promises: tuple[Mapping[str, Any], ...] = ()
+    taxonomy: Taxonomy | None = None
+
+    def __post_init__(self) -> None:
+        if self.input not in get_args(Input):
+            choices = " or ".join(get_args(Input))
+            raise ValueError(f"the input of a file must be {choices}, got {self.input!r}")
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata, with the keys that other tools read too."""
+        names = self.space.names
+        link = None if self.link is None else link_to_spec(self.link)
+        return {
+            "labelwise_format": str(FORMAT),
+            "labelwise_version": __version__,
+            "labels": json.dumps(names, ensure_ascii=False),
+            "link": json.dumps(link),
+            "rule": json.dumps(rule_to_spec(self.rule)),
+            "transform": json.dumps(self.transform.spec()),
+            "method": self.method,
+            "weights_sha256": self.weights_sha256,
+            "input": self.input,
+            "exact_resize": json.dumps(self.exact_resize),
+            "precision": self.precision,
+            "promises": json.dumps([dict(promise) for promise in self.promises]),
+            **({} if self.taxonomy is None else {"taxonomy": self._parents()}),
+            "answers": "ranking" if self.link is None else "probabilities",
+            "names": str(dict(enumerate(names))),
+            "task": "classify",
+            "imgsz": json.dumps([self.transform.size, self.transform.size]),
+            "sha256": UNSEALED,
+        }
+
+    def _parents(self) -> str:
+        parents = {} if self.taxonomy is None else dict(self.taxonomy.parents)
+        return json.dumps(parents, ensure_ascii=False)
+
+    @staticmethod
+    def read(metadata: dict[str, str]) -> "Facts":
+        """Return what the metadata of a file says."""
+        link = json.loads(metadata["link"])
+        exact: bool = json.loads(metadata["exact_resize"])
+        kind: Any = metadata["input"]
+        parents = metadata.get("taxonomy")
+        return Facts(
+            LabelSpace(tuple(json.loads(metadata["labels"]))),
+            None if link is None else link_from_spec(link),
+            rule_from_spec(json.loads(metadata["rule"])),
+            Transform(**json.loads(metadata["transform"])),
+            metadata["method"],
+            metadata["weights_sha256"],
+            kind,
+            exact,
+            metadata["precision"],
+            tuple(json.loads(metadata["promises"])),
+            None if parents is None else Taxonomy(json.loads(parents)),
+        )
+
+
+def sealed(model: ModelProto) -> bytes:
+    """Return the bytes of a model with their hash in its metadata."""
+    helper.set_model_props(model, {**_properties(model), "sha256": UNSEALED})
+    content: bytes = model.SerializeToString()
+    if content.count(UNSEALED.encode()) != 1:
+        raise ValueError("a model must hold exactly one place for its hash")
+    return content.replace(UNSEALED.encode(), hashlib.sha256(content).hexdigest().encode())
+
+
+def _properties(model: ModelProto) -> dict[str, str]:
+    return {prop.key: prop.value for prop in model.metadata_props}
+
+
+def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
+    """Return the model in a file's bytes and what it says of itself, if it is whole and ours."""
+    try:
+        model = onnx.load_model_from_string(content)
+        metadata = _properties(model)
+    except Exception:  # onnx and protobuf have no common base but this
+        raise CheckpointError(f"{name} is not a readable ONNX file; export it again") from None
+    if not model.ByteSize() or metadata.get("labelwise_format") is None:
+        raise CheckpointError(
+            f"{name} was not written by `labelwise export`: its metadata does not say what its "
+            "labels, link and rule are"
+        )
+    if metadata["labelwise_format"] != str(FORMAT):
+        raise CheckpointError(
+            f"{name} must have format {FORMAT}, got {metadata['labelwise_format']!r:.40}; "
+            "export it again with this version"
+        )
+    opset = next((one.version for one in model.opset_import if not one.domain), 0)
+    if opset != OPSET:
+        raise CheckpointError(
+            f"{name} must use ONNX operator set {OPSET}, got {opset}; export it again"
+        )
+    digest = metadata.get("sha256", "")
+    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
+    if hashlib.sha256(whole).hexdigest() != digest:
+        raise CheckpointError(
+            f"{name} is damaged or was changed after it was written: its hash is not the one it "
+            "holds; copy or export it again"
+        )
+    try:
+        return model, Facts.read(metadata)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{name} holds no usable description: {error}") from None
+
+
+def cut(
+    model: ModelProto, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]
+) -> ModelProto:
+    """Return the part of a model between values inside it, which become inputs and outputs."""
+    wanted = {one.name for one in outputs}
+    begin = {one.name for one in inputs}
+    kept: list[NodeProto] = []
+    for node in reversed(model.graph.node):
+        if wanted & set(node.output) - begin:
+            kept.append(node)
+            wanted |= _reads(node)
+    weights = [tensor for tensor in model.graph.initializer if tensor.name in wanted - begin]
+    # An input with a default stays one.
+    optional = [
+        one
+        for one in model.graph.input
+        if one.name in wanted - begin and one.name in {tensor.name for tensor in weights}
+    ]
+    graph = helper.make_graph(kept[::-1], "part", [*inputs, *optional], outputs, weights)
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """Return the names a node reads, those that its bodies take from outside too."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                names |= _reads(inner)
+    return names

@@ -1,0 +1,68 @@
+"""load_model: whatever scores, from wherever it lies.
+
+    a run or model folder   model.json, model.safetensors             torch runs it
+    an exported file        NAME.onnx                                 onnxruntime runs it
+    an exported folder      model.xml, model.bin, labelwise.json      OpenVINO runs it
+
+Each on a disk or in a bucket. What comes back is a :class:`DeployedModel`, for ``labelwise.score``.
+"""
+
+from pathlib import Path
+
+from labelwise.errors import CheckpointError, SettingsError
+from labelwise.models.predictor import Predictor
+from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
+from labelwise.models.scoring import DeployedModel
+
+__all__ = ["is_exported", "load_model", "model_files", "refuse_program"]
+
+
+def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
+    """Return the model of a run, a model folder or an export, on a disk or in a bucket.
+
+    ``labelwise.score(load_model("runs/photos"), labelwise.data.load("new.csv").images)`` scores
+    with any of them. Exported models run on the CPU.
+    """
+    path = fetched_run(place, "model")
+    refuse_program(path)
+    if not is_exported(path):
+        if not path.is_dir():
+            what = "is a file of another kind" if path.exists() else "is not there"
+            raise CheckpointError(
+                f"{place} {what}; a model is the folder of a run, an .onnx file or an OpenVINO "
+                "folder"
+            )
+        return Predictor.load(path, device)
+    if device != "cpu":
+        raise SettingsError(f"an exported model runs on the cpu, got --device {device}")
+    from labelwise.models.onnx_sessions import require_onnx
+
+    require_onnx()
+    if path.is_dir():
+        from labelwise.models.openvino_model import OpenVinoModel
+
+        return OpenVinoModel.load(path)
+    from labelwise.models.graph_model import OnnxModel
+
+    return OnnxModel.load(path)
+
+
+def is_exported(place: Path) -> bool:
+    """Return whether a place holds a model that another runtime than torch runs."""
+    return place.suffix.lower() == ".onnx" or (place / OPENVINO_FILES[0]).is_file()
+
+
+def model_files(place: Path) -> tuple[Path, ...]:
+    """Return the files that make up a model: what another machine needs of it."""
+    if not place.is_dir():
+        return (place,)
+    return tuple(place / name for name in (OPENVINO_FILES if is_exported(place) else MODEL_FILES))
+
+
+def refuse_program(place: Path) -> None:
+    """Raise if a file is one that torch can only load by unpickling it."""
+    if place.suffix.lower() == ".pt2":
+        raise SettingsError(
+            f"{place} is not run: torch loads .pt2 files by unpickling, which runs what a stranger "
+            "put there; give the folder of the model, or export it as .onnx"
+        )
