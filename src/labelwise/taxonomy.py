@@ -130,7 +130,7 @@ class Taxonomy:
         return found
 
     def within(self, space: LabelSpace) -> "LabelTree":
-        """Return the tree of a label space; groups that are no labels are passed over.
+        """Return the tree of a label space; groups that are not labels are passed over.
 
         A name that is neither a label nor above one is an error: it may be misspelt.
         """

@@ -138,7 +138,7 @@ def test_a_checkpoint_of_another_architecture_names_the_first_mismatch(tmp_path)
     assert "no tensor for 'decoder.1.norm_feedforward.bias'" in refused(missing)
     deep = {n: v for n, v in state.items() if not n.startswith("backbone.0.body.layer4.1.")}
     assert "such as 'layer4.1.conv1.weight'" in refused(deep)
-    assert "is no Query2Label checkpoint" in refused({**other_network()})
+    assert "is not a Query2Label checkpoint" in refused({**other_network()})
 
 
 def other_network():

@@ -8,7 +8,7 @@ images of each kind stay as they are, Bayes' rule gives
 
 so that a larger share of empty images (r > 1) makes every label less likely, most of all where
 the link already doubted that there is one. On data with the old share such probabilities are too
-low: this is no way to improve a model, only to use it elsewhere.
+low: this is not a way to improve a model, only to use it elsewhere.
 """
 
 from math import log

@@ -123,7 +123,7 @@ def evaluate(
     elif not source.exists():
         raise _not_there(place)
     elif not source.is_dir():
-        _refuse(source, "is no run folder", {"--data": data, **of_data})
+        _refuse(source, "is not a run folder", {"--data": data, **of_data})
         from labelwise.fitting import fixed_rule, judge_as_given, read_scores
 
         table = read_scores(source, scores, link=link, labels=labels)
@@ -197,7 +197,7 @@ def _not_there(place: str) -> Exception:
 def _not_shards(place: str) -> Exception:
     from labelwise.errors import SettingsError
 
-    return SettingsError(f"--engine and --workers are for shards, and {place} is no folder of them")
+    return SettingsError(f"--engine and --workers are for shards, and {place} holds none")
 
 
 def _shards(

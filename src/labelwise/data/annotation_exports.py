@@ -9,7 +9,7 @@ All three states of a label survive the way there and back. A label that is not 
     voc           an object that is difficult
     huggingface   in the column ``unknown``, or an empty cell where each label has a column
 
-Predictions are for people to accept or to correct, and are no labels: ``predictions`` of a task in
+Predictions are for people to accept or to correct, and are not labels: ``predictions`` of a task in
 Label Studio and of a sample in FiftyOne, tags with the attribute state = predicted in CVAT. Where
 a label is known already nothing is predicted.
 """

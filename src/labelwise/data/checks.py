@@ -81,7 +81,7 @@ def check_table(
 def _numbered(table: LabelTable) -> LabelTable:
     """Return the table with repeated names of image bytes told apart by a number.
 
-    There a name is no path: official sets use one for several images.
+    There a name is not a path: official sets use one for several images.
     """
     images = table.images
     if not isinstance(images, BytesImages) or Names(images.ids).first_repeat() is None:

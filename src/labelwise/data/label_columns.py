@@ -221,7 +221,7 @@ def _way_out(header: str) -> str:
     name = one_line(header)
     return (
         f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
-        "is no label (several: `--set 'ignore=[a,b]'`)"
+        "is not a label (several: `--set 'ignore=[a,b]'`)"
     )
 
 

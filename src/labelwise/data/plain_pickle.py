@@ -174,7 +174,7 @@ class _Machine:
     def top(self, kind: type) -> Any:
         value = self.stack[-1]
         if not isinstance(value, kind):
-            raise PickleError("the pickle fills a value that is no list or dictionary")
+            raise PickleError("the pickle fills a value that is neither a list nor a dictionary")
         return value
 
     def set_items(self, pairs: list[Any]) -> None:

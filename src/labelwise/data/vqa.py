@@ -75,7 +75,7 @@ def normal_answer(text: str) -> str:
     """Return an answer in the form in which answers are compared.
 
     Lower case, without articles; number words as digits; punctuation left out (a period only
-    where it is no decimal point, an apostrophe never), a missing apostrophe before t put in.
+    where it is not a decimal point, an apostrophe never), a missing apostrophe before t put in.
     """
     plain = COMMA.sub("", PERIOD.sub("", " ".join(text.lower().split())))
     plain = PUNCTUATION.sub(" ", AT_A_SPACE.sub("", plain))

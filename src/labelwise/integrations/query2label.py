@@ -90,7 +90,7 @@ def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") ->
     """Return the options of a query decoder that these tensors fit."""
     for needed in ("query_embed.weight", "transformer.decoder.layers.0.linear1.weight"):
         if needed not in state:
-            raise SettingsError(f"{source} is no Query2Label checkpoint: it has no {needed!r}")
+            raise SettingsError(f"{source} is not a Query2Label checkpoint: it has no {needed!r}")
     layers: dict[str, set[int]] = {"encoder": set(), "decoder": set()}
     around = set()
     for name in state:

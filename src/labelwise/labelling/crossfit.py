@@ -7,9 +7,10 @@ anew on the other folds. Frozen features get a linear head per fold first:
     minimise over W, b:   sum over the other folds' known entries of log(1 + exp(-(2y - 1) z))
                           + l2 n / 2 ||W||^2          z = x W + b,  x: features of unit variance
 
-Given labels with mistakes are no labels to fit a probability to: a head that learns from them that
-one certain dog in twenty is no dog makes all certain dogs look alike. So a share ``missing`` of the
-present labels is taken to be lost and a share ``wrong`` of the absent ones to be given by mistake,
+Given labels with mistakes are not labels to fit a probability to: a head that learns from them that
+one certain dog in twenty is not a dog makes all certain dogs look alike. So a share ``missing`` of
+the present labels is taken to be lost and a share ``wrong`` of the absent ones to be given by
+mistake,
 
     P(given) = wrong + (1 - missing - wrong) P(there)         log-odds of P(there): z_k
 

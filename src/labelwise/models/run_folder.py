@@ -356,11 +356,11 @@ def _model_turn(name: str, there: bool) -> int | None:
 
 
 def _turn(name: str, there: bool) -> int | None:
-    """Return when a file of a run is sent to a bucket, None for what is no file of a run.
+    """Return when a file of a run is sent to a bucket, None for what is not a file of a run.
 
     A checkpoint is there once its state.json is, and says how much of the journal belongs to it.
     Settings that changed are sent when all that follows from them is there; at the very first
-    they come first, since nothing can be gone on with without them.
+    they come first, since nothing can be resumed without them.
     """
     parts = name.split("/")
     own = FOLDERS if len(parts) > 1 else (*FILES, *MODEL_FILES)

@@ -26,7 +26,7 @@ __all__ = ["Objective", "Sum", "Term", "Weighted", "refuse_accumulation"]
 class Objective(nn.Module, ABC):
     """A scalar loss of a batch, with the link of its logits (None: the logits only rank).
 
-    ``couples_batch`` says that the loss is no mean over micro-batches, so that accumulating
+    ``couples_batch`` says that the loss is not a mean over micro-batches, so that accumulating
     gradients would change the method. ``aux`` names the extra head outputs the loss reads.
     ``reads_unknown`` says that unobserved entries take part in the loss (as not known to be
     present) instead of being left out. ``soft_labels`` says that labels between 0 and 1 are used as

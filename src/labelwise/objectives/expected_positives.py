@@ -8,7 +8,7 @@ labels the model expects in an image of this batch:
 
 k, the true mean number of labels an image has, is known side information. Unknown entries are
 read as in ``single_positive``: only the observed positives are told from the rest. k^ is taken
-over the whole batch, so the loss is no mean over smaller batches.
+over the whole batch, so the loss is not a mean over smaller batches.
 """
 
 import torch

@@ -125,7 +125,7 @@ def answer(
 def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
     """Return the photos most like one of the index: equal copies of it, and similar ones.
 
-    The probability of a similar photo is the cosine of the embeddings, which is no probability.
+    The probability of a similar photo is the cosine of the embeddings, which is not a probability.
     """
     near = index.similar(index.store.embeddings()[row], count, without=[row])
     rows, cosines = [row for row, _ in near], [cosine for _, cosine in near]

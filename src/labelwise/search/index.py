@@ -8,8 +8,8 @@ calibration, or a correction, changes every one of them without a picture being 
   corrected ones together, p = sigma(slope u + offset) of its log-odds u. Promises are made on the
   held-out photos, so they are made, and kept, under the model's own link (``refit=False``).
 
-People correct what they happen to see, so the corrected photos are no random sample; the held-out
-ones keep the fit where it was unless corrections are many.
+People correct what they happen to see, so the corrected photos are not a random sample; the
+held-out ones keep the fit where it was unless corrections are many.
 """
 
 import os
@@ -66,7 +66,7 @@ class LabelOdds:
 
     @cached_property
     def pair(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """p and 1 - p themselves, for queries whose scores are no sums of logs."""
+        """p and 1 - p themselves, for queries whose scores are not sums of logs."""
         return np.exp(self.log_p.values), np.exp(self.log_q.values)
 
 

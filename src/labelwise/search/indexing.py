@@ -104,8 +104,8 @@ def _check_new(folder: Path, roots: Sequence[str | Path], model: str | Path | No
         others = sorted(one for one in os.listdir(folder) if not one.startswith(WRITTEN_FIRST))
         if others:
             raise DataError(
-                f"{folder} is no index and holds other files, such as {others[0]!r}; name a new "
-                "folder for the index with -o"
+                f"{folder} is not an index and holds other files, such as {others[0]!r}; name a "
+                "new folder for the index with -o"
             )
 
 

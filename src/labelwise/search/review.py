@@ -114,7 +114,7 @@ def corrected_labels(index: Index) -> tuple[LabelTable, int]:
     """Return what people said of photos, to train on, and how many photos are left out of it.
 
     Labels nobody spoke of are unknown. Every row is of the split ``train``: people correct what
-    they happened to see, which is no sample to measure a model on. For the same reason photos
+    they happened to see, which is not a sample to measure a model on. For the same reason photos
     that the model is tested on are left out; they are known by the end of their paths.
     """
     paths = index.store.paths_of({one.row for one in index.store.corrections()})

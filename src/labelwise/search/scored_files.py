@@ -92,7 +92,7 @@ class _Files(EncodedImages):
     """The files to read, as images: each is read and hashed by the thread that decodes it.
 
     A content that is known, or that another of these files has, is not decoded; ``reads`` says so.
-    ``outage`` is why a storage cannot be reached, which is no fault of a file.
+    ``outage`` is why a storage cannot be reached, which is not the fault of a file.
     """
 
     def __init__(self, todo: Sequence[FileToRead], store: Store) -> None:

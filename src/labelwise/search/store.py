@@ -419,7 +419,7 @@ class Store:
 
 
 def shown(path: str) -> str:
-    """Return a path as text; bytes that are no Unicode are written as \\xNN."""
+    """Return a path as text; bytes that are not Unicode are written as \\xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

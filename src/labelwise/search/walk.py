@@ -1,8 +1,8 @@
 """Which files below a folder or in a bucket are photos, and what is passed over.
 
 Passed over are hidden files and folders, the folders that photo tools and network disks keep their
-own pictures in, links that lead out of the root or back into it, and everything that is no regular
-file. Names are compared as the system spells them; what a name looks like is left alone.
+own pictures in, links that lead out of the root or back into it, and everything but regular
+files. Names are compared as the system spells them; what a name looks like is left alone.
 """
 
 import os
@@ -94,7 +94,7 @@ def _on_disk(
 
 
 def _stays_below(entry: os.DirEntry[str], home: str) -> bool:
-    """Return whether an entry is no link, or one that leads to a place below ``home``."""
+    """Return whether an entry is not a link, or one that leads to a place below ``home``."""
     return not entry.is_symlink() or is_below(os.path.realpath(entry.path), home)
 
 

@@ -208,7 +208,7 @@ def untagged(data: bytes, ours: Written) -> bytes:
 
 
 def _parsed(data: bytes) -> _Element:
-    """Return the tree of a side-car; what is no plain XML in UTF-8 is refused."""
+    """Return the tree of a side-car; anything but plain XML in UTF-8 is refused."""
     if len(data) > LARGEST:
         raise DataError(f"a side-car must have at most {LARGEST:,} bytes, got {len(data):,}")
     try:
@@ -268,7 +268,7 @@ def _rdf(root: _Element) -> _Element:
 
 
 def _containers(rdf: _Element, kind: "_List") -> Iterator[_Element]:
-    """Yield the bags of one list of keywords; what is no list there is refused."""
+    """Yield the bags of one list of keywords; anything but a list there is refused."""
     for prop in rdf.find(f"{RDF} Description", kind.property):
         bags = [one for one in prop.children if one.name in (f"{RDF} {k}" for k in CONTAINERS)]
         if not bags:

@@ -106,7 +106,7 @@ def _file_rows(parent: Storage, name: str, place: str) -> Iterator[InputRow]:
         with parent.stream(name) as stream:
             has_images = _image_column(_parquet(stream, name)) is not None
         yield from _parquet_rows(parent, name) if has_images else _table_rows(parent, name)
-    else:  # a file that is no picture is a row that fails, as any other
+    else:  # a file that is not a picture is a row that fails, as any other
         yield InputRow(printable(without_options(place)), parent.place, os.fsencode(name))
 
 

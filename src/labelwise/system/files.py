@@ -209,7 +209,7 @@ def load_tensors(path: Path, part: str | None = None) -> dict[str, Tensor]:
     try:
         _check_sum(path)
         with safe_open(path, "pt") as file:
-            names = {name: name for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            names = {name: name for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
             chosen = names if part is None else part_of(names, part)
             tensors: dict[str, Tensor] = {
                 rest: file.get_tensor(name) for rest, name in chosen.items()

@@ -2,7 +2,7 @@
 
 The bucket is what counts. A command fetches what is there, works on its own disk, and sends what
 has changed, file by file, each whole. Files that make others valid are sent last and removed
-first, so that a command that is killed in the middle leaves something that can be gone on with.
+first, so that a command that is killed in the middle leaves something that can be resumed.
 
 Object stores have no locks. Whoever begins to write puts its name there, and whoever finds another
 name there before it writes again stops: the last one to begin goes on.

@@ -38,7 +38,7 @@ def for_terminal(text: str) -> str:
 
     >>> for_terminal("dog\x1b[2J")
     'dog\\x1b[2J'
-    >>> for_terminal("a\udcffb")  # a byte of a file name that is no text
+    >>> for_terminal("a\udcffb")  # a byte of a file name that is not text
     'a\\udcffb'
     """
     if text.isprintable():

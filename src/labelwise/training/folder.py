@@ -45,7 +45,7 @@ def opened(training: Training, *, fresh: bool) -> Iterator[bool]:
 
 
 def _finish_again(training: Training, *, fresh: bool) -> bool:
-    """Return whether a finished run must be finished again; raise if it may not be gone on with."""
+    """Return whether a finished run must be finished again; raise if it may not be resumed."""
     run, changed = training.run, {}
     if fresh:
         run.clear()

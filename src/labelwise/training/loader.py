@@ -77,7 +77,7 @@ class Loader:
 
     A shuffled epoch leaves out rows that cannot be shared equally between the processes, and a
     last batch of one row, which batch norm cannot use; other epochs hold every row once.
-    ``workers`` threads decode; 0 takes one a core.
+    ``workers`` threads decode; 0 uses one per core.
     """
 
     def __init__(

@@ -154,7 +154,7 @@ def log_history(run: RunFolder, settings: Settings) -> None:
 
 
 def _lasting_id(run: RunFolder) -> str:
-    """Return the name by which Weights & Biases knows the run, also when it is gone on with."""
+    """Return the name by which Weights & Biases knows the run, also when it is resumed."""
     file = run.wandb / "id.txt"
     if not file.exists():
         with replacing(file) as temporary:

@@ -1,4 +1,4 @@
-"""One run from settings to a deployable, evaluated model, in a folder that can be gone on with."""
+"""One run from settings to a deployable, evaluated model, in a folder it can be resumed from."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass

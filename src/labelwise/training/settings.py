@@ -211,8 +211,8 @@ def _as_list(value: Any) -> Any:
 class Hardware(BaseModel):
     """Where and how a run is carried out.
 
-    ``devices`` counts processes, ``workers`` decoding threads (0: one a core). ``compile`` is left
-    to the run unless it is given: on one GPU, if the run is long enough for it to pay.
+    ``devices`` counts processes, ``workers`` decoding threads (0: one per core). ``compile`` is
+    left to the run unless it is given: on one GPU, if the run is long enough for it to pay.
     ``features_cache`` is the folder in which features are kept for the next run. ``loggers`` are
     told the records of the journal (:mod:`labelwise.training.loggers`).
     """
