@@ -4,12 +4,12 @@ import http.client
 import io
 import json
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import uvicorn
+from patience import PATIENCE, wait_until
 from PIL import Image
 
 from labelwise.web import ServeSettings, create_app
@@ -27,7 +27,7 @@ class Client:
 
     def send(self, method, path, body=None, headers=None, host=None):
         """Return status, headers and body of one request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.putrequest(method, path, skip_host=True)
             for value in [host] if isinstance(host, str) else host or [f"127.0.0.1:{self.port}"]:
@@ -73,14 +73,6 @@ class Client:
         return facts["detail"]
 
 
-def wait_until(holds):
-    """Return once something holds; how long that takes is no one's promise."""
-    end = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
-
-
 def form(*files):
     parts = []
     for name, content in files:
@@ -99,10 +91,7 @@ def running(run: Path, index: Path | None = None, **options):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    for _ in range(2000):
-        if server.started:
-            break
-        time.sleep(0.005)
+    wait_until(lambda: server.started or not thread.is_alive())
     assert server.started
     client = Client(server.servers[0].sockets[0].getsockname()[1])
     client.app, client.connections = app, config.http.keywords["known"]
@@ -110,7 +99,7 @@ def running(run: Path, index: Path | None = None, **options):
         yield client
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 def encoded(kind="PNG", size=(40, 30), seed=0, **options):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import PATIENCE
 
 from labelwise.cli import main
 from labelwise.errors import LabelwiseError
@@ -34,7 +35,7 @@ def test_help_imports_nothing_heavy(arguments):
         "sys.exit(f'imported {heavy & set(sys.modules)}' if heavy & set(sys.modules) else status)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -51,7 +52,7 @@ def test_the_shell_can_complete_a_verb():
         env={**os.environ, **completing},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stdout.split() == ["calibrate"]
 

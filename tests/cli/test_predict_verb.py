@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from test_app import call
-from test_predictor import NAMES, make
+from tiny_predictor import NAMES, make
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app

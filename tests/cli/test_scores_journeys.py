@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from sample_scores import NAMES as LABELS
 from sample_scores import sample
-from test_predictor import NAMES, make
+from tiny_predictor import NAMES, make
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app

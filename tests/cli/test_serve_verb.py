@@ -15,6 +15,7 @@ from itertools import count
 
 import pytest
 from open_indexes import open_index
+from patience import PATIENCE, wait_until
 from PIL import Image
 from search_setup import picture, save_model
 from typer.testing import CliRunner
@@ -34,12 +35,12 @@ def test_it_says_where_it_is_answers_and_stops(tmp_path):
         try:
             line = process.stdout.readline()
             port = re.fullmatch(r"labelwise is at http://127\.0\.0\.1:(\d+)/ .*\n", line)[1]
-            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)
             connection.request("GET", "/health/ready")
             assert connection.getresponse().read() == b'{"status":"ready"}'
             connection.close()
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) in (0, 130)
+            assert process.wait(PATIENCE) in (0, 130)
             assert process.stderr.read() == ""
         finally:
             process.kill()
@@ -97,22 +98,24 @@ def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(
                 time.sleep(0.001)
         finally:
             process.kill()  # in the middle of a correction
-    saying.join(30)
+    saying.join(PATIENCE)
     (correction,) = open_index(index).store.corrections()
     assert (correction.label, correction.state) == ("dog", "absent")
     assert answered[-1] <= int(correction.who) <= answered[-1] + 1
-    for _ in range(500):  # the decoders of that session end by themselves
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.02)
-    pytest.fail("a decoder lives on")
+    wait_until(lambda: has_no_process(process.pid))  # its decoders end by themselves
+
+
+def has_no_process(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def keep_saying(port, photo, answered):
     """Correct a photo again and again, each time as another person, until nobody answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     kind = {"Content-Type": "application/json"}
     for number in count():
         body = f'{{"labels": {{"dog": "absent"}}, "who": "{number}"}}'

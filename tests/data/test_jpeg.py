@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from labelwise.data import jpeg
 from labelwise.errors import ImageError
+from labelwise.pictures import jpeg
 from labelwise.pictures.decode import MAX_PIXELS, by_pillow, decode, decode_pixels
 from labelwise.pictures.jpeg import draft_scale, plain_header, plain_pixels
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from patience import wait_until
 from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
@@ -665,13 +665,6 @@ def is_locked(folder):
     finally:
         os.close(handle)
     return False
-
-
-def wait_until(true, seconds=60):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_figures_are_shown_with_half_their_interval():

@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from export_samples import pictures, predictor, spec
+from patience import PATIENCE
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -65,7 +66,7 @@ def page(site, browser):
     page.on("pageerror", lambda error: heard.append(str(error)))
     page.on("request", lambda r: r.url.startswith((home, "blob:", "data:")) or heard.append(r.url))
     page.goto(home)
-    page.wait_for_selector("body[data-ready=yes]", timeout=60_000)
+    page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
     yield page, heard
     context.close()
     server.shutdown()
@@ -133,7 +134,7 @@ def test_other_rules_run_in_the_browser_too(browser, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()
     page.goto(f"http://127.0.0.1:{server.server_port}/")
-    page.wait_for_selector("body[data-ready=yes]", timeout=60_000)
+    page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
     picture = pictures(1, (90, 70)).pixels[0]
     found = page.evaluate(READ, list(encoded(tmp_path, picture)))
     expected = model.predict(picture)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from sample_scores import NAMES, sample, spec_of
-from test_predictor import make
+from tiny_predictor import make
 
 from labelwise.calibrate import Platt
 from labelwise.decide import TopK

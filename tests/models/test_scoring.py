@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 from PIL import Image
-from test_predictor import NAMES, make, pictures
+from tiny_predictor import NAMES, make, pictures
 
 from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
@@ -193,7 +194,7 @@ def test_reading_stays_a_few_batches_ahead_and_ends_with_the_reader():
     parts.close()
     assert source.count <= 4 * 4
     for thread in [t for t in threading.enumerate() if t.name.startswith("decode")]:
-        thread.join(timeout=60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

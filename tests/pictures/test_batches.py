@@ -13,8 +13,16 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from labelwise.pictures import ArrayImages, BytesImages, JoinedImages, Transform
-from labelwise.pictures.batches import decodes_on_gpu, device, gpu_decoder, loading, read_ahead
+from labelwise.pictures import (
+    ArrayImages,
+    BytesImages,
+    JoinedImages,
+    Transform,
+    device,
+    gpu_decoder,
+    loading,
+)
+from labelwise.pictures.batches import decodes_on_gpu, read_ahead
 from labelwise.pictures.decode import by_pillow
 from labelwise.pictures.device import DeviceFeeder
 from labelwise.pictures.gpu_decoder import GpuDecoder

@@ -5,8 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from labelwise.backbones import resample
-from labelwise.pictures import Transform
+from labelwise.pictures import Transform, resample
 from labelwise.pictures.resample import _on_device
 
 SIZES = [

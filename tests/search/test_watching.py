@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from open_indexes import open_index
+from patience import PATIENCE
 from search_setup import picture
 
 from labelwise.search.events import NoEventsError, events_of, file_system
@@ -34,10 +35,10 @@ def test_the_folders_that_changed_are_told_and_no_others(photos):
         assert len(events) == 4
         assert events.wait(0) == {}
         picture(photos / "2023" / "new.png", 50)
-        assert events.wait(10) == {str(photos): {"2023"}}
+        assert events.wait(PATIENCE) == {str(photos): {"2023"}}
         (photos / "2024" / "may" / "2.png").unlink()
         os.link(photos / "0.png", photos / "linked.png")
-        assert events.wait(10) == {str(photos): {"", os.path.join("2024", "may")}}
+        assert events.wait(PATIENCE) == {str(photos): {"", os.path.join("2024", "may")}}
         assert events.wait(0) == {}
 
 
@@ -46,16 +47,16 @@ def test_new_and_moved_folders_are_watched_from_then_on(photos):
     with watching(photos) as events:
         picture(photos / "2025" / "june" / "a.png", 50)
         deep = os.path.join("2025", "june")
-        assert events.wait(10)[root] >= {"", "2025", deep}
+        assert events.wait(PATIENCE)[root] >= {"", "2025", deep}
         picture(photos / deep / "b.png", 51)
-        assert events.wait(10) == {root: {deep}}
+        assert events.wait(PATIENCE) == {root: {deep}}
         (photos / "2025").rename(photos / "2023" / "later")
         moved = os.path.join("2023", "later", "june")
-        assert events.wait(10)[root] >= {"", "2025", "2023", moved}
+        assert events.wait(PATIENCE)[root] >= {"", "2025", "2023", moved}
         picture(photos / moved / "c.png", 52)
-        assert events.wait(10) == {root: {moved}}
+        assert events.wait(PATIENCE) == {root: {moved}}
         shutil.rmtree(photos / "2023" / "later")
-        assert events.wait(10)[root] >= {"2023", moved}
+        assert events.wait(PATIENCE)[root] >= {"2023", moved}
         assert len(events) == 4
 
 
@@ -65,7 +66,7 @@ def test_what_is_passed_over_is_not_watched(photos):
     with watching(photos, skip={os.path.realpath(index)}) as events:
         for folder in (".hidden", "@eaDir"):
             picture(photos / folder / "thumb.png", 50)
-        events.wait(10)
+        events.wait(PATIENCE)
         (index / "photos.sqlite").touch()
         picture(photos / ".hidden" / "other.png", 51)
         assert events.wait(0.1) == {}
@@ -79,11 +80,11 @@ def test_lost_events_and_a_root_that_is_gone_mean_everything(photos):
     with watching(photos) as events:
         for number in range(most + 2):
             os.utime(names[number % 2])
-        assert events.wait(10) is None
+        assert events.wait(PATIENCE) is None
         picture(photos / "2023" / "after.png", 50)
-        assert events.wait(10) == {str(photos): {"2023"}}
+        assert events.wait(PATIENCE) == {str(photos): {"2023"}}
         photos.rename(photos.parent / "elsewhere")
-        assert events.wait(10) is None
+        assert events.wait(PATIENCE) is None
 
 
 def test_disks_of_other_machines_are_looked_at_instead(photos, monkeypatch):
@@ -132,7 +133,7 @@ def test_a_photo_copied_in_is_searchable_at_once_and_ctrl_c_ends_it(update, phot
             assert process.stdout.readline() == f"{update.folder}: 1 new, 4 unchanged\n"
             assert open_index(update.folder).store.row_of(str(photos / "2023" / "new.png")) == 12
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(PATIENCE) == 130
             assert process.stderr.read().count("\n") == 1
         finally:
             process.kill()

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from test_predictor import make
+from tiny_predictor import make
 
 from labelwise.shards import ModelFiles, ScoringTask
 

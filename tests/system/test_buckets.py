@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from bucket_setup import served_bucket
 from open_indexes import open_index
+from patience import PATIENCE
 from PIL import Image
 from search_setup import picture, save_model
 from tiny_run import Hearing
@@ -137,7 +138,7 @@ def test_photos_of_a_bucket_are_served_and_a_slow_one_holds_up_no_search(
 
     def slow(environ, start_response):
         asked.set()
-        answers.wait(60)
+        answers.wait(PATIENCE)
         return store(environ, start_response)
 
     def unanswered(*_):
@@ -157,7 +158,7 @@ def test_photos_of_a_bucket_are_served_and_a_slow_one_holds_up_no_search(
         monkeypatch.setattr(bucket.app, "app", slow)
         with ThreadPoolExecutor(1) as other:
             waiting = other.submit(client.send, "GET", f"{second}/thumbnail")
-            assert asked.wait(60)
+            assert asked.wait(PATIENCE)
             assert len(client.get("/api/v1/search?q=cat")["hits"]) == 9
             assert not waiting.done()
             answers.set()

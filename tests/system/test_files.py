@@ -60,7 +60,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from labelwise.system.files import replacing\n"
         "with replacing(Path(sys.argv[1])) as temporary:\n"
-        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(60)"
+        "    temporary.write_text('half'); print('ready', flush=True); time.sleep(3600)"
     )
     path = tmp_path / "a [1].json"
     writer = subprocess.Popen(

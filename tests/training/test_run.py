@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import threading
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,13 +121,20 @@ def test_a_run_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before(tm
 
 
 def test_short_epochs_are_not_all_saved_but_the_last_one_is(tmp_path, monkeypatch):
-    saved, save = [], TrainingState.save
+    saved, save, now = [], TrainingState.save, 0.0
 
     def slow(self, folder, *, write):
+        nonlocal now
         saved.append((self.position.epoch, self.position.done))
-        time.sleep(0.2)
+        now += 100
         save(self, folder, write=write)
 
+    def clock():
+        nonlocal now
+        now += 1
+        return now
+
+    monkeypatch.setattr("labelwise.training.loop.time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(TrainingState, "save", slow)
     train(tiny_settings(recipe__epochs=20), tmp_path, table=tiny_table())
     assert saved[0][0] == 1

@@ -150,7 +150,7 @@ def test_a_signal_to_the_first_process_stops_both_at_the_end_of_a_short_epoch(tm
     process = started(tmp_path, **rare)
     wait_for_lines(process, tmp_path, 2)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err.count("stopped; run the same command again to go on") == 1
     assert list((tmp_path / "checkpoint").glob("*/state.json"))

@@ -51,5 +51,5 @@ def server(run, library):
 def bare(run):
     """A server without an index that opens pictures in threads, takes little and wants a token."""
     options = {"decoders": 0, "token": TOKEN, "max_body": 100_000, "max_files": 3}
-    with running(run, **options, idle_seconds=0.5, request_seconds=1.0) as client:
+    with running(run, **options) as client:
         yield client

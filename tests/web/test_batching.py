@@ -7,7 +7,8 @@ from http.client import HTTPResponse
 
 import numpy as np
 import pytest
-from web_setup import encoded, form, running, wait_until
+from patience import PATIENCE, wait_until
+from web_setup import encoded, form, running
 
 from labelwise.errors import ImageError
 from labelwise.models import Predictor
@@ -34,7 +35,7 @@ class Recorder:
         return np.full((2, 2, 3), int(upload.content), np.uint8)
 
     def forward(self, pixels, names):
-        self.gate.wait(10)
+        self.gate.wait(PATIENCE)
         self.batches.append(list(names))
         return [
             Tagged(name, None, one[:1, 0, 0].astype(float), one[:1, 0, 0] > 0)
@@ -152,8 +153,8 @@ def test_a_bad_picture_is_its_own_failure_and_a_broken_model_everyones():
     run(work, recorder)
 
 
-def test_requests_at_the_same_time_share_a_pass(run_slowly):
-    server, sizes = run_slowly
+def test_requests_at_the_same_time_share_a_pass(held_back):
+    server, sizes, go = held_back
     contents = [(f"{n}.png", encoded(seed=n)) for n in range(12)]
     answers = [None] * 12
 
@@ -163,6 +164,8 @@ def test_requests_at_the_same_time_share_a_pass(run_slowly):
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
     for thread in threads:
         thread.start()
+    wait_until(lambda: "labelwise_queue_length 12.0" in metrics(server))
+    go.set()
     for thread in threads:
         thread.join()
     assert answers == [200] * 12
@@ -170,16 +173,18 @@ def test_requests_at_the_same_time_share_a_pass(run_slowly):
     assert max(sizes) > 1
 
 
-def test_a_client_that_hangs_up_frees_its_place(run_slowly):
-    server, sizes = run_slowly
+def test_a_client_that_hangs_up_frees_its_place(held_back):
+    server, sizes, go = held_back
     import socket
 
     body, kind = form(*[(f"{n}.png", encoded(seed=n)) for n in range(16)])
     head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as line:
         line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        time.sleep(0.15)
+        wait_until(lambda: "labelwise_queue_length 16.0" in metrics(server))
         assert server.problem(server.upload(("a.png", encoded())), 429)
+    wait_until(lambda: "labelwise_queue_length 16.0" not in metrics(server))
+    go.set()
     wait_until(lambda: "labelwise_queue_length 0.0" in metrics(server))
     assert server.upload(("a.png", encoded()))[0] == 200
     assert sum(sizes) < 17
@@ -253,20 +258,19 @@ def metrics(server):
 
 
 @pytest.fixture
-def run_slowly(run, monkeypatch):
-    """A server whose forward passes take a tenth of a second, and the sizes of its batches."""
-    from labelwise.web.service import Service
+def held_back(run, monkeypatch):
+    """A server whose forward passes wait for an event, the sizes of its batches, the event."""
+    sizes, forward, go = [], Service.forward, threading.Event()
 
-    sizes, forward = [], Service.forward
-
-    def slow(self, pixels, names):
+    def waiting(self, pixels, names):
         sizes.append(len(names))
-        time.sleep(0.1)
+        go.wait(PATIENCE)
         return forward(self, pixels, names)
 
-    monkeypatch.setattr(Service, "forward", slow)
+    monkeypatch.setattr(Service, "forward", waiting)
     with running(run, max_batch=4, max_queue=16, max_files=16, decoders=0) as server:
-        yield server, sizes
+        yield server, sizes, go
+        go.set()
 
 
 def test_answers_are_sent_at_once():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE, wait_until
 from PIL import Image
 from web_setup import encoded
 
@@ -27,7 +28,7 @@ TRANSFORM = Transform(16, crop=0.875)
 
 @pytest.fixture
 def decoders():
-    made = Decoders(TRANSFORM, 2, seconds=1.0, memory=256 << 20)
+    made = Decoders(TRANSFORM, 2, seconds=PATIENCE, memory=256 << 20)
     yield made
     made.close()
 
@@ -102,7 +103,7 @@ def test_a_picture_that_does_harm_is_refused_and_the_next_one_opened(tmp_path):
                 file.write("x")
         return real()
 
-    with decoders_that(harm, seconds=20.0) as made:
+    with decoders_that(harm, seconds=PATIENCE) as made:
         for blob in (b"eat", b"die", b"write"):
             with pytest.raises(ImageError, match=r"^a: "):
                 made.pixels(blob, "a")
@@ -158,12 +159,13 @@ def test_a_decoder_in_trouble_is_not_the_pictures_fault(tmp_path, trouble):
         replace = made._replace
 
         def with_time(decoder):  # that the machine may need for a picture
-            made.seconds = 30.0
+            made.seconds = PATIENCE
+            first.unlink(missing_ok=True)  # where it was too slow even to come into trouble
             replace(decoder)
 
         made._replace = with_time
         if trouble != "stands still":
-            made.seconds = 30.0
+            made.seconds = PATIENCE
         if trouble == "was killed before":
             first.unlink()
             made.await_start()
@@ -206,16 +208,12 @@ def test_without_the_process_that_starts_decoders_the_server_is_not_ready(run):
 
 
 def test_processes_end_with_the_server():
-    made = Decoders(TRANSFORM, 2, seconds=1.0, memory=256 << 20)
+    made = Decoders(TRANSFORM, 2, seconds=PATIENCE, memory=256 << 20)
     made.await_start()
     pids = [decoder.pid for decoder in list(made._idle.queue)]
     assert len(set(pids)) == 2
     made.close()
-    for _ in range(200):
-        if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
-            return
-        time.sleep(0.02)
-    pytest.fail("a decoder lives on")
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
 
 def test_decoders_start_where_arrow_has_read_a_file(tmp_path):
@@ -225,6 +223,6 @@ def test_decoders_start_where_arrow_has_read_a_file(tmp_path):
 
     (tmp_path / "a.csv").write_text("x\n1\n")
     assert pa.csv.read_csv(tmp_path / "a.csv").num_rows == 1
-    made = Decoders(TRANSFORM, 2, seconds=1.0, memory=256 << 20)
+    made = Decoders(TRANSFORM, 2, seconds=PATIENCE, memory=256 << 20)
     made.await_start()
     made.close()

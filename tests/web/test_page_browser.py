@@ -7,13 +7,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_setup import CONTRAST, launched
 from open_indexes import open_index
+from patience import PATIENCE
 from PIL import Image
 from playwright.sync_api import expect
 from web_setup import TOKEN, encoded, running
 
 from labelwise.models import Predictor
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 @pytest.fixture(scope="module")

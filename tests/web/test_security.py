@@ -6,12 +6,12 @@ import json
 import re
 import socket
 import struct
-import time
 import zlib
 from pathlib import Path
 
 import pytest
 from open_indexes import open_index
+from patience import PATIENCE, wait_until
 from PIL import Image
 from search_setup import picture, save_model
 from web_setup import TOKEN, encoded, form, running
@@ -193,17 +193,15 @@ def test_links_out_of_the_root_are_not_indexed(run, tmp_path):
 
 
 def test_a_body_that_says_it_is_too_large_is_not_read(bare):
-    began = time.monotonic()
     headers = {"Content-Type": "image/png", "Content-Length": str(10**9), **BEARER}
     answer = bare.send("POST", "/api/v1/predict", b"x", headers)
     assert "100,000 bytes" in bare.problem(answer, 413)
-    assert time.monotonic() - began < 5
     headers["Content-Length"] = "-1"
     assert bare.send("POST", "/api/v1/predict", b"x", headers)[0] == 400
 
 
 def test_a_body_of_unknown_length_is_cut_off(bare):
-    with socket.create_connection(("127.0.0.1", bare.port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", bare.port), timeout=PATIENCE) as line:
         head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}"
         head += "\r\nContent-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
         line.sendall(head.encode())
@@ -232,18 +230,17 @@ def test_a_field_that_is_no_file_may_not_fill_the_memory(server):
     assert "size" in server.problem(server.send("POST", "/api/v1/predict", body, kind), 400)
 
 
-def test_slow_clients_are_let_go(bare):
-    before = time.monotonic()
+def test_slow_clients_are_let_go(run):
     head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
     with (
-        socket.create_connection(("127.0.0.1", bare.port), timeout=10) as silent,
-        socket.create_connection(("127.0.0.1", bare.port), timeout=10) as slow,
+        running(run, decoders=0, token=TOKEN, idle_seconds=0.5, request_seconds=1.0) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as silent,
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as slow,
     ):
         silent.sendall(b"GET / HTTP/1.1\r\n")
         slow.sendall(f"{head}Content-Type: image/png\r\nContent-Length: 9\r\n\r\nx".encode())
         assert silent.recv(100) == b""
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
-    assert time.monotonic() - before < 20
 
 
 def chunk(kind, content):
@@ -268,17 +265,15 @@ def hidden_bomb(kind, head):
 
 @pytest.mark.parametrize("make", [lambda: bomb(60_000, 60_000), lambda: bomb(10**6, 1000)])
 def test_pixels_are_counted_before_they_are_made(server, make):
-    began = time.monotonic()
     answer = server.upload(("a.png", make()))
     assert "pixels" in server.problem(answer, 422)
-    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(("kind", "head"), [(b"zTXt", b"k\0\0"), (b"iCCP", b"k\0\0")])
 def test_hidden_parts_of_a_picture_fill_no_memory(server, kind, head):
-    began = time.monotonic()
-    assert server.upload(("a.png", hidden_bomb(kind, head)))[0] in (200, 422)
-    assert time.monotonic() - began < 20
+    status, _, body = server.upload(("a.png", hidden_bomb(kind, head)))
+    assert status in (200, 422)
+    assert b"seconds to open" not in body  # of processor time
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
@@ -302,9 +297,7 @@ def test_of_an_animation_one_frame_is_opened(server):
 
 @pytest.mark.parametrize("size", [(20_000, 1), (1, 20_000)])
 def test_thin_pictures_cost_no_more_than_others(server, size):
-    began = time.monotonic()
     assert server.upload(("a.png", encoded(size=size)))[0] == 200
-    assert time.monotonic() - began < 20
 
 
 def test_many_ranges_of_a_file_cost_nothing(server):
@@ -387,14 +380,19 @@ def test_names_of_labels_and_files_are_text_everywhere(tmp_path):
 
 
 def test_one_client_cannot_ask_without_end(run):
-    with running(run, rate=5, decoders=0) as server:
-        answers = [server.send("GET", "/health/live") for _ in range(40)]
-        statuses = [status for status, _, _ in answers]
-        assert statuses[:15] == [200] * 15
-        assert 429 in statuses
-        assert int(next(h for s, h, _ in answers if s == 429)["retry-after"]) >= 1
-        time.sleep(0.5)
-        assert server.send("GET", "/health/live")[0] == 200
+    with running(run, rate=0.5, decoders=0) as server:  # two at once, then one in two seconds
+        for _ in range(2):
+            assert server.send("GET", "/health/live")[0] == 200
+        refused = []
+
+        def is_refused():
+            status, headers, _ = server.send("GET", "/health/live")
+            refused.append(int(headers.get("retry-after", 0)))
+            return status == 429
+
+        wait_until(is_refused)
+        assert refused[-1] >= 1
+        wait_until(lambda: server.send("GET", "/health/live")[0] == 200)
 
 
 def test_no_answer_shows_the_inside(run, monkeypatch):

@@ -30,9 +30,10 @@ from labelwise.training.settings import Settings
 
 __all__ = ["RayTraining"]
 
-START_SECONDS = 60.0  # that workers may take to find room, before fewer are tried
-END_SECONDS = 15.0  # that the others have to end after the first failure
-STOP_SECONDS = 60.0  # that a checkpoint may take when the user stops the command
+START_SECONDS = 600.0  # that workers may take to start where there is room for them
+ROOM_SECONDS = 60.0  # that missing nodes have to join the cluster, before fewer workers are tried
+FAILURE_SECONDS = 15.0  # that the others have to end by themselves after the first failure
+STOP_SECONDS = 600.0  # that a checkpoint may take when the user stops the command
 
 
 Place = str | Path
@@ -94,6 +95,13 @@ def _uses_gpus(ray: Any, settings: Settings) -> bool:
     return wanted == "cuda" or (wanted == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
 
 
+def _room(ray: Any, gpus: float) -> int:
+    """Return how many workers the nodes of the cluster can hold when they have nothing else."""
+    there = ray.cluster_resources()
+    cores, devices = int(there.get("CPU", 0)), there.get("GPU", 0.0)
+    return min(cores, int(devices / gpus)) if gpus else cores
+
+
 def _step(run: RunFolder) -> int:
     """Return the step of the newest checkpoint, 0 before the first."""
     run.fetch(tensors=False)
@@ -151,13 +159,14 @@ class _Group:
     ) -> "_Group":
         """Start as many workers as were asked for; after a failure, as there is room for."""
         needs = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
-        remote = ray.remote(**needs)(_Rank)
+        remote, seconds = ray.remote(**needs)(_Rank), ROOM_SECONDS
         for count in range(training.workers, 0, -1):
             if settings.batch_size % count:
                 continue
             actors = [remote.remote() for _ in range(count)]
             waiting = [actor.place.remote() for actor in actors]
-            ready, _ = ray.wait(waiting, num_returns=count, timeout=START_SECONDS)
+            seconds = START_SECONDS if count <= _room(ray, gpus) else ROOM_SECONDS
+            ready, _ = ray.wait(waiting, num_returns=count, timeout=seconds)
             with suppress(ray.exceptions.RayActorError):
                 if len(ready) == count:
                     return cls(ray, training.run, actors, ray.get(waiting))
@@ -167,7 +176,7 @@ class _Group:
                 break
         there = ray.cluster_resources()
         raise LabelwiseError(
-            f"{training.workers} workers were not started in {START_SECONDS:.0f} seconds; the "
+            f"{training.workers} workers were not started in {seconds:.0f} seconds; the "
             f"cluster has {there.get('CPU', 0):.0f} cores and {there.get('GPU', 0):.0f} GPUs: "
             "give fewer --workers"
         )
@@ -223,7 +232,7 @@ class _Group:
                 watch.say(shown := text)
             if done and self._error(done[0]) is not None:
                 if left:
-                    self.ray.wait(left, num_returns=len(left), timeout=END_SECONDS)
+                    self.ray.wait(left, num_returns=len(left), timeout=FAILURE_SECONDS)
                 return
 
     def _error(self, reference: Any) -> Exception | None:
@@ -249,14 +258,14 @@ class _Group:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         ask = self.ray.remote(num_cpus=0, scheduling_strategy=there)(_ask_to_stop)
         with suppress(Exception):  # whatever fails here, the run goes on from its checkpoint
-            self.ray.get(ask.remote(process), timeout=END_SECONDS)
+            self.ray.get(ask.remote(process), timeout=STOP_SECONDS)
             self.ray.wait(pending, num_returns=len(pending), timeout=STOP_SECONDS)
 
     def end(self, run: RunFolder) -> None:
         """End the workers; the next ones need their cores, and the lock of the folder."""
         for actor in self.actors:
             self.ray.kill(actor)
-        deadline = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + STOP_SECONDS
         while run.mirror is None and run.path.is_dir() and time.monotonic() < deadline:
             try:
                 with run.lock():

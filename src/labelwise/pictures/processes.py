@@ -59,7 +59,7 @@ SLOTS_EACH = 3
 SENT_AHEAD = 2  # chunks that a process has, the one at work included
 AT_ONCE = 512  # rows whose places are looked up at once
 WORTH_STARTING = 4096  # images; the first processes take some seconds to start
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 DRAIN_SECONDS = 2.0
 COMMAND = (  # Ctrl-C is for the program that asked
     "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "

@@ -56,7 +56,7 @@ ANSWER = struct.Struct("!BIIQ")  # status, ms of processor, bytes of warnings, b
 TASKS: tuple[Task, ...] = ("pixels", "thumbnail")
 GOOD, BAD = 0, 1
 NICE = 5
-START_SECONDS = 60.0  # for a decoder to be there, on a machine that is busy
+START_SECONDS = 600.0  # for a decoder to be there, on a machine that is busy
 TRIES = 2
 LONGEST_WARNING = 500  # bytes
 

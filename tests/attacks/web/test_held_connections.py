@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPResponse
 
 import pytest
-from web_setup import encoded, running, wait_until
+from patience import wait_until
+from web_setup import encoded, running
 
 HEAD = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
 UPLOAD = (

@@ -1,0 +1,36 @@
+"""A predictor of random weights for three labels, and pictures for it."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from labelwise.backbones import create_backbone
+from labelwise.calibrate import Platt
+from labelwise.decide import Threshold
+from labelwise.links import Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.types import LabelSpace
+
+NAMES = ("dog", "cat", 'odd, "name"|x')
+
+
+def make(link=None, rule=None):
+    torch.manual_seed(0)
+    backbone = create_backbone("small-cnn", image_size=32)
+    head = HeadSpec("linear", {})
+    model = Model(backbone, head.make(backbone.channels, len(NAMES))).eval()
+    return Predictor(
+        model,
+        head,
+        LabelSpace(NAMES),
+        link or Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0),
+        rule or Threshold((0.5, 0.6, 0.4)),
+        "bce",
+    )
+
+
+def pictures(count=3):
+    rng = np.random.default_rng(0)
+    return [
+        Image.fromarray(rng.integers(0, 256, (40 + n, 50, 3), dtype=np.uint8)) for n in range(count)
+    ]
