@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import griffe
 import pytest
@@ -24,13 +25,22 @@ sys.path.insert(0, str(ROOT / "docs" / "_reference"))
 from arguments import DESCRIBED, MEANINGS, arguments_of, meaning  # noqa: E402
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
+FENCE = re.compile(r"^([ ]*)```(\w+)([^\n]*)\n(.*?)^\1```$", re.M | re.S)
 
 
-def blocks(page):
-    for language, flags, body in FENCE.findall(page.read_text()):
+def blocks(text):
+    for _, language, flags, body in FENCE.findall(text):
         if "no-run" not in flags and language in ("python", "console"):
-            yield language, body
+            yield language, dedent(body)
+
+
+def test_blocks_inside_notes_are_examples_too():
+    page = """!!! note "x"\n    ```python\n    if True:\n        y = 1\n    ```\n
+    ```console no-run\n    $ rm\n    ```\n\n```console\n$ labelwise methods\n```\n"""
+    assert list(blocks(page)) == [
+        ("python", "if True:\n    y = 1\n"),
+        ("console", "$ labelwise methods\n"),
+    ]
 
 
 def run_console(body, folder, warm_commands):
@@ -40,11 +50,11 @@ def run_console(body, folder, warm_commands):
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p.read_text()))], ids=lambda page: page.name)
 def test_examples_run(page, tmp_path, monkeypatch, warm_commands):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__docs__"}
-    for language, body in blocks(page):
+    for language, body in blocks(page.read_text()):
         if language == "python":
             exec(compile(body, str(page.name), "exec"), namespace)
         else:
@@ -89,6 +99,10 @@ def test_the_site_builds_strictly_and_asks_the_network_for_nothing(tmp_path):
             r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=\"([^\"]+)", page.read_text()
         )
         assert not [url for url in loaded if url.startswith(("http", "//"))], page
+        assert "no-run" not in page.read_text() or page.stem in ("contributing", "changelog"), page
+    front = (tmp_path / "index.html").read_text()
+    assert re.search(r"<pre>.*?pip.*?--index-url.*?</pre>", front, re.S), "a block, not inline code"
+    assert 'id="labelwise.api.train"' in (tmp_path / "reference" / "api.html").read_text()
     reference = (tmp_path / "reference" / "objectives.html").read_text()
     shown = reference[reference.index('id="labelwise.objectives.spa.spa_loss"') :]
     assert "the model's outputs, one per image and label." in shown

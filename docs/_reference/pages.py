@@ -18,6 +18,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
+    "api": "Train, and open a run",
+    "training.settings": "Settings of a run",
     "objectives": "Objectives: losses with their links",
     "links": "Links",
     "calibrate": "Calibrators",
@@ -30,10 +32,8 @@ PACKAGES = {
     "taxonomy": "Taxonomies",
     "types": "Types",
     "methods": "Methods",
-    "predictor": "Predictor",
+    "models": "Models and runs",
     "predictions": "Predictions",
-    "scoring": "Scoring",
-    "runs": "Runs",
     "search": "Photo index",
     "evaluate": "Evaluation",
     "labelling": "Label quality",
@@ -74,8 +74,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Take out what tells the tests which examples to run."""
-    return re.sub(r"^(```\w+) no-run$", r"\1", markdown, flags=re.M)
+    """Take out what tells the tests which examples to run; a block inside a note is indented."""
+    return re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
 
 
 def public_names(module: griffe.Object) -> Iterator[tuple[str, list[str]]]:
