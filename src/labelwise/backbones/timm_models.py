@@ -4,7 +4,7 @@ from typing import Any
 
 import timm
 import torch
-from timm.data import resolve_model_data_config
+from timm.data.config import resolve_model_data_config
 from timm.models import group_parameters
 from torch import Tensor
 
@@ -72,7 +72,7 @@ def _network(name: str, weights: str | None, image_size: int | None) -> Any:
         state = read_state(path)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(state)}}
     try:
-        network = timm.create_model(name, num_classes=0, **options)
+        network: Any = timm.create_model(name, num_classes=0, **options)
     except (RuntimeError, LookupError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise SettingsError(f"backbone {name!r} cannot be built: {reason}") from None

@@ -36,7 +36,7 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
         resized = write_resize(g, facts.transform, "image", exact=facts.exact_resize)
         g.named(g.op("Unsqueeze", resized, [0]), PIXELS)
     else:
-        shape = ["batch", 3, size, size]
+        shape: list[str | int] = ["batch", 3, size, size]
         inputs = [helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, shape)]
     normalised = write_normalise(g, facts.transform, PIXELS)
     g.nodes.append(helper.make_node("Identity", [normalised], [INPUT], name="network/input"))

@@ -69,7 +69,7 @@ def export_network(model: Model, size: int) -> ModelProto:
 
 
 def _fixed(network: nn.Module, example: Tensor) -> ModelProto:
-    proto = simplified(_traced(network, example, axes={}))
+    proto: ModelProto = simplified(_traced(network, example, axes={}))
     for one in (*proto.graph.input, *proto.graph.output):
         one.type.tensor_type.shape.dim[0].dim_param = "batch"
     del proto.graph.value_info[:]

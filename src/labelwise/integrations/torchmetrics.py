@@ -47,12 +47,15 @@ __all__ = [
 ]
 
 
-class MultilabelCalibrationError(Metric):  # type: ignore[misc]
+class MultilabelCalibrationError(Metric):
     """ECE, ACE or MCE over equal-width bins, of all entries pooled or as the mean over labels."""
 
     is_differentiable = False
     higher_is_better = False
     full_state_update = False
+    counts: Tensor
+    confidence_sums: Tensor
+    present_sums: Tensor
 
     def __init__(
         self,
@@ -102,12 +105,15 @@ class MultilabelCalibrationError(Metric):  # type: ignore[misc]
         return torch.tensor(figure, device=self.device)
 
 
-class MultilabelMeanAveragePrecision(Metric):  # type: ignore[misc]
+class MultilabelMeanAveragePrecision(Metric):
     """Exact mAP over labels or images that leaves undefined ones out instead of counting 0 or 1."""
 
     is_differentiable = False
     higher_is_better = True
     full_state_update = False
+    scores: list[Tensor]
+    labels: list[Tensor]
+    observed: list[Tensor]
 
     def __init__(self, *, by: By = "label", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -134,12 +140,13 @@ class MultilabelMeanAveragePrecision(Metric):  # type: ignore[misc]
         return torch.tensor(value, device=self.device)
 
 
-class MultilabelSetScore(Metric):  # type: ignore[misc]
+class MultilabelSetScore(Metric):
     """Macro or micro F-beta of label sets, whatever rule or thresholds made them."""
 
     is_differentiable = False
     higher_is_better = True
     full_state_update = False
+    counts: Tensor
 
     def __init__(
         self,
@@ -171,12 +178,14 @@ class MultilabelSetScore(Metric):  # type: ignore[misc]
         return torch.tensor(chosen.f_score(self.beta, self.undefined).value, device=self.device)
 
 
-class ZeroLabelFalseAlarmRate(Metric):  # type: ignore[misc]
+class ZeroLabelFalseAlarmRate(Metric):
     """Share of images known to carry no label that are given one."""
 
     is_differentiable = False
     higher_is_better = False
     full_state_update = False
+    alarms: Tensor
+    images: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
