@@ -50,7 +50,9 @@ def run_console(body, folder, warm_commands):
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p.read_text()))], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if any(blocks(p.read_text()))], ids=lambda page: page.name
+)
 def test_examples_run(page, tmp_path, monkeypatch, warm_commands):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__docs__"}

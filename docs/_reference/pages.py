@@ -67,6 +67,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["tour.md"] = notebook_page(ROOT / "docs" / "tour.ipynb")
     for name in FROM_THE_ROOT:
         text = (ROOT / f"{name}.md").read_text("utf-8")
+        for other in FROM_THE_ROOT:
+            text = text.replace(f"]({other}.md", f"]({other.lower()}.md")
         pages[f"{name.lower()}.md"] = text.replace("](docs/", "](")
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
