@@ -1,13 +1,16 @@
 # labelwise serve in a container: small, without root, CPU-only torch.
 #   docker build -t labelwise .
 #   docker compose up
+# The base image is named by its tag; to pin what you have tested, see CONTRIBUTING.md.
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
+# Torch comes alone from its own index, so that no other package can be taken from there.
 RUN python -m venv /opt/labelwise \
- && /opt/labelwise/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-    -c constraints.txt ".[serve]"
+ && /opt/labelwise/bin/pip install --no-cache-dir -c constraints.txt \
+    --index-url https://download.pytorch.org/whl/cpu torch torchvision \
+ && /opt/labelwise/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --no-create-home labelwise

@@ -1,49 +1,71 @@
-# The two commands: `make demo` and `make test`. Both install what they need into .venv first.
+# The two commands: `make demo` and `make test`. Each installs what it needs into .venv first, and
+# no more: the demo the package itself, the tests everything that is tested.
 #
 #   PYTHON=python3.12            the interpreter that .venv is made from
 #   JOBS=1                       processes that `make test` uses (two, where there are two cores)
+#   BROWSER=no                   leave out the tests in a real browser, and do not install Chromium
 #   TORCH_INDEX=URL              another index to take torch from, such as the CPU-only wheels of
-#                                https://download.pytorch.org/whl/cpu (pip's own configuration works too)
+#                                https://download.pytorch.org/whl/cpu; nothing else is taken from it
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PACKAGE := $(VENV)/.installed-package
+SERVER := $(VENV)/.installed-serve
 STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
+BROWSER ?= yes
+BENCHMARKS := arrays data export heads labelling objectives posterior scoring search serve training
 JOBS ?= $(shell [ $$(nproc) -gt 1 ] && echo 2 || echo 1)
-PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-  $(if $(TORCH_INDEX),--extra-index-url "$(TORCH_INDEX)")
+PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-.PHONY: fuzz schema help install browser demo serve test check bench docs dist clean
+.PHONY: audit bench browser check clean demo dist docs fuzz help install schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+# Torch comes alone from an index of its own: pip prefers the newest version of a name wherever it
+# finds one, so two indexes at once would let either replace a package of the other.
+$(PACKAGE): pyproject.toml constraints.txt
+	@echo "installing labelwise and what it needs into $(VENV)"
 	@test -x "$(BIN)/python" || $(PYTHON) -m venv "$(VENV)"
+	$(if $(TORCH_INDEX),$(PIP) --index-url "$(TORCH_INDEX)" torch torchvision)
+	$(PIP) -e .
+	@touch "$@"
+
+$(SERVER): $(PACKAGE)
+	$(PIP) -e ".[serve]"
+	@touch "$@"
+
+$(STAMP): $(PACKAGE)
+	@echo "installing what tests and development need into $(VENV)"
 	$(PIP) -e ".[dev,docs,onnx,ray,serve]"
-	@touch "$(STAMP)"
+	@touch "$@"
 
-install: $(STAMP) ## create .venv and install labelwise into it
+install: $(STAMP) ## create .venv and install labelwise into it, with what development needs
 
-browser: # the report is tested in a real browser
-	@command -v chromium >/dev/null || { \
-	  echo "installing chromium for the browser tests"; \
+browser: # pages are tested in a real browser
+ifneq ($(BROWSER),no)
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || { \
+	  echo "The browser tests need Chromium, which is not here: it is installed now, for the whole system,"; \
+	  echo "with apt-get (and sudo, where there is one). To leave these tests out: make test BROWSER=no"; \
+	  command -v apt-get >/dev/null || { echo "There is no apt-get: install Chromium, or say BROWSER=no"; exit 1; }; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium; }
+endif
 
-demo: install ## train, calibrate, evaluate and report on the embedded data (about three minutes)
+demo: $(PACKAGE) ## train, calibrate, evaluate and report on the embedded data (about three minutes)
 	"$(BIN)/labelwise" demo
 
-serve: install ## tag, search and review photos in the browser, with the demo's model and photos
+serve: $(SERVER) ## tag, search and review photos in the browser, with the demo's model and photos
 	"$(BIN)/labelwise" demo --photos runs/demo-photos
 	"$(BIN)/labelwise" index runs/demo-photos --model runs/demo -o runs/demo.index
 	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
 
-test: install browser ## run every test
-	"$(BIN)/python" -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+test: install browser ## run every test (BROWSER=no: but those in a browser)
+	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 fuzz: install ## feed damaged input to every reader for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz
@@ -59,20 +81,30 @@ check: install ## format, lint, types, layers
 	"$(BIN)/mypy"
 	"$(BIN)/lint-imports"
 
-bench: install ## print every benchmark's ratios
+bench: install ## print every figure that the README claims, and the other ratios
 	$(PIP) -e ".[bench]"
-	@for name in arrays data export heads objectives posterior scoring serve training; do \
-	  echo "== $$name"; OMP_NUM_THREADS=1 "$(BIN)/python" "benchmarks/$$name.py" || status=1; \
+	@for name in $(BENCHMARKS); do \
+	  echo "== $$name"; OMP_NUM_THREADS=1 "$(BIN)/python" "benchmarks/$$name.py" \
+	    $$([ $$name = labelling ] && echo $(if $(FEATURES),--features "$(FEATURES)")) || status=1; \
 	done; exit $${status:-0}
 
 docs: install ## build the documentation into site/ and run every example in it
 	NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict
 	"$(BIN)/python" -m pytest tests/test_docs.py
 
-dist: install ## build the wheel and the sdist into dist/ and check them
+dist: install ## build wheel, sdist and bill of materials (SBOM) into dist/ and check them
 	rm -rf dist
 	"$(BIN)/python" -m build --no-isolation --outdir dist .
 	"$(BIN)/python" tests/distribution.py dist
+	@test -x .venv-sbom/bin/cyclonedx-py || { $(PYTHON) -m venv .venv-sbom && \
+	  .venv-sbom/bin/pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7"; }
+	.venv-sbom/bin/cyclonedx-py requirements constraints.txt --pyproject pyproject.toml \
+	  --output-reproducible -o dist/labelwise.cdx.json
+
+audit: ## compare the pinned versions with known vulnerabilities (asks the network)
+	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
+	  .venv-audit/bin/pip install --quiet --disable-pip-version-check "pip-audit>=2.9"; }
+	.venv-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 clean: ## remove .venv and caches (runs/ stays)
-	rm -rf "$(VENV)" .venv-schema .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" .venv-audit .venv-sbom .venv-schema .mypy_cache .ruff_cache .pytest_cache .hypothesis

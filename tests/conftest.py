@@ -21,12 +21,17 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
 
 
-def pytest_collection_modifyitems(items):
-    """Run the tests of the server first: it forks its decoders, as a process that has just begun.
+def pytest_collection_modifyitems(config, items):
+    """Leave out the browser where ``BROWSER=no`` says so, and run the tests of the server first.
 
-    After the other tests this process has threads of compilers, pools and process groups, which
-    a server never has, and a process forked from it may die of them.
+    It forks its decoders, as a process that has just begun. After the other tests this process has
+    threads of compilers, pools and process groups, which a server never has, and a process forked
+    from it may die of them.
     """
+    if os.environ.get("BROWSER") == "no":
+        left_out = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: "web" not in item.path.parts)
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from labelwise.search import Index, search
     from labelwise.types import LabelSpace, Outputs, Targets
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BCE",

@@ -150,7 +150,8 @@ def _with_ap(rows: Sequence[LabelRow]) -> str:
 
 def _use(model: HubModel) -> str:
     parts = [
-        "```console\n$ pip install labelwise\n$ labelwise predict FOLDER photos/\n```",
+        "```console\n$ pip install .  # in a clone of labelwise\n"
+        "$ labelwise predict FOLDER photos/\n```",
         "`model.json` holds labels, transform, link, rule and promises as plain data; "
         "`labelwise train --weights FOLDER` begins with this backbone.",
     ]

@@ -1,0 +1,87 @@
+"""What the project says of itself. Oracles: make, which tells what it would run; the files.
+
+The base package must not ask for what only tests need, and the system's package manager is called
+by no command but one that says so first.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import labelwise
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def would_run(tmp_path, *words):
+    """Return the commands of a make target in a clone where nothing is installed."""
+    command = ["make", "--dry-run", "--no-print-directory", f"VENV={tmp_path}/venv", *words]
+    given = {
+        name: value for name, value in os.environ.items() if name not in ("BROWSER", "MAKEFLAGS")
+    }
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_one_version_everywhere():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    assert PROJECT["version"] == labelwise.__version__ == str(cited)
+    assert f"\n## {labelwise.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_workflow_tries_every_python_that_is_promised():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
+    tried = jobs["test"]["strategy"]["matrix"]["python"]
+    assert PROJECT["requires-python"] == f">={tried[0]}"
+    promised = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert set(promised) <= set(tried)
+
+
+def test_the_readme_does_not_say_that_it_is_on_an_index():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        assert "pip install labelwise\n" not in page.read_text(), page.name
+        assert "pip install labelwise`" not in page.read_text(), page.name
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+class TestMake:
+    """Each command installs what it needs, from where it says."""
+
+    def test_the_demo_brings_no_tools_of_development(self, tmp_path):
+        commands = would_run(tmp_path, "demo")
+        assert "-e .\n" in commands
+        assert "dev" not in re.sub(r"/dev/\w+", "", commands)
+        assert 'labelwise" demo' in commands
+
+    def test_tests_bring_everything_and_tell_what_took_long(self, tmp_path):
+        commands = would_run(tmp_path, "test")
+        assert ".[dev,docs,onnx,ray,serve]" in commands
+        assert "--durations=25" in commands
+        install, said = commands.index("apt-get install"), commands.index("it is installed now")
+        assert said < install
+
+    def test_without_a_browser_the_system_is_left_alone(self, tmp_path):
+        commands = would_run(tmp_path, "test", "BROWSER=no")
+        assert "apt-get" not in commands
+        assert "BROWSER=no" in commands
+
+    def test_another_index_is_asked_for_torch_alone(self, tmp_path):
+        commands = would_run(tmp_path, "demo", "TORCH_INDEX=https://index.example/cpu")
+        (line,) = [line for line in commands.splitlines() if "index.example" in line]
+        assert line.endswith('--index-url "https://index.example/cpu" torch torchvision')
+        for file in ("Makefile", "Dockerfile"):
+            assert "--extra-index-url" not in (ROOT / file).read_text()
+
+    def test_every_benchmark_of_the_readme_is_run(self, tmp_path):
+        commands = would_run(tmp_path, "bench")
+        for name in ("arrays", "export", "labelling", "search"):
+            assert re.search(rf"\b{name}\b", commands)
+            assert (ROOT / "benchmarks" / f"{name}.py").is_file()
