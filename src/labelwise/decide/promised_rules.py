@@ -222,7 +222,7 @@ def _shared(
         ScoredEntries(_log_odds(e) - offset, e.answers.present, e.answers.absent)
         for e in (tuning, tested)
     ]
-    test: Test = "Hoeffding-Bentkus" if what == "precision" else "betting"
+    test: Test = "betting" if what == "tags" else "Hoeffding-Bentkus"
     if len(tested.names) == 1 and what in ("precision", "tags"):
         test = "exact binomial"
     scale = len(tested) / max(len(tuning), 1)
@@ -235,6 +235,7 @@ def _shared(
         1 - level,
         1 - confidence,
         test,
+        tuning=None if tuning is tested else parts[0],
     )
     if found is None:
         return Promised(Threshold(NEVER), (), (refusal(what, tested, level, confidence),))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from labelwise.decide.promises import Evidence, Promise, What
 from labelwise.errors import SettingsError
 from labelwise.numeric.bounds import (
+    best_stakes,
     betting_p_values,
     binomial_p_values,
     first_failure,
@@ -116,9 +117,11 @@ def f_loss(scored: ScoredEntries, candidates: Numbers, risk: float) -> tuple[Num
     return counted * (loss - risk), counted
 
 
-def _p_values(excess: Numbers, counted: Numbers, risk: float, test: Test) -> Numbers:
+def _p_values(
+    excess: Numbers, counted: Numbers, risk: float, test: Test, stakes: Numbers | None
+) -> Numbers:
     if test == "betting":
-        return betting_p_values(excess, 1 - risk)
+        return betting_p_values(excess, 1 - risk, stakes)
     counts = counted.sum(0)
     losses = (excess + risk * counted).sum(0)
     if test == "exact binomial":
@@ -157,13 +160,25 @@ def candidate_sequence(
 
 
 def walk(
-    scored: Any, measure: Any, candidates: Numbers, risk: float, delta: float, test: Test
+    scored: Any,
+    measure: Any,
+    candidates: Numbers,
+    risk: float,
+    delta: float,
+    test: Test,
+    tuning: Any = None,
 ) -> tuple[float, int, float] | None:
-    """Return the last candidate before the first failure, how many count, and the risk there."""
+    """Return the last candidate before the first failure, how many count, and the risk there.
+
+    ``tuning`` photos, which are not tested, say what to stake on each candidate.
+    """
     if not len(candidates):
         return None
+    stakes = None
+    if tuning is not None and test == "betting":
+        stakes = best_stakes(measure(tuning, candidates, risk)[0], 1 - risk)
     excess, counted = measure(scored, candidates, risk)
-    passed = first_failure(_p_values(excess, counted, risk, test), delta)
+    passed = first_failure(_p_values(excess, counted, risk, test, stakes), delta)
     if passed == 0:
         return None
     last = passed - 1

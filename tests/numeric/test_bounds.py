@@ -6,6 +6,7 @@ from scipy.stats import binomtest
 
 from labelwise.numeric.bounds import (
     STAKES,
+    best_stakes,
     betting_p_values,
     binomial_p_values,
     clopper_pearson,
@@ -48,6 +49,32 @@ def test_hoeffding_bentkus_is_its_formula_and_weaker_than_the_exact_test():
     exact = binomtest(10, 200, 0.1, alternative="less").pvalue
     assert p == pytest.approx(min(np.exp(-200 * entropy), np.e * exact))
     assert p > exact
+
+
+def test_the_best_stake_is_the_one_that_grew_most_on_the_other_photos():
+    excess = np.random.default_rng(2).choice([-0.1, 0.9], size=(50, 3), p=[0.96, 0.04])
+    for column, found in zip(excess.T, best_stakes(excess, 0.9), strict=True):
+        grown = [np.log1p(-s * column / 0.9).sum() + 0.5 * np.log1p(-s) for s in STAKES]
+        assert found == STAKES[int(np.argmax(grown))]
+        capital = [np.prod(1 - s * column / 0.9) for s in (*STAKES, found)]
+        mixed = (np.mean(capital[:-1]) + capital[-1]) / 2
+        p_values = betting_p_values(column[:, None], 0.9, np.array([found]))
+        assert p_values[0] == pytest.approx(min(1 / mixed, 1))
+
+
+def test_stakes_of_other_photos_keep_the_level_and_find_more():
+    random = np.random.default_rng(4)
+
+    def passed(chance, trials=2000):
+        other, tested = (random.random((100, trials)) < chance for _ in range(2))
+        stakes = best_stakes(other - 0.2, 0.8)
+        return [
+            (betting_p_values(tested - 0.2, 0.8, given) <= 0.05).mean() for given in (stakes, None)
+        ]
+
+    assert max(passed(0.2)) <= 0.055
+    tuned, mixed = passed(0.1)
+    assert tuned > mixed
 
 
 @pytest.mark.parametrize("kind", ["binomial", "betting", "hoeffding-bentkus"])
