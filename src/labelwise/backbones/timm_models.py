@@ -10,8 +10,10 @@ from torch import Tensor
 
 from labelwise.backbones.base import Backbone, names_by_child
 from labelwise.backbones.fold import find_layout, fold
+from labelwise.backbones.packaged import EXTRA, PACKAGED
 from labelwise.backbones.weights import (
     PRETRAINED,
+    cached_in_hub,
     check_architecture,
     check_names,
     fetch_hub,
@@ -67,9 +69,7 @@ def _network(name: str, weights: str | None, image_size: int | None) -> Any:
         options["img_size"] = image_size
     state = None
     if weights is not None:
-        path = _pretrained(name, config) if weights == PRETRAINED else weights
-        check_architecture(path, name)
-        state = read_state(path)
+        state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(state)}}
     try:
         network: Any = timm.create_model(name, num_classes=0, **options)
@@ -78,17 +78,42 @@ def _network(name: str, weights: str | None, image_size: int | None) -> Any:
         raise SettingsError(f"backbone {name!r} cannot be built: {reason}") from None
     if state is not None:
         network.pretrained_cfg.pop("state_dict", None)
-        check_names(network, state, str(path))
+        check_names(network, state, weights or "")
     return network
 
 
-def _pretrained(name: str, config: Any) -> Any:
+def _given(name: str, weights: str) -> dict[str, Tensor]:
+    check_architecture(weights, name)
+    return read_state(weights)
+
+
+def _pretrained(name: str, config: Any) -> dict[str, Tensor]:
+    """Return the published weights: of the hub's cache, of a package, or of the hub."""
     if config is not None and config.hf_hub_id:
-        return fetch_hub(config.hf_hub_id)
+        cached = cached_in_hub(config.hf_hub_id)
+        if cached is not None:
+            return read_state(cached)
+        packaged = PACKAGED.get(config.architecture)
+        if packaged is None or config.tag not in ("", "in1k"):
+            return read_state(fetch_hub(config.hf_hub_id))
+        file = packaged.find()
+        if file is not None:
+            return packaged.read(file, _shapes(config.architecture))
+        try:
+            return read_state(fetch_hub(config.hf_hub_id))
+        except SettingsError as error:
+            raise SettingsError(f"{error}; `{EXTRA}` brings them (17 MB)") from None
     if config is not None and config.url:
-        return fetch_url(config.url)
+        return read_state(fetch_url(config.url))
     tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
     raise SettingsError(f"backbone {name!r} has no published weights; names that have: {tags}")
+
+
+def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of all tensors of a network, its classifier's among them."""
+    with torch.device("meta"):
+        network = timm.create_model(name)
+    return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
 
 
 def _transform(network: Any, image_size: int | None) -> Transform:

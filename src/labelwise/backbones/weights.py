@@ -1,5 +1,8 @@
 """Weights of a backbone: a file, a folder, a file in the cache, or one fetched from a hub.
 
+Published weights are looked for where no network is needed first: in the cache of the hub, then
+in an installed package (:mod:`labelwise.backbones.packaged`), and only then on the hub.
+
 A folder is an earlier run, or has timm's layout as on a hub: ``config.json``, which names the
 architecture, beside ``model.safetensors``. Of folders nothing but safetensors is read.
 """
@@ -23,6 +26,8 @@ from labelwise.system.text import first_line
 
 __all__ = [
     "PRETRAINED",
+    "architecture_of",
+    "cached_in_hub",
     "check_architecture",
     "check_names",
     "fetch_hub",
@@ -47,7 +52,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     if (path / RUN_FILE).is_file():
         tensors = read_state(path / RUN_FILE)
-        return _backbone_of(tensors) if _architecture(path) is None else tensors
+        return _backbone_of(tensors) if architecture_of(path) is None else tensors
     if not path.is_file():
         raise SettingsError(
             f"weights must be a file, the folder of a finished run, a folder with {TIMM_CONFIG} "
@@ -79,7 +84,7 @@ def _backbone_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def check_architecture(path: str | Path, name: str) -> None:
     """Raise if a folder as timm writes them for a hub holds another network than ``name``."""
-    architecture = _architecture(Path(path))
+    architecture = architecture_of(Path(path))
     if architecture not in (None, name.partition(".")[0]):
         raise SettingsError(
             f"the weights in {path} are those of {architecture!r}, got backbone {name!r}; "
@@ -87,7 +92,7 @@ def check_architecture(path: str | Path, name: str) -> None:
         )
 
 
-def _architecture(folder: Path) -> str | None:
+def architecture_of(folder: Path) -> str | None:
     """Return the network that a folder of timm's layout names, None for other folders."""
     file = folder / TIMM_CONFIG
     if not file.is_file():
@@ -124,15 +129,25 @@ def check_names(network: nn.Module, state: dict[str, Tensor], source: str) -> No
         )
 
 
-def fetch_hub(repository: str) -> Path:
-    """Return the weights file of a Hugging Face repository, from the cache or the network."""
-    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+def cached_in_hub(repository: str) -> Path | None:
+    """Return the weights file of a Hugging Face repository that is in the cache."""
+    from huggingface_hub import try_to_load_from_cache
 
     for file in HUB_FILES:
         cached = try_to_load_from_cache(repository, file)
         if isinstance(cached, str):
             return Path(cached)
+    return None
+
+
+def fetch_hub(repository: str) -> Path:
+    """Return the weights file of a Hugging Face repository, from the cache or the network."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+
+    cached = cached_in_hub(repository)
+    if cached is not None:
+        return cached
     where = f"weights of {repository!r} are not in the cache {constants.HF_HUB_CACHE}"
     if constants.HF_HUB_OFFLINE or not _reachable(constants.ENDPOINT):
         raise SettingsError(_no_network(where, constants.ENDPOINT))
