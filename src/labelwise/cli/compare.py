@@ -68,11 +68,20 @@ def compare(
     from labelwise.experiments.sources import Frozen, blank_features, open_table
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.system.progress import make_watch
-    from labelwise.training.settings import parse_assignments, read_settings
+    from labelwise.training.network import choose_network
+    from labelwise.training.settings import AUTO, parse_assignments, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
     check_weights(features, weights)
+    base = read_settings(settings, values | ({"features": features} if features else {}))
+    if base.backbone == AUTO:
+        chosen, reason = choose_network(base, open_table(base.data, base.data_options))
+        say(f"network {reason}")
+        if chosen.features in (None, "identity"):
+            values["backbone"] = chosen.backbone
+        else:
+            features, weights = chosen.features, chosen.weights
     network = {"features": features, "weights": weights} if features else {}
     if features and dry_run:  # on rows of zeros in the place of features
         network = {"backbone": "identity"}

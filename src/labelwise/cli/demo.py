@@ -30,7 +30,7 @@ def demo(
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
     recipe = Recipe(epochs=6, optimizer=OptimizerSettings(lr=5e-3))
-    settings = Settings(data="scenes", augment="shift", recipe=recipe)
+    settings = Settings(data="scenes", backbone="small-cnn", augment="shift", recipe=recipe)
     train_and_report(settings, RunFolder(out), fresh=fresh)
     if photos is not None:
         _write_photos(photos)

@@ -44,11 +44,24 @@ def train(
             "and sets obey it, and the model keeps it."
         ),
     ] = None,
+    effort: Annotated[
+        str | None,
+        typer.Option(
+            help="With a pretrained network: quick solves a head on its features, good also trains "
+            "it, best tries several networks and sizes.",
+            show_default="quick on photos",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="With --effort best: begin nothing new after so long."),
+    ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="The network: small-cnn, any timm name, or torchvision/NAME.",
-            show_default="small-cnn",
+            help="The network: auto chooses by the pictures; or small-cnn, any timm name, or "
+            "torchvision/NAME.",
+            show_default="auto",
         ),
     ] = None,
     features: Annotated[
@@ -197,6 +210,9 @@ def train(
         if folds is not None:
             raise SettingsError("--folds trains in this process; leave out --engine ray")
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
+    if resolved.effort in ("good", "best") and (folds is not None or on_ray is not None):
+        option = "--engine ray" if folds is None else "--folds"
+        raise SettingsError(f"{option} trains one model, and this effort several; leave one out")
     with RunFolder.working_in(out or default_folder(resolved)) as run:
         train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray)
 

@@ -6,6 +6,7 @@
     predictions/SPLIT.parquet      the logits of every split, with its labels
     folds/, folds.parquet          runs without a part of the training rows each, if they were
                                    asked for, and what they say of the part they did not see
+    trials/                        the runs that an effort tried, if one was asked for
     tensorboard/, wandb/           the journal for these tools, if they were asked for
     evaluation.json, report.html   the figures, and the page that shows them
     model.json, model.safetensors  the model to deploy
@@ -38,7 +39,7 @@ from labelwise.evaluate import Evaluation
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor
 from labelwise.models.spec import MODEL_FILE, ModelSpec
 from labelwise.predictions import Predictions
-from labelwise.system.files import locked, remove_leftovers, write_error
+from labelwise.system.files import locked, remove_leftovers, replacing, write_error
 from labelwise.system.mirror import Mirror
 from labelwise.system.storage import (
     LocalStorage,
@@ -52,11 +53,11 @@ from labelwise.system.storage import (
 
 __all__ = ["HeldOut", "Journal", "RunFolder", "RunPart", "fetched_run"]
 
-FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds")
+FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds", "trials")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
 OPENVINO_FILES = ("model.xml", "model.bin", "labelwise.json")  # an exported folder
-NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds")
+NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds", "trials")
 # Sent to a bucket after all others, in this order: what says that others are there.
 SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
 
@@ -181,6 +182,11 @@ class RunFolder:
         return self.path / "folds"
 
     @property
+    def trials(self) -> Path:
+        """The folder of the runs that an effort tried."""
+        return self.path / "trials"
+
+    @property
     def folds_path(self) -> Path:
         """``folds.parquet``."""
         return self.path / "folds.parquet"
@@ -280,6 +286,15 @@ class RunFolder:
             for place in (self.path, *(self.path / name for name in FOLDERS)) if alone else ():
                 remove_leftovers(place)
             yield
+
+    def take_over(self, other: "RunFolder") -> None:
+        """Make the results of another run those of this one; the other keeps its own."""
+        predictions = [f"predictions/{split}.parquet" for split in other.splits]
+        # What says that a run is finished comes last.
+        for name in ("metrics.jsonl", *predictions, "settings.yaml", WEIGHTS_FILE, MODEL_FILE):
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path / name) as temporary:
+                shutil.copyfile(other.path / name, temporary)
 
     def clear(self) -> None:
         """Remove the files of a run; others that lie there stay."""

@@ -55,6 +55,7 @@ from labelwise.training.frozen import FrozenBackbone, frozen_features, standardi
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
+from labelwise.training.network import choose_network
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
 
@@ -165,6 +166,9 @@ def prepare(
         watch.say("this processor does not compute bf16: training in 32 bits")
     if table is None:
         table = _load(settings, watch, begun=begun)
+    if settings.backbone == AUTO or settings.effort is not None:
+        settings, reason = choose_network(settings, table)
+        watch.say(f"network {reason}")
     taxonomy = None
     if settings.taxonomy is not None:
         taxonomy = Taxonomy.read(Path(settings.taxonomy))

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.data import LabelTable
+from labelwise.errors import SettingsError
 from labelwise.evaluate import Evaluation
 from labelwise.models.run_folder import RunFolder
 from labelwise.system.distributed import value_of_first
 from labelwise.system.progress import Silent, Watch
+from labelwise.training.effort import tried
 from labelwise.training.execution import (
     errors_told_by_the_first,
     fastest_convolutions,
@@ -57,6 +59,8 @@ def train(
     if not fabric.is_global_zero or watch is None:
         watch = Silent()
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    if settings.effort in ("good", "best"):
+        return _train_with_effort(settings, run, table, watch, fresh=fresh, fabric=fabric)
     with errors_told_by_the_first(fabric):
         if fabric.is_global_zero and not fresh:
             run.fetch()
@@ -85,3 +89,38 @@ def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
     if evaluation is None:
         return None
     return Run(training.run.path, evaluation, training.table, was_finished=finished)
+
+
+def _train_with_effort(
+    settings: Settings,
+    run: RunFolder,
+    table: LabelTable | None,
+    watch: Watch,
+    *,
+    fresh: bool,
+    fabric: Any,
+) -> Run:
+    """Train what the effort asks for, each in a folder of its own, and keep the best."""
+    runs: list[Run] = []
+
+    def begin(chosen: Settings, folder: Path) -> None:
+        read = runs[0].table if runs else table
+        done = train(chosen, folder, table=read, watch=watch, fresh=fresh, fabric=fabric)
+        if done is not None:
+            runs.append(done)
+        run.publish()
+
+    with run.lock():
+        if fresh:
+            run.clear()
+        else:
+            run.fetch()
+        if run.settings_path.exists() and not run.trials.exists():
+            raise SettingsError(
+                f"{run.address} was trained without this effort; choose another folder with -o, "
+                "or start over with --fresh"
+            )
+        run.claim()
+        evaluation = tried(settings, run, begin, watch.say)
+    finished = all(one.was_finished for one in runs)
+    return Run(run.path, evaluation, runs[0].table, was_finished=finished)

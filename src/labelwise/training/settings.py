@@ -30,6 +30,8 @@ from labelwise.types import nearest
 __all__ = [
     "AUTO",
     "SHORT_NAMES",
+    "SMALL_NETWORK",
+    "Effort",
     "Hardware",
     "OptimizerSettings",
     "Precision",
@@ -44,18 +46,28 @@ __all__ = [
 ]
 
 AUTO = "auto"
+SMALL_NETWORK = "small-cnn"
 FEATURES_BATCH = 256
 FEATURES_RECIPE: dict[str, Any] = {  # for rows of standardised features
     "epochs": 30,
     "optimizer": {"lr": 1e-3, "weight_decay": 0.1},
 }
+EFFORT_DEFAULTS: dict[str, Any] = {  # for a pretrained network that is trained from a solved head
+    "batch_size": 32,
+    "augment": "flip",
+    "freeze_batch_norm": True,
+    "recipe": {"epochs": 5, "optimizer": {"lr": 3e-4, "weight_decay": 0.05}},
+}
 Precision = Literal["32", "bf16"]
+Effort = Literal["quick", "good", "best"]
 SHORT_NAMES = {  # of the settings that are given most often
     "data": "data",
     "on_error": "on_error",
     "skip_missing": "skip_missing",
     "taxonomy": "taxonomy",
     "method": "method",
+    "effort": "effort",
+    "minutes": "minutes",
     "backbone": "backbone",
     "features": "features",
     "weights": "weights",
@@ -235,7 +247,10 @@ class Settings(BaseModel):
     training images become validation where the data has none (0: none). ``taxonomy`` is a file of
     which label is a kind of which: labels, probabilities and sets then obey it.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
-    own. ``start`` is the folder of a finished run with the same labels, whose backbone and head
+    own. ``backbone`` may be ``auto``: chosen by what the pictures are like
+    (:mod:`labelwise.training.network`). ``effort`` says how much is tried with a pretrained
+    network (:mod:`labelwise.training.effort`); the best begins nothing new after ``minutes``.
+    ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
     is not trained: its features are computed once, and the head is solved or trained on them.
     ``squash`` scales whole pictures to the input, so that no edge is cut off.
@@ -261,7 +276,9 @@ class Settings(BaseModel):
     taxonomy: str | None = None
     method: str = AUTO
     options: dict[str, Any] = {}
-    backbone: str = "small-cnn"
+    effort: Effort | None = None
+    minutes: float | None = Field(default=None, gt=0)
+    backbone: str = AUTO
     features: str | None = None
     weights: str | None = None
     start: str | None = None
@@ -294,7 +311,7 @@ class Settings(BaseModel):
         if not isinstance(values, dict) or values.get("features") is None:
             return values
         name = values["features"]
-        if values.get("backbone", name) != name:
+        if values.get("backbone", AUTO) not in (AUTO, name):
             raise SettingsError(
                 f"features are those of {name!r}, so leave backbone out, got {values['backbone']!r}"
             )
@@ -302,6 +319,17 @@ class Settings(BaseModel):
         if isinstance(recipe, dict):
             recipe = with_defaults(recipe, FEATURES_RECIPE)
         return {"batch_size": FEATURES_BATCH, **values, "backbone": name, "recipe": recipe}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_effort(cls, values: Any) -> Any:
+        """Take the recipe that suits a pretrained network, where one is to be trained."""
+        if not isinstance(values, dict) or values.get("effort") not in ("good", "best"):
+            return values
+        defaults = EFFORT_DEFAULTS
+        if isinstance(values.get("recipe"), Recipe):
+            defaults = {key: value for key, value in defaults.items() if key != "recipe"}
+        return with_defaults(values, defaults)
 
     @model_validator(mode="before")
     @classmethod
@@ -330,6 +358,28 @@ class Settings(BaseModel):
                 raise SettingsError(
                     f"{key} moves the labels of an image together, so the sets of a promise would "
                     f"not stay; leave out cross_fit or {key}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_effort(self) -> "Settings":
+        if self.minutes is not None and self.effort != "best":
+            raise SettingsError(
+                f"minutes belongs to the effort best, which stops after them, got {self.effort}"
+            )
+        if self.effort is None:
+            return self
+        others = {
+            "features": self.features is not None,
+            "start": self.start is not None,
+            "hardware.devices": self.hardware.devices > 1,
+            "backbone": self.backbone == SMALL_NETWORK and self.weights is None,
+        }
+        for key, given in others.items():
+            if given:
+                raise SettingsError(
+                    f"{key} does not apply to an effort, which begins with the features of a "
+                    f"pretrained network on one device; leave out {key} or effort"
                 )
         return self
 

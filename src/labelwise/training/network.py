@@ -1,0 +1,111 @@
+"""Which network a run takes where none is named: the first line that applies decides.
+
+    the data holds features             the head is solved on them
+    a run is started from, or gives     the network of that run
+      the weights
+    the pictures are small              small-cnn, trained from random values
+    they are photos                     a network pretrained on ImageNet, which is not trained:
+                                        its features are computed once, the head is solved on them
+
+Photos have a shorter side of at least 64 pixels (the median of a few). A pretrained network needs
+far fewer of them than one that begins with random values, which a photo never meets unless it is
+asked for by name.
+"""
+
+from statistics import median
+
+import numpy as np
+
+from labelwise.backbones.weights import PRETRAINED, architecture_of
+from labelwise.data import LabelTable
+from labelwise.errors import ImageError, SettingsError
+from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.models.spec import MODEL_FILE
+from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.training.settings import AUTO, SMALL_NETWORK, Settings
+
+__all__ = ["PHOTO_NETWORK", "choose_network"]
+
+PHOTO_NETWORK = "tf_efficientnet_lite0"
+PHOTO_SIDE = 64
+LOOKED_AT = 9
+OF_TRAINING = {  # what says how a network is trained, by the setting that is given
+    "recipe": "the recipe (epochs, lr, ...)",
+    "augment": "augment",
+    "mirror": "mirror",
+    "crops": "crops",
+    "freeze": "freeze",
+    "freeze_batch_norm": "freeze_batch_norm",
+}
+
+
+def choose_network(settings: Settings, table: LabelTable) -> tuple[Settings, str]:
+    """Return the settings with a network, and why it is this one."""
+    if isinstance(table.images, FeatureRows):
+        key = "backbone" if _of_training(settings) else "features"
+        return _with(settings, **{key: "identity"}), "the data holds features"
+    source = settings.start or settings.weights
+    if settings.effort is None and source is not None and source != PRETRAINED:
+        return _with(settings, backbone=_network_of(source)), f"the network of {source}"
+    side = _side(table.images) if settings.effort is None else None
+    if side is not None and side < PHOTO_SIDE:
+        words = f"{SMALL_NETWORK}, trained from random values: the pictures are small"
+        return _with(settings, backbone=SMALL_NETWORK), f"{words} ({side} pixels)"
+    name = PHOTO_NETWORK if settings.backbone == AUTO else settings.backbone
+    refused = _of_training(settings)
+    if refused is not None:
+        raise SettingsError(
+            f"{refused} does not apply: on photos the head is solved on the features of a "
+            f"pretrained network, which is not trained; train it too with --effort good, or "
+            f"name it: --backbone {name} --weights pretrained"
+        )
+    return (
+        _with(settings, features=name, weights=settings.weights or PRETRAINED),
+        f"{name}, pretrained: its features are computed once, and the head is solved on them",
+    )
+
+
+def _of_training(settings: Settings) -> str | None:
+    """Return what was given that says how a network is trained, None if nothing was."""
+    plain, given = Settings(data=""), settings.model_fields_set
+    whole = len(given) == len(Settings.model_fields)  # written out, with all defaults
+    for key, words in OF_TRAINING.items():
+        if key in given and not (whole and getattr(settings, key) == getattr(plain, key)):
+            return words
+    return "hardware.devices" if settings.hardware.devices > 1 else None
+
+
+def _with(settings: Settings, **network: str) -> Settings:
+    """Return settings read again with a network, so that its defaults apply; no effort is left."""
+    given = settings.model_dump(exclude_unset=True)
+    for key in ("backbone", "effort", "minutes"):
+        given.pop(key, None)
+    if "features" in network:  # whose own defaults apply
+        given = {key: value for key, value in given.items() if key not in ("recipe",)}
+    return Settings(**{**given, **network})
+
+
+def _network_of(place: str) -> str:
+    """Return the network of the run whose folder or address was given as weights or start."""
+    run = RunFolder(fetched_run(place, "model"))
+    architecture = architecture_of(run.path)
+    if architecture is not None:
+        return architecture
+    if not (run.path / MODEL_FILE).is_file():
+        raise SettingsError(
+            f"{place} does not say which network it belongs to; name it with --backbone"
+        )
+    return run.spec.backbone.name
+
+
+def _side(images: ImageSource) -> int | None:
+    """Return the median of the shorter sides of a few pictures, None if none can be read."""
+    few = 1 if images.blocks is not None else LOOKED_AT
+    rows = np.unique(np.linspace(0, len(images) - 1, few).astype(int))
+    sides = []
+    for row in rows.tolist():
+        try:
+            sides.append(min(images.read(row).size))
+        except ImageError:  # whoever reads it next says so
+            continue
+    return int(median(sides)) if sides else None

@@ -1,0 +1,142 @@
+"""Effort: what is tried, what is kept, and when it stops.
+
+Oracles: differences of mAP over draws of rows (a bootstrap), the files of the trial that is kept,
+and trials whose scores are made up so that the outcome is known.
+"""
+
+import numpy as np
+import pytest
+import torch
+from sample_photos import write_photos
+from tiny_run import Hearing
+
+from labelwise.errors import SettingsError
+from labelwise.metrics import average_precision
+from labelwise.models.run_folder import RunFolder
+from labelwise.predictions import Predictions
+from labelwise.training.effort import better_by, tried
+from labelwise.training.run import train
+from labelwise.training.settings import read_settings
+
+
+def scores(noise, rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    truth = rng.random((rows, 3)) < 0.3
+    logits = 2.0 * truth + noise * np.random.default_rng(seed + 1).normal(size=truth.shape)
+    ids = [str(row) for row in range(rows)]
+    labels = torch.from_numpy(truth).float()
+    return Predictions(ids, torch.from_numpy(logits).float(), labels, None, ("a", "b", "c"), "val")
+
+
+def test_the_error_of_a_difference_is_that_of_the_bootstrap():
+    one, other = scores(1.0), scores(1.6)
+    gain, error = better_by(one, other)
+    rng, draws = np.random.default_rng(3), []
+    for _ in range(300):
+        rows = torch.from_numpy(rng.integers(0, len(one), len(one)))
+        found = [
+            average_precision(p.logits[rows], p.labels[rows] > 0.5).value for p in (one, other)
+        ]
+        draws.append(found[0] - found[1])
+    assert gain == pytest.approx(np.mean(draws), abs=0.02)
+    assert error == pytest.approx(np.std(draws), rel=0.15)
+    assert better_by(other, one)[0] == -gain
+    with pytest.raises(ValueError, match="on the same rows"):
+        better_by(one, scores(1.0, rows=10))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("effort") / "made", count=32)
+
+
+def settings_of(photos, cache, **flags):
+    base = {
+        "data": str(photos),
+        "image_size": 64,
+        "recipe.epochs": 1,
+        "hardware.accelerator": "cpu",
+        "hardware.features_cache": str(cache),
+    }
+    return read_settings(None, base | flags)
+
+
+def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_path):
+    """Oracle: the photos are told apart perfectly by the solved head, so nothing can be gained."""
+    watch = Hearing()
+    settings = settings_of(photos, tmp_path / "features", effort="good")
+    done = train(settings, tmp_path / "run", watch=watch)
+    run = RunFolder(tmp_path / "run")
+    kept, trained = (RunFolder(run.trials / name) for name in ("solved", "trained"))
+    assert sorted(path.name for path in run.trials.iterdir()) == ["solved", "trained"]
+    assert trained.settings["start"] == str(kept.path)
+    assert trained.settings["recipe"]["epochs"] == 1
+    weights = "model.safetensors"
+    assert (run.path / weights).read_bytes() == (kept.path / weights).read_bytes()
+    assert (run.path / weights).read_bytes() != (trained.path / weights).read_bytes()
+    note = done.evaluation.notes[-1]
+    assert "head solved: 1.0000; tf_efficientnet_lite0, trained from there: " in note
+    assert "Kept: tf_efficientnet_lite0, head solved. All that this effort tries was tried." in note
+    assert run.evaluation.notes[-1] == note
+    again = train(settings, tmp_path / "run", watch=watch)
+    assert again.was_finished
+    plain = settings_of(photos, tmp_path / "features", effort="quick").model_dump(
+        exclude_unset=True, exclude={"recipe"}
+    )
+    train(read_settings(None, plain), tmp_path / "plain")
+    with pytest.raises(SettingsError, match="trained without this effort"):
+        train(settings, tmp_path / "plain")
+
+
+class Made:
+    """Writes trials whose validation scores are as good as their name says, and trains nothing."""
+
+    def __init__(self, trained, noise):
+        self.trained, self.noise, self.begun = trained, noise, []
+
+    def __call__(self, settings, folder):
+        self.begun.append(folder.name)
+        if folder.name not in self.noise:
+            raise SettingsError("weights are not in the cache and the hub cannot be reached")
+        run = RunFolder(folder)
+        RunFolder(folder).take_over(self.trained)
+        (folder / "evaluation.json").write_bytes(self.trained.evaluation_path.read_bytes())
+        scores(self.noise[folder.name]).save(run.predictions_path("val"))
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    settings = settings_of(photos, folder / "features", effort="quick")
+    plain = settings.model_dump(exclude_unset=True, exclude={"recipe"})
+    train(read_settings(None, plain), folder / "run")
+    return RunFolder(folder / "run")
+
+
+def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, finished, tmp_path):
+    noise = {"solved": 1.5, "solved-96": 1.0, "trained": 0.99, "averaged": 0.5}
+    made, watch = Made(finished, noise), Hearing()
+    settings = settings_of(photos, tmp_path, effort="best")
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), made, watch.say)
+    networks = [f"solved-{name}" for name in ("resnet50", "convnext_tiny", "vit_small_patch16_224")]
+    assert made.begun == ["solved", "solved-96", *networks, "trained", "averaged"]
+    note = evaluation.notes[-1]
+    assert note.count("its weights cannot be had here") == 3
+    assert "at 96 pixels, trained from there, weights averaged" in note.partition("Kept: ")[2]
+    assert "at 96 pixels, trained from there: " in note
+    saved = RunFolder(tmp_path / "run").predictions("val")
+    assert torch.equal(saved.logits, scores(0.5).logits)
+
+
+def test_no_try_begins_after_the_minutes(photos, finished, tmp_path, monkeypatch):
+    made, clock = Made(finished, {"solved": 1.0, "solved-96": 1.0}), [0.0]
+    monkeypatch.setattr("labelwise.training.effort.time.monotonic", lambda: clock[0])
+
+    def slow(settings, folder):
+        made(settings, folder)
+        clock[0] += 50.0
+
+    settings = settings_of(photos, tmp_path, effort="best", minutes=1.5)
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, print)
+    assert made.begun == ["solved", "solved-96"]
+    assert evaluation.notes[-1].endswith("The 1.5 minutes were over before resnet50, head solved.")
