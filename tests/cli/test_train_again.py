@@ -56,7 +56,7 @@ def test_a_rule_that_cannot_be_fitted_leaves_a_model_and_the_next_command_anothe
     lines = photos.read_text().replace("red|blue,val", ",val").replace("red,val", ",val")
     photos.write_text(lines.replace("blue,val", ",val"))
     out = tmp_path / "run"
-    printed = trained(photos, out)
+    printed = trained(photos, out, "--rule", "best-f")
     assert "rule 'best-f' cannot be fitted: labels must hold a present entry" in printed
     assert "with another rule, calibrator or share will not train again" in printed
     assert rule_of(out) == {"kind": "threshold", "value": 0.5}

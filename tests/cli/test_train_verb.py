@@ -217,7 +217,7 @@ def test_the_demo_trains_on_scenes_without_mirroring(monkeypatch):
     assert call(monkeypatch, "demo") == 0
     settings = seen["settings"]
     assert (settings.data, settings.method, settings.backbone) == ("scenes", "auto", "small-cnn")
-    assert (settings.calibrate, settings.rule) == ("auto", "best-f")
+    assert (settings.calibrate, settings.rule) == ("auto", "auto")
     assert "flip" not in settings.augment
     assert str(seen["folder"].path) == "runs/demo"
 

@@ -192,7 +192,7 @@ def _predict_file(
         given = taxonomy_of(predictor.taxonomy, Taxonomy.read(taxonomy))
         tree = None if given is None else given.within(predictor.space)
     rows: list[tuple[str, str]] = []
-    failed = count = 0
+    failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
     with _stoppable(out), writing(out, names) as write, ExitStack() as stack:
@@ -201,6 +201,7 @@ def _predict_file(
             part = scored if tree is None else obeying(scored, tree, predictor.rule)
             for answer in part.answers():
                 write(answer)
+                chosen += len(answer.labels)
                 if answer.error is not None:
                     complain(answer.error)
                 elif len(rows) < ROWS_SHOWN:
@@ -214,9 +215,29 @@ def _predict_file(
         say(f"... and {count - failed - len(rows):,} more{'' if out else '; write them with -o'}")
     if out is not None:
         say(f"{count - failed:,} of {count:,} images predicted, written to {out}")
+    if count > failed:
+        _say_size(run, chosen / (count - failed))
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
+
+
+def _say_size(place: Path, chosen: float) -> None:
+    """Say how many labels a photo was given where the run that made the model had far others."""
+    from labelwise.cli.text import say
+    from labelwise.evaluate.evaluation import far_apart
+    from labelwise.models.run_folder import RunFolder
+
+    run = RunFolder(place)
+    sets = run.evaluation.sets if run.evaluation_path.is_file() else None
+    if sets is None or not sets.true_sizes:
+        return
+    if far_apart(chosen, sets.mean_true_size):
+        say(
+            f"{chosen:.2f} labels per photo, where the photos that judged the model have "
+            f"{sets.mean_true_size:.2f}: these photos differ from those, or the rule does not suit "
+            "them"
+        )
 
 
 @contextmanager

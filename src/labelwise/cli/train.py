@@ -146,9 +146,9 @@ def train(
     rule: Annotated[
         str | None,
         typer.Option(
-            help="How probabilities become labels: best-f, 0.5, top-4, average-3, precision-0.9, "
-            "recall-0.9, ...",
-            show_default="best-f",
+            help="How probabilities become labels: auto chooses by F over images; expected-f, "
+            "best-f, 0.5, top-4, average-3, precision-0.9, recall-0.9, ...",
+            show_default="auto",
         ),
     ] = None,
     precision: Annotated[

@@ -1,8 +1,10 @@
 """Rules by name: the text of settings and of the command line, turned into what fits the rule.
 
+    auto                of expected-f, best-f-shared and best-f-shrunk, the best F over images
     0.5                 p >= 0.5                       top-4          the 4 most probable labels
     expected-f          the most expected F1           average-3      3 labels per image on average
     best-f              the best F1                    cost-1-5       false alarm 1, miss 5
+    best-f-shrunk       the same per label, drawn to the shared one where positives are few
     precision-0.9       the most recall with it        recall-0.9     the most precision with it
     miss-rate-0.1       at most 10 % missed and        false-alarms-0.05
                         5 % false alarms expected on new images (conformal risk control)
@@ -21,9 +23,17 @@ from inspect import signature
 from typing import Any
 
 from labelwise.decide.arrays import Matrix
+from labelwise.decide.choose import choose_rule
 from labelwise.decide.risk import control_f, control_false_alarms, control_precision, control_recall
 from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
-from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
+from labelwise.decide.thresholds import (
+    average_k,
+    best_f,
+    least_cost,
+    precision_at,
+    recall_at,
+    shrunken_f,
+)
 from labelwise.errors import SettingsError
 
 __all__ = ["RULE_EXAMPLES", "RuleFit", "find_rule", "fit_rule"]
@@ -31,9 +41,10 @@ __all__ = ["RULE_EXAMPLES", "RuleFit", "find_rule", "fit_rule"]
 Fit = Callable[[Matrix, Matrix, Matrix | None], Rule]
 
 RULE_EXAMPLES = (
-    "0.5, best-f, expected-f, top-4, average-3, precision-0.9, recall-0.9, cost-1-5, "
+    "auto, 0.5, best-f, expected-f, top-4, average-3, precision-0.9, recall-0.9, cost-1-5, "
     "miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, mean-f-0.5"
 )
+AUTO = "auto"
 SCOPES = {"-shared": "shared", "-per-label": "label"}
 SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
 
@@ -53,6 +64,21 @@ class RuleFit:
             return self.fit(probs, labels, observed)
         except ValueError as error:
             raise SettingsError(f"rule {self.text!r} cannot be fitted: {error}") from None
+
+    def with_words(
+        self, probs: Matrix, labels: Matrix, observed: Matrix | None = None
+    ) -> tuple[Rule, str]:
+        """Return the fitted rule and what it is in words; ``auto`` says what it chose and why."""
+        if self.text != AUTO:
+            return self(probs, labels, observed), self.words
+        name, scores = choose_rule(probs, labels, observed)
+        chosen = find_rule(name)
+        others = ", ".join(
+            f"{other} {score:.3f}" for other, score in scores.items() if other != name
+        )
+        beside = f", {others}" if others else ""
+        why = f"chosen by F over images in cross-validation: {name} {scores[name]:.3f}{beside}"
+        return chosen(probs, labels, observed), f"{chosen.words} ({why})"
 
 
 def find_rule(text: str) -> RuleFit:
@@ -87,8 +113,7 @@ def fit_rule(
     text: str, probs: Matrix, labels: Matrix, observed: Matrix | None = None
 ) -> tuple[Rule, str]:
     """Return the rule of a text, fitted to held-out rows, and what it is in words."""
-    found = find_rule(text)
-    return found(probs, labels, observed), found.words
+    return find_rule(text).with_words(probs, labels, observed)
 
 
 def _tuned(base: str, kind: str, number: str) -> tuple[Callable[..., Rule], str] | None:
@@ -130,6 +155,10 @@ def _whole(base: str, kind: str, number: str) -> tuple[str, Fit, Rule | None] | 
     if kind == "mean-f":
         share = _share(number)
         return f"expected F1 of at least {share:g}", partial(control_f, level=share), None
+    if base == AUTO:
+        return "the best F over images by cross-validation", _auto, None
+    if base == "best-f-shrunk":
+        return "threshold of best F1, per label, drawn to one for all labels", shrunken_f, None
     if base == "expected-f":
         rule: Rule = ExpectedF()
         words = "the set of most expected F1"
@@ -143,6 +172,11 @@ def _whole(base: str, kind: str, number: str) -> tuple[str, Fit, Rule | None] | 
         except ValueError:
             return None
     return words, lambda probs, labels, observed: rule, rule
+
+
+def _auto(probs: Matrix, labels: Matrix, observed: Matrix | None) -> Rule:
+    name, _ = choose_rule(probs, labels, observed)
+    return find_rule(name)(probs, labels, observed)
 
 
 def _average(probs: Matrix, labels: Matrix, observed: Matrix | None, *, k: float) -> Rule:

@@ -1,6 +1,8 @@
 """Thresholds tuned on validation answers: one per label, or one for all labels.
 
     best_f          most  F_beta = (1 + beta^2) TP / (beta^2 P + chosen)
+    shrunken_f      that of each label, drawn to the one for all labels where its positives P are
+                    few: the mean of their log-odds with the weights P and 20
     precision_at    most recall with precision >= a goal
     recall_at       most precision with recall >= a goal (the highest threshold that reaches it)
     least_cost      least  false_alarm FP + miss FN
@@ -18,6 +20,7 @@ image's ranking. With K equal to the number of labels there is no P_[m+1], and t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 from warnings import warn
 
@@ -27,12 +30,14 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
 
-__all__ = ["average_k", "best_f", "least_cost", "precision_at", "recall_at"]
+__all__ = ["average_k", "best_f", "least_cost", "precision_at", "recall_at", "shrunken_f"]
 
 Scope = Literal["shared", "label"]
 Numbers = NDArray[np.float64]
 
 ROWS = 4096
+HALF_WAY = 20.0  # positives of a label at which its threshold lies midway to the shared one
+LEAST = 1e-6  # of a threshold, so that it has finite log-odds
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,29 @@ def best_f(
     """Return the threshold with the best F-beta, per label or shared."""
     if beta <= 0:
         raise ValueError(f"beta must be positive, got {beta}")
-
-    def pick(at: Operating) -> int | None:
-        if not at.positives:
-            return None
-        chosen = at.found + at.false_alarms
-        score = (1 + beta**2) * at.found / (beta**2 * at.positives + chosen)
-        return _last(score == score.max())
-
+    pick = partial(_pick_best_f, beta=beta)
     return _fit(read_answers(probs, labels, observed), scope, pick, "has no positive")
+
+
+def shrunken_f(probs: Matrix, labels: Matrix, observed: Matrix | None = None) -> Threshold:
+    """Return the thresholds with the best F1 of each label, drawn to the one for all labels."""
+    answers = read_answers(probs, labels, observed)
+    pick = partial(_pick_best_f, beta=1.0)
+    shared, own = (
+        np.clip(np.atleast_1d(_fit(answers, scope, pick, None).value), LEAST, 1 - LEAST)
+        for scope in ("shared", "label")
+    )
+    weight = answers.present.sum(0) / (answers.present.sum(0) + HALF_WAY)
+    odds = weight * np.log(own / (1 - own)) + (1 - weight) * np.log(shared / (1 - shared))
+    return Threshold(tuple((1 / (1 + np.exp(-odds))).tolist()))
+
+
+def _pick_best_f(at: Operating, beta: float) -> int | None:
+    if not at.positives:
+        return None
+    chosen = at.found + at.false_alarms
+    score = (1 + beta**2) * at.found / (beta**2 * at.positives + chosen)
+    return _last(score == score.max())
 
 
 def precision_at(

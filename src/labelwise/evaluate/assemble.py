@@ -154,7 +154,12 @@ def evaluate(
         retrieval_how=retrieval_how,
         shots=shot_rows(train_counts, by_label, counts),
         levels=() if tree is None else level_rows(tree, known, final, by_label, counts, bins),
-        notes=(*notes, *ranks_only, *_soft_note(known)),
+        notes=(
+            *notes,
+            *ranks_only,
+            *_soft_note(known),
+            *(() if decided is None else decided.size_note()),
+        ),
     )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "ShotGroup",
     "StageScores",
     "ZeroLabel",
+    "far_apart",
 ]
 
 Floats = tuple[float | None, ...]
@@ -132,6 +133,24 @@ class Sets:
     sizes: Counts
     true_sizes: Counts
     how: str
+
+    def size_note(self) -> tuple[str, ...]:
+        """Return a sentence if the sets are far larger or smaller than the true ones, else none."""
+        if not self.true_sizes or not far_apart(self.mean_size, self.mean_true_size):
+            return ()
+        more = "more" if self.mean_size > self.mean_true_size else "fewer"
+        return (
+            f"The rule gives {self.mean_size:.2f} labels per image and the truth has "
+            f"{self.mean_true_size:.2f}: far {more}; `--rule auto` chooses one by F over images.",
+        )
+
+
+def far_apart(chosen: float, true: float) -> bool:
+    """Return whether there are twice, or half, as many labels per image as there should be.
+
+    Differences of less than half a label are not worth a word.
+    """
+    return abs(chosen - true) >= 0.5 and not true / 2 < chosen < 2 * true
 
 
 @dataclass(frozen=True)

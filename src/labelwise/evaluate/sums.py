@@ -236,7 +236,11 @@ class EvaluationSums:
             before=part,
             sets=decided,
             zero_label=zero,
-            notes=(*notes, "Queries, which need all images at once, are not evaluated."),
+            notes=(
+                *notes,
+                "Queries, which need all images at once, are not evaluated.",
+                *(() if decided is None else decided.size_note()),
+            ),
         )
 
     def _facts(self, split: str | None) -> DataFacts:

@@ -295,7 +295,7 @@ class Settings(BaseModel):
     precision: Annotated[Precision, BeforeValidator(str)] = "32"
     calibrate: str = "auto"
     zero_share: float | None = Field(default=None, gt=0, lt=1)
-    rule: str = "best-f"
+    rule: str = AUTO
     promise: str | None = None
     promise_share: float = Field(default=0.5, gt=0, lt=1)
     cross_fit: bool = False

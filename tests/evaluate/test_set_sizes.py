@@ -1,0 +1,45 @@
+"""Sets far larger or smaller than the true ones are said.
+
+Oracle: sets and labels whose sizes are known by construction.
+"""
+
+import pytest
+import torch
+
+from labelwise.decide import Threshold
+from labelwise.evaluate import evaluate
+from labelwise.evaluate.evaluation import far_apart
+from labelwise.links import Sigmoid
+from labelwise.predictions import Predictions
+
+
+def notes(chosen, true, labels=8, rows=20):
+    logits = torch.full((rows, labels), -3.0)
+    logits[:, :chosen] = 3.0
+    truth = torch.zeros(rows, labels)
+    truth[:, :true] = 1
+    names = tuple(f"label {k}" for k in range(labels))
+    ids = [str(row) for row in range(rows)]
+    scores = Predictions(ids, logits, truth, None, names, "test", Sigmoid())
+    return evaluate(scores, Sigmoid(), Threshold(0.5), query_length=0).notes
+
+
+@pytest.mark.parametrize(
+    ("chosen", "true", "words"),
+    [
+        (6, 2, ("The rule gives 6.00 labels per image and the truth has 2.00: far more",)),
+        (1, 4, ("The rule gives 1.00 labels per image and the truth has 4.00: far fewer",)),
+        (0, 1, ("The rule gives 0.00 labels per image and the truth has 1.00: far fewer",)),
+        (3, 2, ()),
+        (2, 3, ()),
+    ],
+)
+def test_sizes_far_from_the_truth_are_noted(chosen, true, words):
+    found = [note for note in notes(chosen, true) if "labels per image" in note]
+    assert [note.partition(";")[0] for note in found] == list(words)
+
+
+def test_less_than_half_a_label_is_not_far():
+    assert not far_apart(0.4, 0.0)
+    assert not far_apart(0.9, 0.45)
+    assert far_apart(1.0, 0.5)
