@@ -11,7 +11,7 @@ no label. What stands in these columns: :mod:`labelwise.data.label_columns`.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +83,8 @@ def find_columns(
     plain = {name.strip(): name for name in reversed(free)}
     if not (given.get("labels") or "labels" in plain):  # then these are labels like any other
         known |= {"soft": (), "shares": ()}
+    if found["path"] is None:
+        _reject_case(plain, known["path"], where)
     for meaning, choices in known.items():
         if found[meaning] is None:
             found[meaning] = next((plain[name] for name in choices if name in plain), None)
@@ -104,6 +106,22 @@ def find_columns(
             "'shares' (their shares)"
         )
     return TableColumns(**found, one_hot=one_hot)
+
+
+def _reject_case(headers: Iterable[str], choices: Sequence[str], where: str) -> None:
+    """Raise where two columns could name the image, such as Id and id, or one but for its case."""
+    could = [header for header in headers if header.lower() in choices]
+    exact = [header for header in could if header in choices]
+    others = [header for header in could if header not in choices]
+    twins = [header for header in others if header.lower() in exact]
+    if twins or (others and not exact):
+        one = twins or others[:1]
+        shown = " and ".join(map(repr, [*one[:1], *([one[0].lower()] if twins else [])]))
+        verb = "could both name" if twins else "may name"
+        raise DataError(
+            f"{where}: {shown} {verb} the image; say which column does, as in "
+            f"`--set columns.path={one[0]}`"
+        )
 
 
 def _meant(name: str, header: Sequence[str]) -> str:

@@ -111,9 +111,14 @@ def count_mismatches(table: LabelTable, counts: Mapping[str, int], labels: int |
 
 
 def _spelling_note(labels: list[LabelCount]) -> list[str]:
-    """Return a note on labels that differ only in case, spaces, hyphens or underscores."""
+    """Return a note on labels that differ only in case, spaces, hyphens or underscores.
+
+    Without a letter they are numbers, and 1 3 is not 13.
+    """
     alike: dict[str, list[LabelCount]] = {}
     for label in labels:
+        if not any(map(str.isalpha, label.name)):
+            continue
         plain = label.name.casefold().translate(str.maketrans("", "", " -_"))
         alike.setdefault(plain, []).append(label)
     groups = [

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.rows import from_rows, read_json, read_lines, read_xml
+from labelwise.data.rows import from_rows, image_files, read_json, read_lines, read_xml
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.errors import DataError, SettingsError
@@ -264,12 +264,18 @@ def read_voc(
     sets = path / "ImageSets" / "Main"
     if parts is None and not any(sets.glob("*.txt")):
         return _read_voc_xml(path, difficult)
+    notes: tuple[str, ...] = ()
     if annotations is None:
         annotations = "main" if _voc_classes(sets) else "xml"
+        if annotations == "main" and not _states_of_classes(sets):
+            annotations = "xml"
+            notes = (
+                "the class files of ImageSets/Main only list images, without 1, -1 or 0: the "
+                "labels are those of Annotations",
+            )
     chosen = parts or {part: part for part in VOC_PARTS if (sets / f"{part}.txt").is_file()}
     if "train" in chosen and parts is None:
         chosen.pop("trainval", None)
-    notes: tuple[str, ...] = ()
     if parts is None and annotations == "main":
         chosen, notes = _with_classes(sets, chosen)
     if not chosen:
@@ -287,7 +293,8 @@ def read_voc(
         order.extend(images)
         split.extend([VOC_PARTS.get(target, target)] * len(images))
         names.extend(name for state in states.values() for name in state)
-    listed, more = _voc_names(path, set(names) | set(_voc_classes(sets)))
+    classes = _voc_classes(sets) if annotations == "main" else []
+    listed, more = _voc_names(path, set(names) | set(classes))
     table = from_rows(
         (path, [_voc_image(path, image) for image in order]),
         labels,
@@ -296,7 +303,26 @@ def read_voc(
         split=split,
         name=path.name,
     )
-    return replace(table, notes=(*notes, *more))
+    return replace(table, notes=(*notes, *more, *_in_no_list(path, sets, parts)))
+
+
+def _in_no_list(path: Path, sets: Path, parts: dict[str, str] | None) -> tuple[str, ...]:
+    """Return a note on photos of JPEGImages that no image set names."""
+    if parts is not None or not (path / "JPEGImages").is_dir():
+        return ()
+    there = {Path(file).stem for file in image_files(path / "JPEGImages")}
+    files = (sets / f"{part}.txt" for part in VOC_PARTS)
+    listed = {line.split()[0] for file in files if file.is_file() for line in read_lines(file)}
+    unlisted = len(there - listed)
+    if not unlisted:
+        return ()
+    return (f"left out: {counted(unlisted, 'photo')} of JPEGImages that no image set lists",)
+
+
+def _states_of_classes(sets: Path) -> bool:
+    """Return whether any line of a class file says 1, -1 or 0 of its image."""
+    files = (file for name in _voc_classes(sets) for file in sorted(sets.glob(f"{name}_*.txt")))
+    return any(len(line.split()) > 1 for file in files for line in read_lines(file)[:1])
 
 
 def _with_classes(sets: Path, chosen: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:

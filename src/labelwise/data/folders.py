@@ -102,7 +102,7 @@ def read_huggingface(
     *,
     columns: Mapping[str, str] | None = None,
     names: Sequence[str] | str | Path | None = None,
-    separator: str = "|",
+    separator: str | None = None,
     ignore: Sequence[str] | str = (),
 ) -> LabelTable:
     """Return the table of a folder with metadata files or Parquet shards."""

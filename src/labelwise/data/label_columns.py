@@ -9,6 +9,7 @@ if the reader is told so.
 import ast
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -27,6 +28,7 @@ __all__ = [
     "OneHot",
     "SparseRows",
     "first_true",
+    "names_of_joined_labels",
     "read_lists",
     "read_one_hot",
     "read_shares",
@@ -313,6 +315,21 @@ def _unquoted(literal: str) -> str | None:
         return text
     except (ValueError, SyntaxError):
         return None
+
+
+def names_of_joined_labels(names: Sequence[str]) -> list[str]:
+    """Return the names with blanks, if most of them seem to be several labels.
+
+    >>> names_of_joined_labels(["dog", "beach", "dog beach", "traffic light"])
+    ['dog beach']
+    >>> names_of_joined_labels(["dog", "hot dog", "traffic light"])
+    []
+    """
+    parted = {name: frozenset(name.split()) for name in names}
+    held = Counter(word for words in parted.values() for word in words)
+    several = [name for name, words in parted.items() if len(words) > 1]
+    joined = [name for name in several if all(held[word] > 1 for word in parted[name])]
+    return joined if 2 * len(joined) >= len(several) else []
 
 
 def _is_text(kind: Any) -> bool:

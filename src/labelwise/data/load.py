@@ -31,6 +31,7 @@ from labelwise.data.official import (
     read_vispr,
     read_wider,
 )
+from labelwise.data.rows import image_files
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
@@ -220,9 +221,24 @@ def recognise(path: Path) -> Reader:
             return reader
         if path.is_dir() and any(any(path.glob(mark)) for mark in reader.marks):
             return reader
+    if path.is_dir():
+        _reject_unlabelled(path)
     raise DataError(
         f"{path}: the format is not recognised; give one of {', '.join(READERS)} as 'FORMAT:path'"
     )
+
+
+def _reject_unlabelled(path: Path) -> None:
+    """Raise for a folder that is empty, or holds photos and nothing about them."""
+    if not any(path.iterdir()):
+        raise DataError(f"{path}: the folder is empty; give one with photos, or a table of labels")
+    photos = len(image_files(path))
+    if photos:
+        raise DataError(
+            f"{path}: there are {photos:,} photos and nothing says what they show; give a table "
+            "with the columns path and labels, or put the photos into one folder per label; a "
+            f"trained model tags them with `labelwise predict RUN {path}`"
+        )
 
 
 Part = tuple[str | None, Reader, Path]  # split, format, place

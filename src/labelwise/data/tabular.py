@@ -23,6 +23,7 @@ from labelwise.data.label_columns import (
     MinusOne,
     SparseRows,
     first_true,
+    names_of_joined_labels,
     read_lists,
     read_one_hot,
     read_shares,
@@ -105,11 +106,12 @@ class TableBuilder:
         layout: TableColumns,
         vocabulary: Vocabulary,
         *,
-        separator: str = "|",
+        separator: str | None = "|",
         soft: bool = False,
         minus_one: MinusOne = "unknown",
     ) -> None:
-        self.columns, self.vocabulary, self.separator = layout, vocabulary, separator
+        self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
+        self.separated = separator is not None or vocabulary.closed or layout.labels is None
         self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
         self.paths: list[Any] = []
         self.images = Spool()
@@ -157,6 +159,8 @@ class TableBuilder:
         """Return the table; image paths are relative to ``root``."""
         if not sum(len(rows.sizes) for rows in self.present):
             raise DataError(f"{name}: the table is empty")
+        if not self.separated:
+            self._reject_blanks(name)
         space, columns = self.vocabulary.finish()
         everything = np.concatenate([rows.everything for rows in self.unknown])
         present = _sets(self.present, columns, len(space))
@@ -178,6 +182,28 @@ class TableBuilder:
             name,
             self._notes(stated, unknown),
             soft,
+        )
+
+    def _reject_blanks(self, where: str) -> None:
+        """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
+
+        It seems so if each word of most names with blanks is, or is part of, another label too.
+        """
+        if any((rows.sizes > 1).any() for rows in self.present):
+            return
+        names = list(self.vocabulary)
+        joined = names_of_joined_labels(names)
+        if not joined:
+            return
+        numbers = {number for number, name in enumerate(names) if name in joined}
+        sizes = np.concatenate([rows.sizes for rows in self.present])
+        found = np.concatenate([rows.numbers for rows in self.present])
+        first = int(np.flatnonzero(sizes)[np.isin(found, list(numbers)).argmax()])
+        name = names[int(found[np.isin(found, list(numbers)).argmax()])]
+        raise DataError(
+            f"{where}, row {first + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
+            "labels of other rows too; give `--set 'separator= '` if blanks part labels, or "
+            "`--set 'separator=|'` if they belong to the names"
         )
 
     def _notes(self, stated: LabelSets, unknown: LabelSets) -> tuple[str, ...]:
@@ -351,7 +377,7 @@ def read_tables(
     *,
     columns: Mapping[str, str] | None = None,
     names: Sequence[str] | str | Path | None = None,
-    separator: str = "|",
+    separator: str | None = None,
     ignore: Sequence[str] | str = (),
     root: str | Path | None = None,
     delimiter: str | None = None,
@@ -363,12 +389,12 @@ def read_tables(
     """Return the table of one file, or of several with the split each stands for, or None.
 
     Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
-    parts the labels of a cell, ``delimiter`` the columns of CSV, TSV and TXT. ``soft`` allows
-    shares between 0 and 1 in the label columns, and ``minus_one`` says what -1 means there. The
+    parts the labels of a cell (``|``; blanks are asked about), ``delimiter`` the columns of CSV,
+    TSV and TXT. ``soft`` allows shares between 0 and 1 in the label columns, and ``minus_one`` says what -1 means there. The
     table is ``called`` after the first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
-    if not separator:
+    if separator == "":
         raise SettingsError("separator must not be empty")
     delimiter = "\t" if delimiter == "tab" else delimiter
     if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii()):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
@@ -115,15 +116,45 @@ def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterat
             ),
         ) as reader:
             for batch in reader:
+                _reject_open_quote(path, batch)
                 yield batch
                 rows += batch.num_rows
     except pa.ArrowInvalid as error:
         text = str(error).splitlines()[0]
+        if "straddl" in text and (line := _open_quote(path)) is not None:
+            raise DataError(_stray_quote(path, line)) from None
         if "utf8" in text.lower():
             text = f"it is not UTF-8 text after row {rows}; save it as UTF-8"
         raise DataError(f"{path.name}: the table cannot be read ({text})") from None
     except pa.ArrowKeyError as error:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+
+
+def _reject_open_quote(path: Path, batch: Any) -> None:
+    """Raise where a quote that is never closed has swallowed the rows after it."""
+    for column in batch.columns:
+        if pc.any(pc.match_substring(column, "\n")).as_py():
+            line = _open_quote(path)
+            if line is not None:
+                raise DataError(_stray_quote(path, line))
+
+
+def _open_quote(path: Path) -> int | None:
+    """Return the first line with an odd number of quotes if the file has an odd number of them."""
+    first, quotes = None, 0
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            quotes += line.count(b'"')
+            if first is None and line.count(b'"') % 2:
+                first = number
+    return first if quotes % 2 else None
+
+
+def _stray_quote(path: Path, line: int) -> str:
+    return (
+        f'{path.name}, line {line}: a quote (") is opened and never closed, so that the rows after '
+        "it would be one cell; close it, or write it twice and quote the whole cell"
+    )
 
 
 def open_jsonlines(path: Path) -> TabularFile:

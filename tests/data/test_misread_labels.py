@@ -1,0 +1,127 @@
+"""Labels that would be misread are asked about, never taken as something else.
+
+Oracle: files whose meaning is known because it was written here, typed as a person would.
+"""
+
+import pytest
+from search_setup import picture
+
+from labelwise.data import describe, load
+from labelwise.errors import DataError
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes a table of photos that are there."""
+
+    def write(lines, header="path,labels"):
+        for number in range(len(lines)):
+            picture(tmp_path / f"{number}.png", number)
+        rows = [f"{number}.png,{cell}" for number, cell in enumerate(lines)]
+        file = tmp_path / "photos.csv"
+        file.write_text("\n".join([header, *rows]) + "\n")
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("cells", "row", "name"),
+    [
+        (["1 3", "13", "2", "1 2", "3"], 1, "1 3"),
+        (["dog", "beach", "dog beach", ""], 3, "dog beach"),
+        (["a b", "b c", "c a"], 1, "a b"),
+    ],
+)
+def test_blanks_between_labels_are_asked_about(table, cells, row, name):
+    file = table(cells)
+    with pytest.raises(DataError) as caught:
+        load(file)
+    sentence = str(caught.value)
+    assert f"row {row}: 'labels' holds {name!r}" in sentence
+    assert "`--set 'separator= '` if blanks part labels" in sentence
+    parted = load(file, separator=" ")
+    assert list(parted.space.names) == sorted({word for cell in cells for word in cell.split()})
+    whole = load(file, separator="|")
+    assert list(whole.space.names) == sorted({cell for cell in cells if cell})
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["hot dog", "dog", "traffic light", "stop sign"],  # words that are no other label
+        ["dog beach|dog", "beach", "dog"],  # what parts labels is there
+        ["dog", "cat", "teddy bear", "bear", "fire hydrant"],
+    ],
+)
+def test_names_with_blanks_are_names(table, cells):
+    names = sorted({name for cell in cells for name in cell.split("|")})
+    assert list(load(table(cells)).space.names) == names
+
+
+def test_given_names_are_not_asked_about(table):
+    names = ["dog", "beach", "dog beach"]
+    assert list(load(table(["dog beach", "dog", "beach"]), names=names).space.names) == names
+
+
+def test_numbers_are_not_two_spellings_of_one_label(table):
+    notes = describe(load(table(["1 3", "13", "1-3"]), separator="|")).notes
+    assert not [note for note in notes if "spelled" in note]
+    letters = describe(load(table(["hot dog", "hot-dog"]), separator="|")).notes
+    assert "perhaps one label, spelled in two ways: 'hot dog'" in letters[0]
+
+
+def test_a_quote_that_is_never_closed_is_named_by_its_line(table):
+    file = table(["dog", '"cat', "dog", "cat"])
+    with pytest.raises(DataError, match=r'photos.csv, line 3: a quote \("\) is opened and never'):
+        load(file)
+
+
+def test_quotes_that_are_closed_or_inside_are_cells(table):
+    file = table(['"dog"', '12" disc', '"a ""b"" c"'])
+    assert list(load(file).space.names) == ['12" disc', 'a "b" c', "dog"]
+
+
+def test_folders_without_labels_say_what_is_missing(tmp_path):
+    with pytest.raises(DataError, match="the folder is empty; give one with photos"):
+        load(tmp_path)
+    picture(tmp_path / "a.png", 0)
+    picture(tmp_path / "b.png", 1)
+    with pytest.raises(DataError, match="there are 2 photos and nothing says what they show"):
+        load(tmp_path)
+
+
+def test_id_beside_id_is_asked_about(table):
+    file = table(["7,dog", "8,cat"], header="id,Id,labels")
+    with pytest.raises(DataError, match="'Id' and 'id' could both name the image"):
+        load(file)
+    assert list(load(file, columns={"path": "id"}).ids) == ["0.png", "1.png"]
+    with pytest.raises(DataError, match=r"'Id' may name the image.*columns.path=Id"):
+        load(table(["dog", "cat"], header="Id,labels"))
+
+
+@pytest.fixture
+def voc(tmp_path):
+    """A VOC folder of three photos with XML, of which the image set lists two."""
+    folder = tmp_path / "voc"
+    (folder / "Annotations").mkdir(parents=True)
+    (folder / "ImageSets" / "Main").mkdir(parents=True)
+    for number, name in enumerate(("dog", "cat", "dog")):
+        picture(folder / "JPEGImages" / f"{number}.png", number)
+        thing = f"<object><name>{name}</name></object>"
+        (folder / "Annotations" / f"{number}.xml").write_text(f"<annotation>{thing}</annotation>")
+    (folder / "ImageSets" / "Main" / "train.txt").write_text("0\n1\n")
+    return folder
+
+
+def test_image_sets_without_states_take_the_labels_of_the_xml(voc):
+    (voc / "ImageSets" / "Main" / "dog_train.txt").write_text("0\n")
+    table = load(voc)
+    assert [table.space.names[table.present.row(row)[0]] for row in range(2)] == ["dog", "cat"]
+    assert "only list images, without 1, -1 or 0" in table.notes[0]
+    assert table.notes[-1] == "left out: 1 photo of JPEGImages that no image set lists"
+
+
+def test_image_sets_with_states_are_taken_as_they_are(voc):
+    (voc / "ImageSets" / "Main" / "bird_train.txt").write_text("0 -1\n1 1\n")
+    assert list(load(voc).space.names) == ["bird"]
