@@ -95,14 +95,16 @@ def choose_examples(
         known = predictions.observed
     present = (predictions.labels > 0.5) & known
     surprise = -torch.where(present, log_p, log_q).where(known, torch.zeros(())).sum(1)
+    right = ((log_p > log_q) == present).logical_or(~known).all(1)
     labelled, empty = present.any(1), known.all(1) & ~present.any(1)
     suspect = log_p.masked_fill(present, -torch.inf).amax(1)
     shuffled = torch.randperm(len(surprise), generator=torch.Generator().manual_seed(seed))
     chosen = [
         (
             "Surest right",
-            "The whole label set was given the highest probability.",
-            _first(surprise, labelled, each),
+            "Every label on the right side of one half, and the whole label set given the highest "
+            "probability.",
+            _first(surprise, labelled & right, each),
         ),
         (
             "Surest wrong",
