@@ -390,8 +390,8 @@ def read_tables(
 
     Image paths start from the files' folder or ``root`` and end in ``extension``. ``separator``
     parts the labels of a cell (``|``; blanks are asked about), ``delimiter`` the columns of CSV,
-    TSV and TXT. ``soft`` allows shares between 0 and 1 in the label columns, and ``minus_one`` says what -1 means there. The
-    table is ``called`` after the first file unless told otherwise.
+    TSV and TXT. ``soft`` allows shares between 0 and 1 in the label columns, and ``minus_one``
+    says what -1 means there. The table is ``called`` after the first file unless told otherwise.
     """
     files = [(path, None)] if isinstance(path, Path) else path
     if separator == "":
