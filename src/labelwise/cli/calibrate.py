@@ -132,6 +132,8 @@ def calibrate_few(
             for name, (share, low, high) in zip(own.names, fitted.shares.tolist(), strict=True)
         ]
         show_table(("label", "share of all rows", "90 % interval"), rows[:SHARES_SHOWN])
+        if len(rows) > SHARES_SHOWN:
+            say(f"and {len(rows) - SHARES_SHOWN:,} more labels")
         say()
         more = fitted.photos_to_halve
         say(

@@ -119,7 +119,7 @@ def pictures_of(
 def _validation(folder: RunFolder) -> tuple[ImageSource, np.ndarray]:
     try:
         settings = folder.settings
-        table = load(settings["data"], **settings.get("data_options", {}))
+        table = load(folder.data, **settings.get("data_options", {}))
         kept = next(split for split in ("val", "test", "train") if split in folder.splits)
         wanted = set(folder.predictions(kept).ids)
     except (LabelwiseError, LookupError, StopIteration, ValueError) as error:

@@ -219,6 +219,20 @@ class RunFolder:
         return values
 
     @property
+    def data(self) -> str:
+        """What the run was trained on, as it is reached from here.
+
+        A path that is not there was perhaps typed in a folder above the run: it is looked for
+        from each of these.
+        """
+        source = str(self.settings["data"])
+        if not Path(source).exists():
+            for above in self.path.resolve().parents:
+                if (above / source).exists():
+                    return str(above / source)
+        return source
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """The splits whose predictions are there."""
         return tuple(sorted(file.stem for file in (self.path / "predictions").glob("*.parquet")))
