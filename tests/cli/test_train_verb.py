@@ -149,7 +149,7 @@ def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
         (("scenes", "--head", "lin"), "unknown head 'lin'; did you mean 'linear'"),
         (("scenes", "--augment", "shft"), "did you mean 'shift'"),
         (("scenes", "--calibrate", "plat"), "did you mean 'platt'"),
-        (("scenes", "--rule", "bestf"), "unknown rule 'bestf'; use one like 0.5"),
+        (("scenes", "--rule", "bestf"), "unknown rule 'bestf'; use one like auto, 0.5"),
         (("scenes", "--metric", "mpa"), "did you mean 'map'"),
         (("scenes", "--set", "recipe.lr=1"), "did you mean 'recipe.optimizer.lr'"),
         (("scenes", "--set", "lr"), "a setting must look like key=value, got 'lr'"),
