@@ -23,10 +23,10 @@ and the share t now is where  psi(t) = sum (r - 1) / (1 + t (r - 1))  is 0 (the 
 Saerens, Latinne and Decaestecker 2002). psi has two errors: of the photos now, J = sum of the
 squared terms, and of the fit, g' C g with g the gradient of psi in (a, b - logit s) and C their
 covariance: that of (a, b), less 1 / (n s (1 - s)) for b, since b and logit s err together
-(Anderson 1972). The interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q the 97.5 % quantile
-of Student's law with as many degrees as the rarer of "carries it" and "does not" has held-out
-photos. The share moved if t = s is not in it, with J^2 s (1 - s) / n added for the error of s,
-which does not depend on the others.
+(Anderson 1972). The interval holds the t with  psi(t)^2 <= q^2 (J + g' C g), q the quantile of
+Student's law with as many degrees as there are held-out photos that carry the label, or that do
+not, whichever are fewer. The share moved if t = s is not in it, with J^2 s (1 - s) / n added for
+the error of s, which does not depend on the others.
 """
 
 from collections.abc import Sequence
@@ -50,12 +50,12 @@ __all__ = [
     "calibration_alarm",
     "estimate_share",
     "held_out_share",
+    "held_out_shares",
 ]
 
 ALPHA = 0.05
 CLIP = 1e-6
 FAR = 30.0  # log-odds beyond which a photo is as good as sure
-LEVEL = 0.975  # that each end of an interval holds with
 PRIOR = np.array([4.0, 0.25])  # precision of slope and offset before any held-out photo is seen
 BETS = (  # slope a and offset b of the log-odds that each bet takes for true
     *((1.0, b) for b in (-1.5, -0.7, 0.7, 1.5)),
@@ -155,11 +155,10 @@ class HeldOutShare:
     offset: float
     covariance: Floats
 
-    @property
-    def reach(self) -> float:
-        """How many standard errors an interval reaches to each side."""
+    def reach(self, confidence: float) -> float:
+        """Return how many standard errors an interval reaches to each side."""
         rarer = self.photos * min(self.share, 1 - self.share)
-        return float(stdtrit(round(rarer), LEVEL))
+        return float(stdtrit(round(rarer), (1 + confidence) / 2))
 
     def log_ratios(self, probs: Floats) -> Floats:
         """Return how much more probable each photo is with the label than without it, in logs."""
@@ -187,7 +186,20 @@ def held_out_share(probs: Floats, labels: NDArray[np.bool_]) -> HeldOutShare | N
     return HeldOutShare(share, photos, float(slope), float(offset - shift), covariance)
 
 
-def estimate_share(label: str, probs: Floats, held_out: HeldOutShare) -> LabelShare:
+def held_out_shares(
+    probs: Floats, labels: NDArray[np.bool_], observed: NDArray[np.bool_] | None = None
+) -> list[HeldOutShare | None]:
+    """Return what held-out photos say of every label, from (N, K) arrays; see above."""
+    return [
+        held_out_share(probs[seen, column], labels[seen, column])
+        for column in range(probs.shape[1])
+        for seen in (slice(None) if observed is None else observed[:, column],)
+    ]
+
+
+def estimate_share(
+    label: str, probs: Floats, held_out: HeldOutShare, confidence: float = 0.95
+) -> LabelShare:
     """Return the share of a label among photos with these probabilities; see the module's text."""
     odds, logs = _log_odds(probs), held_out.log_ratios(probs)
     excess = np.expm1(logs)
@@ -204,7 +216,7 @@ def estimate_share(label: str, probs: Floats, held_out: HeldOutShare) -> LabelSh
 
     if not len(odds):
         return LabelShare(label, held_out.share, held_out.share, 0.0, 1.0, 0, False)
-    reach = held_out.reach
+    reach = held_out.reach(confidence)
     now = edge(lambda t: score(t) < 0, CLIP, 1 - CLIP)
     low = edge(lambda t: score(t) > reach * standard_error(t), now, 0.0)
     high = edge(lambda t: score(t) < -reach * standard_error(t), now, 1.0)

@@ -14,6 +14,7 @@ from labelwise.retrieval import Query
 from labelwise.search.answering import Found, Hit, answer, nearest_photos
 from labelwise.search.index import Index
 from labelwise.search.indexing import update_index
+from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.looking import Changes
 from labelwise.search.review import Question, corrected_labels, questions
 
@@ -22,9 +23,11 @@ __all__ = [
     "Found",
     "Hit",
     "Index",
+    "LibraryLikeness",
     "Question",
     "answer",
     "corrected_labels",
+    "likeness_of",
     "nearest_photos",
     "questions",
     "search",

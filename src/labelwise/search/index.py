@@ -42,7 +42,7 @@ from labelwise.system.storage import StorageError
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["Index", "IndexFacts", "LabelOdds"]
+__all__ = ["LIKENESS_FILE", "Index", "IndexFacts", "LabelOdds"]
 
 ROWS_AT_ONCE = 1 << 16
 LABELS_KEPT = 64
@@ -51,6 +51,7 @@ CACHED_OF_MODEL = (
     *("_tree", "_sets"),
 )  # properties of an index that follow from its model
 
+LIKENESS_FILE = "likeness.json"
 FAR = 50.0  # log-odds beyond which nothing changes
 
 Rows = NDArray[np.int64]
@@ -113,6 +114,7 @@ class Index:
         if spec != self.spec:
             spec.save(self.folder / "model.json")
         self.spec = spec
+        (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
         self._odds.clear()
         for name in CACHED_OF_MODEL:
             self.__dict__.pop(name, None)

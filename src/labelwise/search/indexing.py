@@ -17,6 +17,7 @@ from labelwise.errors import DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.search.index import Index, IndexFacts
+from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
 from labelwise.search.scored_files import score_files
 from labelwise.search.walk import root_place
@@ -89,6 +90,9 @@ def update_index(
             _finish_rebuild(index)
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
+        found = likeness_of(index)
+        if found.likeness.outcome in ("shares differ", "pictures differ"):
+            changes.unlike = found.sentence()
     return changes
 
 

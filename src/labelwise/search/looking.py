@@ -47,6 +47,7 @@ class Changes:
     refused: list[str] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)  # by their endings
+    unlike: str = ""  # how the library differs from the held-out photos, in words
 
     @property
     def anything(self) -> bool:
@@ -58,7 +59,7 @@ class Changes:
         """What was passed over, in words, and what would help."""
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
         others = self.unread.total() - raw
-        notes = []
+        notes = [self.unlike] if self.unlike else []
         if others:
             notes.append(
                 f"{counted(others, 'HEIC photo')} passed over; "

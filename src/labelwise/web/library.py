@@ -21,18 +21,12 @@ from numpy.typing import NDArray
 
 from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
-from labelwise.metrics.drift import (
-    Alarm,
-    HeldOutShare,
-    LabelShare,
-    audit_order,
-    calibration_alarm,
-    estimate_share,
-)
+from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.retrieval import Query, complete
 from labelwise.search import Index, questions
 from labelwise.search.answering import Sort, answer, nearest_photos
+from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
@@ -48,7 +42,6 @@ from labelwise.web.models import (
     SimilarView,
     State,
 )
-from labelwise.web.monitoring import FEWEST, RECENT
 
 __all__ = ["SIDES", "Library", "PhotoNotFoundError"]
 
@@ -104,7 +97,6 @@ class Library:
         self._readers = _Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_size = 0
-        self._shares: tuple[tuple[int, int], list[LabelShare]] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do something with the index, after what was asked before; BusyError if that is much."""
@@ -371,34 +363,9 @@ class Library:
             alarms.append(calibration_alarm(name, probs, truth, len(self.index.space)))
         return alarms
 
-    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
-        """Return the share of every label among photos of the library, at most 4,096.
-
-        They are estimated anew when photos have come or gone.
-        """
-        dead = self.index.store.dead_rows()
-        known = (len(self.index), len(dead))
-        if self._shares is None or self._shares[0] != known:
-            alive = np.ones(len(self.index), np.bool_)
-            alive[dead] = False
-            self._shares = known, self._estimated_shares(np.flatnonzero(alive), held_out)
-        return self._shares[1]
-
-    def _estimated_shares(
-        self, rows: NDArray[np.int64], held_out: Sequence[HeldOutShare | None]
-    ) -> list[LabelShare]:
-        if len(rows) < FEWEST:
-            return []
-        few = min(RECENT, len(rows))
-        drawn = np.argpartition(audit_order("", rows), few - 1)[:few]
-        probs = self.model_probs(np.sort(rows[drawn]))
-        return [
-            estimate_share(name, probs[:, column], known)
-            for column, (name, known) in enumerate(
-                zip(self.index.space.names, held_out, strict=True)
-            )
-            if known is not None
-        ]
+    def likeness(self) -> LibraryLikeness:
+        """Return how like the photos are to the held-out ones, with the shares of labels now."""
+        return likeness_of(self.index)
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:
         """Return whether photos whose every label a person has told keep promises."""

@@ -12,7 +12,7 @@ import torch
 
 from labelwise import __version__
 from labelwise.decide import Promise
-from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_share
+from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_shares
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score
@@ -266,12 +266,8 @@ class Service:
         photos = self.held_out.predictions
         with torch.no_grad():
             probs = self.link(photos.logits.double()).numpy()
-        present, known = photos.majority.numpy(), photos.observed
-        return [
-            held_out_share(probs[seen, column], present[seen, column])
-            for column in range(len(photos.names))
-            for seen in (slice(None) if known is None else known[:, column].numpy(),)
-        ]
+        known = None if photos.observed is None else photos.observed.numpy()
+        return held_out_shares(probs, photos.majority.numpy(), known)
 
     @property
     def promises(self) -> list[Promise]:
@@ -315,9 +311,11 @@ class Service:
         if known is not None:
             recent = await asyncio.to_thread(self.monitor.shares, known)  # seconds of many labels
             shares += [_share(one, "recent pictures") for one in recent]
-            if library is not None:
-                found = await library.run(lambda: library.shares(known))
-                shares += [_share(one, "library") for one in found]
+        notes = self._notes()
+        if library is not None:
+            likeness = await library.run(library.likeness)
+            shares += [_share(one, "library") for one in likeness.likeness.shares]
+            notes.append(likeness.sentence())
         return TrustView(
             alarms=[
                 AlarmView(
@@ -333,7 +331,7 @@ class Service:
             ],
             shares=shares,
             promises=await self.promise_views(),
-            notes=self._notes(),
+            notes=notes,
         )
 
     def _notes(self) -> list[str]:

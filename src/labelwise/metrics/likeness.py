@@ -1,0 +1,236 @@
+"""Are photos like those that a model was tested on? A two-sample test, and what explains it.
+
+Every probability, count and promise supposes that new photos are drawn like the held-out ones. On
+points x (held-out) and z (new), each number of them scaled to the spread of both together, the
+energy distance (Székely and Rizzo 2004)
+
+    2 mean |x - z| - mean |x - x'| - mean |z - z'|
+
+is 0 only where both are drawn alike. Its p-value comes from dealing the points anew to the two
+sides, which is exact. Three outcomes:
+
+    alike            nothing speaks against it, and no label's share moved (Bonferroni over labels)
+    shares differ    labels are more or less frequent, and that explains it: held-out photos drawn
+                     with weights w = exp(beta' y), whose labels have the shares estimated for the
+                     new photos (raking), cannot be told from them
+    pictures differ  neither explains it
+
+With few photos little can be told; below FEWEST on either side nothing is said. A photo is *far* if
+its nearest held-out photo is farther than those of 99 in 100 held-out photos are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.metrics.drift import HeldOutShare, LabelShare, estimate_share
+
+__all__ = [
+    "FEWEST",
+    "Likeness",
+    "Outcome",
+    "compare_photos",
+    "energy_test",
+    "far_points",
+    "raked_weights",
+]
+
+Outcome = Literal["alike", "shares differ", "pictures differ", "unknown"]
+Floats = NDArray[np.float64]
+Points = NDArray[np.float32]
+
+FEWEST = 50
+POINTS = 1000  # of each side in the test
+PERMUTATIONS = 499
+PICTURES_ALPHA = 0.01
+SHARES_ALPHA = 0.05
+FAR_QUANTILE = 0.99
+ROWS_AT_ONCE = 1 << 12
+NAMED = 3  # labels in a sentence
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Whether photos are like the held-out ones; ``shares`` are those of the labels now.
+
+    ``p_value`` is of the test of all photos, ``p_adapted`` of the one after the held-out photos
+    were drawn with the shares of the new ones; None where it was not needed. ``reason`` says why
+    the outcome is unknown.
+    """
+
+    outcome: Outcome
+    held_out: int
+    photos: int
+    p_value: float | None = None
+    p_adapted: float | None = None
+    shares: tuple[LabelShare, ...] = ()
+    reason: str = ""
+
+    @property
+    def moved(self) -> tuple[LabelShare, ...]:
+        """The labels whose share differs, the largest difference first."""
+        found = [one for one in self.shares if one.moved]
+        return tuple(sorted(found, key=lambda one: -abs(one.now - one.before)))
+
+    def sentence(self) -> str:
+        """Return what a person should know of it, and what to do."""
+        if self.outcome == "unknown":
+            return (
+                f"Whether these photos are like the held-out ones cannot be known: {self.reason}."
+            )
+        sides = f"{self.held_out:,} held-out and {self.photos:,} of these photos compared"
+        if self.outcome == "alike":
+            return f"These photos cannot be told from the held-out ones ({sides})."
+        if self.outcome == "pictures differ":
+            return (
+                f"These photos do not look like the held-out ones ({sides}, "
+                f"p = {self.p_value:.3f}): probabilities and counts may be wrong. Checked photos "
+                "hold whatever the photos look like: labelwise estimate asks about random ones."
+            )
+        named = ", ".join(
+            f"{one.label} {one.before:.1%} before, {one.now:.1%} now" for one in self.moved[:NAMED]
+        )
+        more = len(self.moved) - NAMED
+        named += f" and {more} more" if more > 0 else ""
+        return (
+            f"Labels are more or less frequent than among the held-out photos ({named}; {sides}): "
+            "probabilities and counts are off for them. labelwise estimate counts them with an "
+            "interval that holds."
+        )
+
+
+def compare_photos(
+    names: Sequence[str],
+    held_out: Points,
+    labels: Floats,
+    known_shares: Sequence[HeldOutShare | None],
+    photos: Points,
+    probs: Floats,
+    *,
+    seed: int = 0,
+) -> Likeness:
+    """Return how like photos are to held-out ones, given as points (n, D) and (m, D).
+
+    ``labels`` (n, K) of the held-out photos may be soft where they are not known; ``probs`` (m', K)
+    are of photos of the same library, from which the shares are estimated. The points must not have
+    been fitted on one side alone.
+    """
+    random = np.random.default_rng(seed)
+    sizes = len(held_out), len(photos)
+    if min(sizes) < FEWEST:
+        which = "held-out photos" if sizes[0] < FEWEST else "photos"
+        reason = f"it takes {FEWEST} {which}, and there are {min(sizes)}"
+        return Likeness("unknown", *sizes, reason=reason)
+    shares = tuple(
+        estimate_share(name, probs[:, column], known, 1 - SHARES_ALPHA / len(names))
+        for column, (name, known) in enumerate(zip(names, known_shares, strict=True))
+        if known is not None
+    )
+    moved = [one for one in shares if one.moved]
+    own = _drawn(random, len(held_out), POINTS)
+    others = photos[_drawn(random, len(photos), POINTS)]
+    p_value = energy_test(held_out[own], others, random)
+    counts = min(len(held_out), POINTS), len(others)
+    if p_value > PICTURES_ALPHA:
+        return Likeness("shares differ" if moved else "alike", *counts, p_value, shares=shares)
+    p_adapted = None
+    if moved:
+        columns = [list(names).index(one.label) for one in moved]
+        weights = raked_weights(labels[:, columns], np.array([one.now for one in moved]))
+        kept = np.flatnonzero(random.random(len(weights)) < weights / weights.max())
+        if len(kept) >= FEWEST:
+            kept = kept[_drawn(random, len(kept), POINTS)]
+            p_adapted = energy_test(held_out[kept], others, random)
+            if p_adapted > PICTURES_ALPHA:
+                return Likeness("shares differ", *counts, p_value, p_adapted, shares)
+    return Likeness("pictures differ", *counts, p_value, p_adapted, shares)
+
+
+def energy_test(first: Points, second: Points, random: np.random.Generator) -> float:
+    """Return the p-value of "both are drawn alike" for points (n, D) and (m, D)."""
+    distances = _distances(_scaled(np.concatenate([first, second])))
+    size, n = len(distances), len(first)
+    dealt = np.zeros((size, PERMUTATIONS + 1), np.float32)
+    dealt[:n, 0] = 1
+    for column in range(1, PERMUTATIONS + 1):
+        dealt[random.permutation(size)[:n], column] = 1
+    sums = distances @ dealt  # to the first side, of every point
+    inside = np.einsum("ij,ij->j", sums, dealt, dtype=np.float64)
+    across = sums.sum(axis=0, dtype=np.float64) - inside
+    outside = distances.sum(dtype=np.float64) - inside - 2 * across
+    m = size - n
+    energy = 2 * across / (n * m) - inside / n**2 - outside / m**2
+    return float((energy >= energy[0] - 1e-9 * abs(energy[0])).mean())
+
+
+def raked_weights(labels: Floats, shares: Floats) -> Floats:
+    """Return weights (n,) = exp(labels beta) under which the labels (n, K) have these shares.
+
+    Shares that no weights give, such as more of a label than any photo has, are met as far as
+    possible.
+    """
+    beta = np.zeros(labels.shape[1])
+    weights = np.full(len(labels), 1 / len(labels))
+    for _ in range(100):
+        gap = shares - weights @ labels
+        spread = (labels * weights[:, None]).T @ labels - np.outer(
+            weights @ labels, weights @ labels
+        )
+        # Labels that always add up to 1 leave a direction in which nothing changes.
+        step = np.linalg.lstsq(spread, gap, rcond=1e-4)[0]
+        beta += step * min(1.0, 1.0 / max(np.abs(step).max(), 1e-12))
+        logs = labels @ beta
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
+
+
+def far_points(held_out: Points, photos: Points) -> NDArray[np.float32]:
+    """Return how far each photo (m,) is from its nearest held-out one; above 1 it is *far*."""
+    mean, spread = _scale(held_out)
+    reference = (held_out - mean) / spread
+    own = _nearest(reference, reference, apart_from_itself=True)
+    limit = max(float(np.quantile(own, FAR_QUANTILE, method="higher")), 1e-12)
+    return _nearest((photos - mean) / spread, reference) / np.float32(limit)
+
+
+def _nearest(points: Points, reference: Points, apart_from_itself: bool = False) -> Points:
+    nearest = np.empty(len(points), np.float32)
+    squares = (reference**2).sum(axis=1)
+    for start in range(0, len(points), ROWS_AT_ONCE):
+        part = points[start : start + ROWS_AT_ONCE]
+        between = squares - 2 * part @ reference.T
+        if apart_from_itself:
+            rows = np.arange(len(part))
+            between[rows, start + rows] = np.inf
+        nearest[start : start + len(part)] = between.min(axis=1) + (part**2).sum(axis=1)
+    distances: Points = np.sqrt(np.maximum(nearest, 0))
+    return distances
+
+
+def _scale(points: Points) -> tuple[Points, Points]:
+    spread = points.std(axis=0)
+    return points.mean(axis=0), np.where(spread > 0, spread, 1).astype(np.float32)
+
+
+def _scaled(points: Points) -> Points:
+    mean, spread = _scale(points)
+    scaled: Points = (points - mean) / spread
+    return scaled
+
+
+def _distances(points: Points) -> Points:
+    squares = (points**2).sum(axis=1)
+    between = squares[:, None] + squares - 2 * points @ points.T
+    np.fill_diagonal(between, 0)
+    distances: Points = np.sqrt(np.maximum(between, 0))
+    return distances
+
+
+def _drawn(random: np.random.Generator, size: int, most: int) -> NDArray[np.int64]:
+    return np.arange(size) if size <= most else random.permutation(size)[:most]

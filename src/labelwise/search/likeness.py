@@ -1,0 +1,127 @@
+"""Is the library of an index like the photos that its model was tested on?
+
+What the model says of photos, their logits, is compared with what it says of the held-out ones.
+Both are known wherever a model has held-out predictions, no picture is read, and the logits were
+fitted on neither side. The result stays in ``likeness.json`` until the library has grown or shrunk
+by more than a tenth, or the model changed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from labelwise.metrics.drift import audit_order, held_out_shares
+from labelwise.metrics.likeness import Likeness, compare_photos, far_points
+from labelwise.predictions import Predictions
+from labelwise.search.index import LIKENESS_FILE, Index
+from labelwise.system.files import replacing
+
+__all__ = ["LibraryLikeness", "likeness_of"]
+
+SHARE_PHOTOS = 4096  # whose probabilities tell the shares
+REFERENCE_PHOTOS = 1000  # held-out photos that others are near to or far from
+ROWS_AT_ONCE = 1 << 14
+FAR_KEPT = 1000
+GROWTH = 0.1
+
+
+@dataclass(frozen=True)
+class LibraryLikeness:
+    """How like a library is to the held-out photos, and which of its photos are far from all.
+
+    ``rows`` is how many photos the library had, ``far`` how many of them are far; ``far_rows`` are
+    the farthest of these, the farthest first.
+    """
+
+    likeness: Likeness
+    rows: int
+    far: int = 0
+    far_rows: tuple[int, ...] = ()
+
+    def sentence(self) -> str:
+        """Return what a person should know of it, and what to do."""
+        words = self.likeness.sentence()
+        if self.likeness.outcome == "pictures differ" and self.far:
+            words += f" {self.far:,} of {self.rows:,} photos are far from every held-out one."
+        return words
+
+
+RECORD = TypeAdapter(LibraryLikeness)
+
+
+def likeness_of(index: Index) -> LibraryLikeness:
+    """Return how like the library is to the held-out photos, compared anew where it changed."""
+    path = index.folder / LIKENESS_FILE
+    alive = np.setdiff1d(np.arange(len(index)), index.store.dead_rows())
+    known = _stored(path)
+    if known is not None and abs(len(alive) - known.rows) <= GROWTH * known.rows:
+        return known
+    found = _compared(index, alive)
+    try:
+        with replacing(path) as temporary:
+            temporary.write_bytes(RECORD.dump_json(found, indent=2))
+    except OSError:  # an index that may only be read
+        pass
+    return found
+
+
+def _stored(path: Path) -> LibraryLikeness | None:
+    try:
+        return RECORD.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+@torch.no_grad()
+def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
+    held_out, link = index.held_out, index.spec.made_link
+    if held_out is None or link is None:
+        lacks = "the model has no predictions of held-out photos"
+        reason = lacks if held_out is None else "the model has no probabilities; calibrate it"
+        return LibraryLikeness(Likeness("unknown", 0, len(alive), reason=reason), len(alive))
+    few = alive[np.argsort(audit_order("likeness", alive))[:SHARE_PHOTOS]]
+    logits = _logits(index, few)
+    own_probs = link(held_out.logits.double()).numpy()
+    observed = None if held_out.observed is None else held_out.observed.numpy()
+    likeness = compare_photos(
+        index.space.names,
+        held_out.logits.float().numpy(),
+        _labels(held_out, own_probs),
+        held_out_shares(own_probs, held_out.majority.numpy(), observed),
+        logits,
+        link(torch.from_numpy(logits).double()).numpy(),
+    )
+    if likeness.outcome == "unknown":
+        return LibraryLikeness(likeness, len(alive))
+    far = _far(index, alive, held_out)
+    return LibraryLikeness(likeness, len(alive), len(far), tuple(far[:FAR_KEPT].tolist()))
+
+
+def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the labels, with probabilities where they are not known."""
+    labels: NDArray[np.float64] = held_out.labels.double().numpy()
+    if held_out.observed is None:
+        return labels
+    return np.where(held_out.observed.numpy(), labels, probs)
+
+
+def _far(index: Index, alive: NDArray[np.int64], held_out: Predictions) -> NDArray[np.int64]:
+    """Return the rows that are far from every held-out photo, the farthest first."""
+    places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
+    reference = held_out.logits.float().numpy()[places]
+    parts = [
+        far_points(reference, _logits(index, alive[start : start + ROWS_AT_ONCE]))
+        for start in range(0, len(alive), ROWS_AT_ONCE)
+    ]
+    distances = np.concatenate(parts)
+    order = np.argsort(-distances, kind="stable")
+    return alive[order[: int((distances > 1).sum())]]
+
+
+def _logits(index: Index, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    columns = [index.store.column(label)[rows] for label in range(len(index.space))]
+    return np.stack(columns, axis=1).astype(np.float32)

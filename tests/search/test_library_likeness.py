@@ -1,0 +1,94 @@
+"""What an index says of its library, against libraries drawn like the held-out photos or not."""
+
+import json
+
+import numpy as np
+import pytest
+from made_index import made_index
+from search_setup import save_model
+
+from labelwise.links import Sigmoid
+from labelwise.search import Index, likeness_of
+
+
+def logits_of(seed, count, mean=-1.0):
+    """Return logits drawn as those of the held-out photos are, unless their mean is another."""
+    return np.random.default_rng(seed).normal(mean, 2, (count, 4))
+
+
+def likeness(folder):
+    with Index(folder) as index:
+        return likeness_of(index)
+
+
+def test_a_library_drawn_like_the_held_out_photos_is_alike(tmp_path, model):
+    found = likeness(made_index(tmp_path / "index", model, logits_of(1, 400)))
+    assert found.likeness.outcome == "alike"
+    assert found.far < 25
+    assert [one.label for one in found.likeness.shares] == ["beach", "cat", "dog", "row"]
+
+
+def test_other_pictures_are_noticed_and_the_far_ones_named(tmp_path, model):
+    logits = logits_of(2, 300, 4.0)
+    logits[17] = 60.0
+    found = likeness(made_index(tmp_path / "index", model, logits))
+    assert found.likeness.outcome == "pictures differ"
+    assert found.far_rows[0] == 17
+    assert f"{found.far:,} of 300 photos are far from every held-out one" in found.sentence()
+
+
+def test_more_of_a_label_is_told_from_other_pictures(tmp_path, model):
+    """Photos are kept so that dog becomes three times as frequent and nothing else changes."""
+    random = np.random.default_rng(3)
+    logits = logits_of(3, 4000)
+    truth = random.random(4000) < Sigmoid()(logits)[:, 2]
+    kept = random.random(4000) < np.where(truth, 1.0, 0.12)
+    found = likeness(made_index(tmp_path / "index", model, logits[kept])).likeness
+    assert found.outcome == "shares differ"
+    assert found.moved[0].label == "dog"
+    assert found.moved[0].now == pytest.approx(truth[kept].mean(), abs=0.08)
+
+
+def test_the_comparison_is_kept_until_the_library_or_the_model_changes(tmp_path, model):
+    folder = made_index(tmp_path / "index", model, logits_of(1, 400))
+    found = likeness(folder)
+    path = folder / "likeness.json"
+    kept = json.loads(path.read_bytes())
+    path.write_text(json.dumps(kept | {"far": 333}))
+    assert likeness(folder).far == 333  # read, not computed
+    path.write_text(json.dumps(kept | {"far": 333, "rows": 300}))
+    assert likeness(folder) == found
+    path.write_text("{")
+    assert likeness(folder) == found
+    with Index(folder) as index:
+        index.use(index.spec, index.held_out)
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("count", [1, 49])
+def test_a_small_library_tells_nothing(tmp_path, model, count):
+    found = likeness(made_index(tmp_path / "index", model, logits_of(1, count)))
+    assert found.likeness.outcome == "unknown"
+    assert f"there are {count}" in found.sentence()
+
+
+def test_without_held_out_photos_nothing_can_be_known(tmp_path):
+    model = save_model(tmp_path / "model")
+    (model / "predictions" / "test.parquet").unlink()
+    found = likeness(made_index(tmp_path / "index", model, logits_of(1, 100)))
+    assert found.sentence() == (
+        "Whether these photos are like the held-out ones cannot be known: "
+        "the model has no predictions of held-out photos."
+    )
+
+
+def test_indexing_says_that_photos_differ(update, photos):
+    """Sixty photos of noise, and a model whose held-out logits come from elsewhere."""
+    from search_setup import picture
+
+    for number in range(12, 62):
+        picture(photos / f"{number}.png", number)
+    changes = update()
+    with Index(update.folder) as index:
+        assert likeness_of(index).likeness.outcome == "pictures differ"
+    assert "do not look like the held-out ones" in " ".join(changes.notes)
