@@ -1,6 +1,7 @@
 """``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -24,6 +25,26 @@ __all__ = ["evaluate", "measured_data", "measured_run", "show", "write_folder"]
 
 WORST = 5
 QUERY_LENGTH = 3
+OF_DATA, OF_SHARDS = "With --data", "Of shards"
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """A kind of what is evaluated: what it is in words, and the options that apply to it."""
+
+    words: str
+    options: tuple[str, ...]
+
+
+FIGURES = ("--split", "--query-length", "--taxonomy")
+SHARDS = SourceKind("holds shards", ("--labels", "--engine", "--workers"))
+EXPORTED = SourceKind("is an exported model", ("--data", "--set", "--skip-missing", *FIGURES))
+SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", *FIGURES))
+RUN = SourceKind("is a run folder, evaluated on its own predictions without --data", FIGURES)
+RUN_ON_DATA = SourceKind(
+    "is a run folder",
+    ("--data", "--set", "--skip-missing", "--device", "--decode", *FIGURES),
+)
 
 
 def evaluate(
@@ -37,7 +58,10 @@ def evaluate(
     ],
     data: Annotated[
         str | None,
-        typer.Option(help="Of a run or exported model: labelled photos it has not seen."),
+        typer.Option(
+            help="Of a run or exported model: labelled photos it has not seen.",
+            rich_help_panel=OF_DATA,
+        ),
     ] = None,
     scores: ScoresOption = None,
     link: LinkOption = None,
@@ -59,18 +83,31 @@ def evaluate(
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An option of --data's format."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="An option of --data's format.",
+            rich_help_panel=OF_DATA,
+        ),
     ] = None,
     skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave missing images of --data out.")
+        bool,
+        typer.Option(
+            "--skip-missing", help="Leave missing images of --data out.", rich_help_panel=OF_DATA
+        ),
     ] = False,
-    device: Annotated[str | None, typer.Option(help="For --data: cpu (default), cuda, ...")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Of a run: cpu (default), cuda, ...", rich_help_panel=OF_DATA),
+    ] = None,
     decode: DecodeOption = None,
     engine: Annotated[
-        Literal["local", "ray"] | None, typer.Option(help="Of shards: where they are evaluated.")
+        Literal["local", "ray"] | None,
+        typer.Option(help="Where they are evaluated.", rich_help_panel=OF_SHARDS),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Of shards: processes, or workers of Ray.")
+        int | None,
+        typer.Option(min=1, help="Processes, or workers of Ray.", rich_help_panel=OF_SHARDS),
     ] = None,
     taxonomy: Annotated[
         Path | None,
@@ -85,9 +122,11 @@ def evaluate(
 
     Of a run folder: its saved predictions of a split, or with --data photos it has not seen. Of
     shards: sums that merge, so memory does not grow with the rows.
-    """
-    from labelwise.models.loading import is_exported, refuse_program
 
+    Examples: `labelwise evaluate runs/photos`, `labelwise evaluate model.onnx --data new.csv`,
+    `labelwise evaluate scores.csv --scores logits --labels truth.csv`,
+    `labelwise evaluate answers/ --labels truth.csv --workers 4`.
+    """
     if _is_run_in_a_bucket(place):
         from labelwise.models.run_folder import fetched_run
 
@@ -100,46 +139,40 @@ def evaluate(
         from labelwise.taxonomy import Taxonomy
 
         figures["taxonomy"] = Taxonomy.read(taxonomy)
-    of_data = {"--set": options, "--skip-missing": skip_missing or None, "--device": device}
-    of_data["--decode"] = decode
-    refuse_program(source)
-    if _holds_shards(place):
-        other: dict[str, Any] = {
-            "--data": data,
-            "--scores": scores,
-            "--link": link,
-            "--split": split,
-        }
-        other |= {"--query-length": query_length, "--taxonomy": taxonomy}
-        _refuse(place, "holds shards", {**other, **of_data})
+    given = {
+        "--data": data,
+        "--scores": scores,
+        "--link": link,
+        "--labels": labels,
+        "--split": split,
+        "--query-length": query_length,
+        "--taxonomy": taxonomy,
+        "--set": options,
+        "--skip-missing": skip_missing or None,
+        "--device": device,
+        "--decode": decode,
+        "--engine": engine,
+        "--workers": workers,
+    }
+    kind = _kind(place, on_data=data is not None)
+    _refuse(place, kind, given)
+    table_options = (options, skip_missing, split)
+    if kind is SHARDS:
         evaluation = _shards(place, labels, rule, engine or "local", workers or 1, bins, top_k)
-    elif engine is not None or workers is not None:
-        raise _not_shards(place)
-    elif is_exported(source):
-        given = {"--scores": scores, "--link": link, "--labels": labels, "--device": device}
-        given["--decode"] = decode
-        _refuse(source, "is an exported model", given)
-        evaluation = _exported(source, data, (options, skip_missing, split), rule, figures)
-    elif not source.exists():
-        raise _not_there(place)
-    elif not source.is_dir():
-        _refuse(source, "is not a run folder", {"--data": data, **of_data})
+    elif kind is EXPORTED:
+        evaluation = _exported(source, data, table_options, rule, figures)
+    elif kind is SCORES:
         from labelwise.fitting import fixed_rule, judge_as_given, read_scores
 
         table = read_scores(source, scores, link=link, labels=labels)
         chosen = fixed_rule("0.5" if rule is None else rule)
         evaluation = judge_as_given(table, chosen, split=split, **figures)
+    elif data is None:
+        evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
     else:
-        given = {"--scores": scores, "--link": link, "--labels": labels}
-        _refuse(source, "is a run folder", given)
-        if data is None:
-            _refuse(source, "is evaluated on its own predictions", of_data)
-            evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
-        else:
-            table_options = (options, skip_missing, split)
-            evaluation, extras = measured_data(
-                source, data, table_options, device, rule, figures, decode=decode
-            )
+        evaluation, extras = measured_data(
+            source, data, table_options, device, rule, figures, decode=decode
+        )
     if out is not None:
         from labelwise.cli.outcome import command
 
@@ -148,13 +181,31 @@ def evaluate(
     show(evaluation, json=json, out=out)
 
 
-def _refuse(source: Path | str, what: str, options: dict[str, Any]) -> None:
-    """Raise if an option was given that does not apply."""
+def _kind(place: str, *, on_data: bool) -> SourceKind:
+    """Return what a place holds; what is not there is an error."""
+    from labelwise.models.loading import is_exported, refuse_program
+
+    source = Path(place)
+    refuse_program(source)
+    if _holds_shards(place):
+        return SHARDS
+    if is_exported(source):
+        return EXPORTED
+    if not source.exists():
+        raise _not_there(place)
+    if not source.is_dir():
+        return SCORES
+    return RUN_ON_DATA if on_data else RUN
+
+
+def _refuse(place: str, kind: SourceKind, given: dict[str, Any]) -> None:
+    """Raise if an option was given that does not apply to such a source."""
     from labelwise.errors import SettingsError
 
-    for name, value in options.items():
-        if value is not None:
-            raise SettingsError(f"{name} does not apply: {source} {what}; leave it out")
+    for name, value in given.items():
+        if value is not None and name not in kind.options:
+            whose = f" ({name} is for shards)" if name in SHARDS.options[1:] else ""
+            raise SettingsError(f"{name} does not apply: {place} {kind.words}{whose}; leave it out")
 
 
 def _holds_shards(place: str) -> bool:
@@ -192,12 +243,6 @@ def _not_there(place: str) -> Exception:
     return DataError(
         f"{place} does not exist; give the folder of a run, an exported model, or a file of scores"
     )
-
-
-def _not_shards(place: str) -> Exception:
-    from labelwise.errors import SettingsError
-
-    return SettingsError(f"--engine and --workers are for shards, and {place} holds none")
 
 
 def _shards(
