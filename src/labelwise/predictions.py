@@ -86,7 +86,7 @@ class Predictions:
         return sets
 
     def evidence(self, *, photos: str, fitted_on: Iterable[str] = ()) -> Evidence:
-        """Return these rows as photos that a promise is made on: the only way to promises.
+        """Return these rows as photos that a promise is made on.
 
         ``photos`` says in words which they are; none may have an id of ``fitted_on``.
         """
