@@ -9,8 +9,8 @@ from sklearn.datasets import load_sample_image
 LABELS = {"temple": "china.jpg", "flower": "flower.jpg"}
 
 
-def write_photos(folder, count=48, side=96, seed=0):
-    """Write ``photos/*.jpg`` and ``photos.csv``, with a split; return the table's path.
+def write_photos(folder, count=48, side=96, seed=0, *, divided=True):
+    """Write ``photos/*.jpg`` and ``photos.csv``, ``divided`` into splits; return the table's path.
 
     A quarter show a temple, a quarter a flower, a quarter both, a quarter neither, which is noise.
     """
@@ -19,7 +19,7 @@ def write_photos(folder, count=48, side=96, seed=0):
     (folder / "photos").mkdir(parents=True)
     with (folder / "photos.csv").open("w", newline="") as stream:
         table = csv.writer(stream)
-        table.writerow(["path", "labels", "split"])
+        table.writerow(["path", "labels", "split"][: 2 + divided])
         for number in range(count):
             shown = [name for bit, name in enumerate(LABELS) if number >> bit & 1]
             pixels = rng.integers(0, 255, (side, side, 3), dtype=np.uint8)
@@ -31,7 +31,7 @@ def write_photos(folder, count=48, side=96, seed=0):
             path = f"photos/{number:03d}.jpg"
             Image.fromarray(pixels).save(folder / path, quality=90)
             split = ("train", "train", "val", "test")[number // 4 % 4]
-            table.writerow([path, "|".join(shown), split])
+            table.writerow([path, "|".join(shown), split][: 2 + divided])
     return folder / "photos.csv"
 
 

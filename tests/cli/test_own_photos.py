@@ -1,0 +1,57 @@
+"""The README's "On your own photos", typed line by line on photos made for it.
+
+Oracle: what was put into each photo, and the README itself.
+"""
+
+import csv
+import glob
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from sample_photos import write_photos
+from test_app import call
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def commands():
+    section = README.read_text(encoding="utf-8").split("## On your own photos")[1].split("\n## ")[0]
+    return [
+        line.removeprefix("$ labelwise ").partition("  #")[0]
+        for line in section.splitlines()
+        if line.startswith("$ labelwise ")
+    ]
+
+
+@pytest.fixture
+def own_photos(tmp_path, monkeypatch):
+    """A folder with photos.csv, and new photos of which one shows a flower."""
+    write_photos(tmp_path / "made", count=80, divided=False)
+    write_photos(tmp_path / "others", count=4, seed=9)
+    shutil.copytree(tmp_path / "others" / "photos", tmp_path / "made" / "new")
+    monkeypatch.chdir(tmp_path / "made")
+
+
+def test_the_readme_runs_on_photos(own_photos, monkeypatch, capsys):
+    typed = commands()
+    assert [shlex.split(line)[0] for line in typed[:4]] == ["data", "data", "train", "predict"]
+    for line in typed[:4]:
+        words = [
+            found
+            for word in shlex.split(line)
+            for found in (sorted(glob.glob(word)) if "*" in word else [word])
+        ]
+        assert call(monkeypatch, *words) == 0
+    shown = capsys.readouterr().out
+    assert "network tf_efficientnet_lite0, pretrained" in shown
+    rows = dict(re.findall(r"^(new/\d+\.jpg) +(.*)$", shown, re.MULTILINE))
+    found = {name: set(re.findall("temple|flower", tags)) for name, tags in rows.items()}
+    with open("../others/photos.csv", newline="") as stream:
+        truth = {
+            row["path"].replace("photos", "new"): set(filter(None, row["labels"].split("|")))
+            for row in csv.DictReader(stream)
+        }
+    assert found == truth
