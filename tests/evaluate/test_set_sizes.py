@@ -6,6 +6,7 @@ Oracle: sets and labels whose sizes are known by construction.
 import pytest
 import torch
 
+from labelwise.cli.predict import _say_size
 from labelwise.decide import Threshold
 from labelwise.evaluate import evaluate
 from labelwise.evaluate.evaluation import far_apart
@@ -13,7 +14,7 @@ from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 
 
-def notes(chosen, true, labels=8, rows=20):
+def evaluation(chosen, true, labels=8, rows=20):
     logits = torch.full((rows, labels), -3.0)
     logits[:, :chosen] = 3.0
     truth = torch.zeros(rows, labels)
@@ -21,7 +22,7 @@ def notes(chosen, true, labels=8, rows=20):
     names = tuple(f"label {k}" for k in range(labels))
     ids = [str(row) for row in range(rows)]
     scores = Predictions(ids, logits, truth, None, names, "test", Sigmoid())
-    return evaluate(scores, Sigmoid(), Threshold(0.5), query_length=0).notes
+    return evaluate(scores, Sigmoid(), Threshold(0.5), query_length=0)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def notes(chosen, true, labels=8, rows=20):
     ],
 )
 def test_sizes_far_from_the_truth_are_noted(chosen, true, words):
-    found = [note for note in notes(chosen, true) if "labels per image" in note]
+    found = [note for note in evaluation(chosen, true).notes if "labels per image" in note]
     assert [note.partition(";")[0] for note in found] == list(words)
 
 
@@ -43,3 +44,16 @@ def test_less_than_half_a_label_is_not_far():
     assert not far_apart(0.4, 0.0)
     assert not far_apart(0.9, 0.45)
     assert far_apart(1.0, 0.5)
+
+
+def test_predict_says_when_new_photos_get_far_more_labels(tmp_path, capsys):
+    """Oracle: the true size of the photos that judged the run, two labels."""
+    evaluation(2, 2).save(tmp_path / "evaluation.json")
+    _say_size(tmp_path, 2.4)
+    assert capsys.readouterr().out == ""
+    _say_size(tmp_path, 6.5)
+    assert "6.50 labels per photo, where the photos that judged the model have 2.00" in (
+        capsys.readouterr().out
+    )
+    _say_size(tmp_path / "model.onnx", 6.5)  # an exported file knows no such photos
+    assert capsys.readouterr().out == ""

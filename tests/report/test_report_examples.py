@@ -50,6 +50,16 @@ def test_groups_are_what_they_say(predictions):
     assert len(group(groups, "Drawn at random").examples) == 3
 
 
+def test_surest_right_are_right(predictions):
+    """Oracle: which side of one half each probability is on."""
+    shown = group(choose_examples(predictions, Sigmoid(), each=60), "Surest right").examples
+    right = ((predictions.logits > 0) == (predictions.labels == 1)).all(1)
+    labelled = (predictions.labels == 1).any(1)
+    rows = {int(example.id.removeprefix("image-")) for example in shown}
+    assert rows == set(torch.nonzero(right & labelled).flatten().tolist())
+    assert 0 < len(rows) < int(labelled.sum())
+
+
 def test_the_four_surest_labels_stand_with_what_is_known_of_them(predictions):
     observed = torch.ones_like(predictions.labels, dtype=torch.bool)
     observed[:, 1] = False
