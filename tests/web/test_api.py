@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import shutil
 from urllib.parse import quote
 
@@ -73,6 +74,44 @@ def test_a_model_that_cuts_off_edges_does_so_once(tmp_path):
 
 def _named(outputs, name):
     return next(one["data"] for one in outputs if one["name"] == name)
+
+
+def test_pictures_in_json_get_the_answers_of_the_form(server):
+    contents = [encoded(seed=8), encoded("JPEG", seed=9)]
+    text = [base64.b64encode(one).decode() for one in contents]
+    status, _, body = server.post(
+        "/api/v1/predict", {"pictures": [text[0], f"data:image/jpeg;base64,{text[1]}"]}
+    )
+    assert status == 200
+    sent = server.upload(("picture 0", contents[0]), ("picture 1", contents[1]))[2]
+    ours, theirs = (json.loads(one)["results"] for one in (body, sent))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one["name"], one["decided"]) == (other["name"], other["decided"])
+        found, truth = ({x["label"]: x["probability"] for x in y["labels"]} for y in (one, other))
+        assert found == pytest.approx(truth, abs=1e-6)  # passes of two sizes round differently
+    for wrong in ([], {}, {"pictures": []}, {"pictures": [1]}, {"pictures": text, "x": 1}, "a"):
+        assert server.post("/api/v1/predict", wrong)[0] == 422
+    for wrong in ("no base64!", "data:text/html;base64,AAAA", "data:image/png,AAAA", "AAA"):
+        answer = server.post("/api/v1/predict", {"pictures": [wrong]})
+        assert "base64" in server.problem(answer, 422)
+
+
+def test_head_is_get_without_the_body(server):
+    for path in ("/", "/api/v1/model", "/health/live", "/openapi.json", "/nowhere"):
+        status, headers, body = server.send("HEAD", path)
+        expected, whole, content = server.send("GET", path)
+        assert (status, body) == (expected, b"")
+        assert headers["content-length"] == whole["content-length"] == str(len(content))
+
+
+def test_the_description_says_how_to_prove_who_asks(server):
+    whole = server.get("/openapi.json")
+    assert set(whole["components"]["securitySchemes"]) == {"token", "cookie"}
+    assert whole["paths"]["/api/v1/model"]["get"]["security"][0] == {"token": []}
+    assert whole["paths"]["/health/live"]["get"]["security"] == []
+    names = {name for name in whole["components"]["schemas"]}
+    text = json.dumps(whole)
+    assert {one.rpartition("/")[2] for one in re.findall(r'"#/[^"]+', text)} <= names
 
 
 def test_a_raw_body_and_the_words_of_others(server, predictor):
@@ -148,7 +187,9 @@ def test_without_an_index_there_is_tagging_only(bare):
 
     headers = {"Authorization": f"Bearer {TOKEN}"}
     assert bare.upload(("a.png", encoded()), **headers)[0] == 200
-    assert bare.send("GET", "/api/v1/search?q=dog", headers=headers)[0] == 404
+    for path in ("search?q=dog", "review", "complete", f"photos/{'0' * 64}/thumbnail"):
+        answer = bare.send("GET", f"/api/v1/{path}", headers=headers)
+        assert "no index is served" in bare.problem(answer, 404)
     assert bare.get("/api/v1/model", **headers)["photos"] is None
 
 
@@ -268,6 +309,8 @@ def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
     truth = expected(predictor, content)
     base = "/v2/models/tiny"
     facts = server.get(base)
+    names = list(predictor.space.names)
+    assert facts["parameters"] == {"labels": names}
     assert facts["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
     assert server.get(f"{base}/ready")["ready"]
     assert server.get("/v2/health/ready")["ready"]
@@ -280,6 +323,7 @@ def test_the_inference_protocol_gives_the_same_numbers(server, predictor):
         body = {"id": "7", "inputs": [{"name": "image", **tensor}]}
         status, _, answer = server.post(f"{base}/infer", body)
         assert status == 200, answer
+        assert json.loads(answer)["parameters"] == {"labels": names}
         outputs = {one["name"]: one for one in json.loads(answer)["outputs"]}
         assert outputs["probability"]["data"] == pytest.approx(truth.probs[0].tolist(), abs=1e-6)
         assert outputs["label"]["data"] == truth.sets[0].tolist()

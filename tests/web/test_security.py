@@ -312,8 +312,9 @@ def test_many_ranges_of_a_file_cost_nothing(server):
 def test_no_address_is_ever_fetched(server):
     with socket.create_server(("127.0.0.1", 0)) as trap:
         url = f"http://127.0.0.1:{trap.getsockname()[1]}/a.png"
-        assert server.post("/api/v1/predict", {"url": url})[0] == 415
-        assert server.send("POST", f"/api/v1/predict?url={url}", b"", JSON)[0] == 415
+        assert server.post("/api/v1/predict", {"url": url})[0] == 422
+        assert server.post("/api/v1/predict", {"pictures": [url]})[0] == 422
+        assert server.send("POST", f"/api/v1/predict?url={url}", b"", JSON)[0] == 422
         answer = server.upload(("a.png", url.encode()))
         assert answer[0] == 422
         body = {"inputs": [{"name": "image", "shape": [1], "datatype": "BYTES", "data": [url]}]}

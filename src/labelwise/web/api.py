@@ -2,18 +2,17 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException
+from pydantic_core import to_json
 
 from labelwise.errors import DataError
 from labelwise.search.review import Reason
-from labelwise.system.text import one_line
 from labelwise.web.batching import Tagged, Upload
+from labelwise.web.forms import read_form
+from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
 from labelwise.web.library import SIDES, Library
 from labelwise.web.models import (
     CorrectionsIn,
@@ -33,12 +32,11 @@ from labelwise.web.reliability import trust_chart
 from labelwise.web.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.web.service import Service
 
-__all__ = ["PLACE", "answered_or_left", "make_api", "read_pictures"]
+__all__ = ["PLACE", "answered_or_left", "make_api", "require_json", "whole_body"]
 
 T = TypeVar("T")
 
 IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
-NAME_LENGTH = 255
 PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
 
 PhotoId = Annotated[
@@ -76,6 +74,23 @@ PICTURES = {
                 }
             },
             "image/*": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["pictures"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "pictures": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {
+                                "type": "string",
+                                "description": "base64, or a data URL of an image in base64",
+                            },
+                        }
+                    },
+                }
+            },
         },
     }
 }
@@ -87,6 +102,8 @@ def make_api(service: Service) -> APIRouter:
     _add_model(api, service)
     if service.library is not None:
         _add_library(api, service, service.library)
+    else:
+        _add_no_library(api)
     return api
 
 
@@ -119,32 +136,31 @@ def _add_model(api: APIRouter, service: Service) -> None:
             Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
         ] = "labelwise",
     ) -> Response:
-        uploads = await read_pictures(request, settings.max_files)
+        uploads = await read_pictures(request, service)
         tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
-        if format == "hf":
-            return JSONResponse([_scores(service, one) for one in tagged])
-        predicted = Predicted(
-            model=service.weights,
-            calibration=service.calibration,
-            rule=service.rule,
-            results=[service.picture_answer(one) for one in tagged],
-        )
-        return Response(predicted.model_dump_json(), media_type="application/json")
+        write = _written_scores if format == "hf" else _written
+        content = await service.aside(lambda: write(service, tagged))
+        return Response(content, media_type="application/json")
 
     @api.get("/model", summary="Which model answers")
     async def model() -> ModelView:
         return service.model_view()
 
-    @api.get("/labels", summary="All labels with their reliability")
-    async def labels() -> list[LabelView]:
-        return [service.label_view(name) for name in service.names]
+    @api.get("/labels", summary="All labels with their reliability", response_model=list[LabelView])
+    async def labels() -> Response:
+        content = await service.aside(
+            lambda: json_list(
+                service.label_view(name).model_dump_json().encode() for name in service.names
+            )
+        )
+        return Response(content, media_type="application/json")
 
     @api.get("/labels/reliability.svg", summary="The reliability diagram of a label")
     async def chart(label: Annotated[str, Query(max_length=1000)]) -> Response:
         service.spec.space.column(label)
-        trust = service.trust.get(label)
+        trust = (await service.aside(lambda: service.trust)).get(label)
         if trust is None:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
         return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
@@ -156,6 +172,16 @@ def _add_model(api: APIRouter, service: Service) -> None:
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
     async def trust() -> TrustView:
         return await service.trust_view()
+
+
+def _add_no_library(api: APIRouter) -> None:
+    for path in ("/search", "/complete", "/review", "/photos/{rest:path}"):
+
+        @api.api_route(path, methods=["GET", "PUT"], include_in_schema=False)
+        async def no_index() -> None:
+            raise RefusedError(
+                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
+            )
 
 
 def _add_library(api: APIRouter, service: Service, library: Library) -> None:
@@ -230,28 +256,43 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
         return Review(by=by, questions=asked)
 
 
-async def read_pictures(request: Request, max_files: int) -> list[Upload]:
-    """Return the pictures of a request: the files of a form, or its body."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+async def read_pictures(request: Request, service: Service) -> list[Upload]:
+    """Return the pictures of a request: files of a form, base64 in JSON, or the body itself."""
+    most = service.settings.max_files
+    content_type = request.headers.get("content-type", "")
+    kind = _kind(request)
     if kind == "multipart/form-data":
-        try:
-            form = await request.form(max_files=max_files, max_fields=max_files)
-        except MultiPartException as error:
-            raise RefusedError(400, f"the form cannot be read: {one_line(error.message)}") from None
-        try:
-            files = [part for _, part in form.multi_items() if isinstance(part, UploadFile)]
-            uploads = [Upload(_named(file.filename), await file.read()) for file in files]
-        finally:
-            await form.close()
+        form = await whole_body(request)
+        uploads = await service.aside(lambda: read_form(form, content_type, most))
+    elif kind == "application/json":
+        text = await whole_body(request)
+        uploads = await service.aside(lambda: _listed(text, most))
     elif IMAGE_TYPE.fullmatch(kind):
-        uploads = [Upload("picture", await request.body())]
+        uploads = [Upload("picture", await whole_body(request))]
     else:
         raise RefusedError(
-            415, "send pictures as multipart/form-data, or one as the body with its image/ type"
+            415,
+            "send pictures as multipart/form-data, in base64 as application/json, or one as the "
+            "body with its image/ type",
         )
     if not uploads:
         raise RefusedError(422, "there is no file in this form; name its part 'file'")
     return uploads
+
+
+def _listed(body: bytes, most: int) -> list[Upload]:
+    given = read_json(body)
+    pictures = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
+    if not isinstance(pictures, list) or not 1 <= len(pictures) <= most:
+        raise RefusedError(
+            422, f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data URLs'
+        )
+    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(pictures)]
+
+
+async def whole_body(request: Request) -> bytes:
+    """Return the body; the request itself keeps nothing of it."""
+    return b"".join([part async for part in request.stream()])
 
 
 async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
@@ -275,14 +316,26 @@ async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
 
 def require_json(request: Request) -> None:
     """Refuse a body of another type than JSON, which another site's form could send."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if _kind(request) != "application/json":
         raise RefusedError(415, "send application/json")
 
 
-def _named(name: str | None) -> str:
-    """Return a client's file name as harmless text; it is shown and used for nothing else."""
-    return one_line((name or "picture").replace("\\", "/").rpartition("/")[2])[:NAME_LENGTH]
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _written(service: Service, tagged: Sequence[Tagged]) -> bytes:
+    """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
+    head = Predicted(
+        model=service.weights, calibration=service.calibration, rule=service.rule, results=[]
+    )
+    facts = {name: to_json(value) for name, value in head.model_dump().items()}
+    each = (service.picture_answer(one).model_dump_json().encode() for one in tagged)
+    return json_object(facts | {"results": json_list(each)})
+
+
+def _written_scores(service: Service, tagged: Sequence[Tagged]) -> bytes:
+    return json_list(to_json(_scores(service, one)) for one in tagged)
 
 
 def _scores(service: Service, tagged: Tagged) -> list[dict[str, float | str]]:

@@ -20,12 +20,20 @@ from labelwise.system.storage import StorageError
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
 from labelwise.web.decoding import DecoderError
-from labelwise.web.inference_protocol import make_inference_protocol
+from labelwise.web.inference_protocol import make_inference_protocol, request_schemas
 from labelwise.web.library import PhotoNotFoundError
 from labelwise.web.models import Health
 from labelwise.web.monitoring import Monitor
 from labelwise.web.page import add_page
-from labelwise.web.security import MISTAKE, Guard, RefusedError, picture_route, problem
+from labelwise.web.security import (
+    COOKIE,
+    MISTAKE,
+    Guard,
+    RefusedError,
+    is_open,
+    picture_route,
+    problem,
+)
 from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
 
@@ -68,7 +76,23 @@ def create_app(
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
     add_page(app)
+    _complete_description(app)
     return Guard(_Measured(_Room(app, service), service.monitor), settings)
+
+
+def _complete_description(app: FastAPI) -> None:
+    """Add to /openapi.json what the framework cannot know: how to prove who asks, and schemas."""
+    whole = app.openapi()
+    parts = whole.setdefault("components", {})
+    parts.setdefault("schemas", {}).update(request_schemas())
+    parts["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer"},
+        "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+    }
+    for path, methods in whole["paths"].items():
+        for operation in methods.values():
+            # An empty requirement: a server without a token asks for none.
+            operation["security"] = [] if is_open(path) else [{"token": []}, {"cookie": []}, {}]
 
 
 def _add_errors(app: FastAPI, monitor: Monitor) -> None:
@@ -144,7 +168,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", tags=["health"], response_class=Response)
     async def metrics() -> Response:
         await service.trust_view()  # what alarms and shares are now
-        return Response(generate_latest(service.monitor.registry), media_type=CONTENT_TYPE_LATEST)
+        content = await service.aside(lambda: generate_latest(service.monitor.registry))
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
 
 
 class _Room:
@@ -197,6 +222,8 @@ class _Measured:
             await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
+        # HEAD is answered as GET is; the server that sends the answer leaves out its body.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -205,9 +232,9 @@ class _Measured:
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(inner, receive, noted)
         finally:
-            route = scope.get("route_path") or getattr(scope.get("route"), "path", "other")
+            route = inner.get("route_path") or getattr(inner.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.monitor.requests.labels(method, route, str(status)).observe(
                 time.perf_counter() - began

@@ -1,33 +1,36 @@
 """The Open Inference Protocol v2 (KServe, Triton, MLServer) for the same model.
 
 One input: ``image`` of type BYTES (encoded pictures in base64), or of type UINT8 and shape
-(N, H, W, 3). Outputs: ``probability`` FP64, ``label`` BOOL and ``logits`` FP32, each (N, K).
+(N, H, W, 3). Outputs: ``probability`` FP64, ``label`` BOOL and ``logits`` FP32, each (N, K); the
+names of the K labels are a parameter of the answer and of the model's metadata.
 """
 
-import base64
-import binascii
+from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.web.api import ERRORS, PLACE, answered_or_left, require_json
-from labelwise.web.batching import Upload
+from labelwise.web.api import ERRORS, PLACE, answered_or_left, require_json, whole_body
+from labelwise.web.batching import Tagged, Upload
+from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
 from labelwise.web.security import RefusedError
 from labelwise.web.service import Service
 
-__all__ = ["make_inference_protocol"]
+__all__ = ["make_inference_protocol", "request_schemas"]
 
 OUTPUTS = {"probability": "FP64", "label": "BOOL", "logits": "FP32"}
 MAX_SIDE = 8192
+MOST_NUMBERS = 1_000_000  # of an answer: some 20 MB of JSON
 
 
 class InputTensor(BaseModel):
     """A tensor of a request."""
 
-    model_config = ConfigDict(extra="allow")
     name: Literal["image"]
     datatype: Literal["BYTES", "UINT8"]
     shape: Annotated[list[Annotated[int, Field(ge=0, le=1 << 20)]], Field(max_length=4)]
@@ -37,17 +40,28 @@ class InputTensor(BaseModel):
 class WantedOutput(BaseModel):
     """An output that is asked for."""
 
-    model_config = ConfigDict(extra="allow")
     name: Literal["probability", "label", "logits"]
 
 
 class InferIn(BaseModel):
     """A request for inference."""
 
-    model_config = ConfigDict(extra="allow")
     id: Annotated[str | None, Field(max_length=200)] = None
     inputs: Annotated[list[InputTensor], Field(min_length=1, max_length=1)]
-    outputs: list[WantedOutput] | None = None
+    outputs: Annotated[list[WantedOutput] | None, Field(max_length=len(OUTPUTS))] = None
+
+    def wanted(self) -> list[str]:
+        """Return the names of the outputs that are asked for, all if none is named."""
+        names = [one.name for one in self.outputs or ()]
+        if len(set(names)) < len(names):
+            raise RefusedError(422, "each output may be asked for once")
+        return [*names] or list(OUTPUTS)
+
+
+class LabelNames(BaseModel):
+    """What the columns of the outputs are."""
+
+    labels: list[str]
 
 
 class OutputTensor(BaseModel):
@@ -73,6 +87,7 @@ class InferOut(BaseModel):
     model_name: str
     model_version: str
     id: str | None = None
+    parameters: LabelNames
     outputs: list[OutputTensor]
 
 
@@ -92,6 +107,7 @@ class ModelFacts(BaseModel):
     platform: str = "labelwise"
     inputs: list[TensorFacts]
     outputs: list[TensorFacts]
+    parameters: LabelNames
 
 
 class ModelReady(BaseModel):
@@ -106,6 +122,12 @@ class ServerStatus(BaseModel):
 
     live: bool = True
     ready: bool = True
+
+
+def request_schemas() -> dict[str, Any]:
+    """Return the schemas of requests that are read here and not by the framework, by name."""
+    whole = InferIn.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**whole.pop("$defs"), "InferIn": whole}
 
 
 def make_inference_protocol(service: Service) -> APIRouter:
@@ -142,75 +164,117 @@ def make_inference_protocol(service: Service) -> APIRouter:
             for name, kind in OUTPUTS.items()
         ]
         taken = TensorFacts(name="image", datatype="BYTES", shape=[-1])
-        return ModelFacts(name=service.name, versions=[version], inputs=[taken], outputs=outputs)
+        return ModelFacts(
+            name=service.name,
+            versions=[version],
+            inputs=[taken],
+            outputs=outputs,
+            parameters=LabelNames(labels=list(service.names)),
+        )
 
     @api.get("/models/{model}/ready")
     async def model_ready(model: ModelName) -> ModelReady:
         known(model)
         return ModelReady(name=service.name, ready=service.is_ready)
 
-    @api.post("/models/{model}/infer")
-    async def infer(request: Request, model: ModelName, asked: InferIn) -> InferOut:
+    labels = to_json({"labels": list(service.names)})
+
+    @api.post(
+        "/models/{model}/infer",
+        response_model=InferOut,
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {"schema": {"$ref": "#/components/schemas/InferIn"}}
+                },
+            }
+        },
+    )
+    async def infer(request: Request, model: ModelName) -> Response:
         known(model)
         require_json(request)
-        uploads = _uploads(asked.inputs[0], service.settings.max_files)
+        body = await whole_body(request)
+        asked, uploads = await service.aside(lambda: _read(body, service.settings.max_files))
+        wanted = asked.wanted()
+        if len(uploads) * len(service.names) * len(wanted) > MOST_NUMBERS:
+            raise RefusedError(
+                422,
+                f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
+                "fewer pictures at a time",
+            )
         tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
         errors = [one.error for one in tagged if one.error is not None]
         if errors:
             raise RefusedError(422, errors[0])
-        columns: dict[str, list[Any]] = {
-            "probability": [one.probs for one in tagged],
-            "label": [one.chosen for one in tagged],
-            "logits": [one.logits for one in tagged],
+        facts = {
+            "model_name": to_json(service.name),
+            "model_version": to_json(version),
+            "id": to_json(asked.id),
+            "parameters": labels,
         }
-        wanted = [one.name for one in asked.outputs] if asked.outputs else list(OUTPUTS)
-        shape = [len(tagged), len(service.names)]
-        return InferOut(
-            model_name=service.name,
-            model_version=version,
-            id=asked.id,
-            outputs=[
-                OutputTensor(
-                    name=name,
-                    datatype=OUTPUTS[name],
-                    shape=shape,
-                    data=np.stack([np.asarray(row) for row in columns[name]]).ravel().tolist(),
-                )
-                for name in wanted
-            ],
+        content = await service.aside(
+            lambda: json_object(
+                facts | {"outputs": json_list([_output(name, tagged) for name in wanted])}
+            )
         )
+        return Response(content, media_type="application/json")
 
     return api
 
 
+def _output(name: str, tagged: Sequence[Tagged]) -> bytes:
+    """Return an output as JSON, made row by row so that no other thread waits for long."""
+    columns = {"probability": "probs", "label": "chosen", "logits": "logits"}
+    rows = [np.asarray(getattr(one, columns[name])) for one in tagged]
+    facts = {
+        "name": to_json(name),
+        "datatype": to_json(OUTPUTS[name]),
+        "shape": to_json([len(rows), len(rows[0])]),
+        "data": json_list(to_json(row.tolist())[1:-1] for row in rows),
+    }
+    return json_object(facts)
+
+
+def _read(body: bytes, most: int) -> tuple[InferIn, list[Upload]]:
+    try:
+        asked = InferIn.model_validate(read_json(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedError(422, f"{where}: {first['msg']}") from None
+    return asked, _uploads(asked.inputs[0], most)
+
+
 def _uploads(tensor: InputTensor, most: int) -> list[Upload]:
     if tensor.datatype == "BYTES":
-        if tensor.shape != [len(tensor.data)]:
-            raise RefusedError(422, f"shape must be [{len(tensor.data)}], got {tensor.shape}")
-        uploads = [Upload(f"picture {row}", _decoded(one)) for row, one in enumerate(tensor.data)]
+        contents: Sequence[Any] = tensor.data
+        if tensor.shape != [len(contents)]:
+            raise RefusedError(422, f"shape must be [{len(contents)}], got {tensor.shape}")
     else:
-        pixels = _pixels(tensor)
-        uploads = [Upload(f"picture {row}", one) for row, one in enumerate(pixels)]
-    if not 1 <= len(uploads) <= most:
-        raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(uploads)}")
-    return uploads
-
-
-def _decoded(text: Any) -> bytes:
-    try:
-        return base64.b64decode(str(text), validate=True)
-    except (binascii.Error, ValueError):
-        raise RefusedError(422, "data must hold pictures in base64") from None
+        contents = _pixels(tensor)
+    if not 1 <= len(contents) <= most:
+        raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(contents)}")
+    return [
+        Upload(f"picture {row}", from_base64(one) if tensor.datatype == "BYTES" else one)
+        for row, one in enumerate(contents)
+    ]
 
 
 def _pixels(tensor: InputTensor) -> Any:
     shape = tensor.shape
     if len(shape) != 4 or shape[3] != 3 or not all(1 <= side <= MAX_SIDE for side in shape[:3]):
         raise RefusedError(422, f"UINT8 pictures must have shape (N, H, W, 3), got {shape}")
+    values = tensor.data
     try:
-        values = np.asarray(tensor.data, np.float64)
-    except (TypeError, ValueError):
-        raise RefusedError(422, "data must hold numbers") from None
-    if values.size != np.prod(shape) or not ((values >= 0) & (values <= 255)).all():
-        raise RefusedError(422, "data must hold one number from 0 to 255 for each entry of shape")
-    return values.reshape(shape).astype(np.uint8)
+        while values and isinstance(values[0], list):
+            values = list(chain.from_iterable(values))
+    except TypeError:
+        raise RefusedError(422, "data must hold numbers, or lists of numbers throughout") from None
+    count = shape[0] * shape[1] * shape[2] * shape[3]
+    is_whole = set(map(type, values)) == {int}
+    if len(values) != count or not is_whole or min(values) < 0 or max(values) > 255:
+        raise RefusedError(
+            422, f"UINT8 data of shape {shape} must hold {count:,} whole numbers from 0 to 255"
+        )
+    return np.array(values, np.uint8).reshape(shape)

@@ -6,11 +6,9 @@ to anything but a photo that was indexed. All work on the index is done by one t
 read by others.
 """
 
-import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +28,6 @@ from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
-from labelwise.web.batching import BusyError
 from labelwise.web.models import (
     CorrectedState,
     CorrectionsIn,
@@ -42,6 +39,7 @@ from labelwise.web.models import (
     SimilarView,
     State,
 )
+from labelwise.web.threads import Threads
 
 __all__ = ["SIDES", "Library", "PhotoNotFoundError"]
 
@@ -49,7 +47,6 @@ T = TypeVar("T")
 
 SIDES = (160, 320, 640, 1280)
 KEPT_BYTES = 64 << 20
-WAITING = 64
 READERS = 8  # of photos' files at the same time
 OPEN_AUDITS = 256  # per label, that an answer may be given to
 
@@ -58,27 +55,6 @@ Thumbnail = Callable[[bytes, str, int], bytes]
 
 class PhotoNotFoundError(DataError):
     """There is no such photo, or its file is not what it was."""
-
-
-class _Threads:
-    """Threads that do one thing after another; BusyError if much is waiting for them."""
-
-    def __init__(self, count: int, name: str) -> None:
-        # Without threads of torch's own beside the model's: see batching.model_thread.
-        self._pool = ThreadPoolExecutor(count, name, torch.set_num_threads, (1,))
-        self._waiting = 0
-
-    async def run(self, work: Callable[[], T]) -> T:
-        if self._waiting >= WAITING:
-            raise BusyError(1)
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._waiting -= 1
-
-    def close(self, *, wait: bool) -> None:
-        self._pool.shutdown(wait=wait, cancel_futures=True)
 
 
 class Library:
@@ -93,8 +69,8 @@ class Library:
                 "made with, or index again with --rebuild"
             )
         self.draw = thumbnail
-        self._thread = _Threads(1, "index")
-        self._readers = _Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
+        self._thread = Threads(1, "index")
+        self._readers = Threads(READERS, "photo")  # a bucket may be slow, and hold up no search
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_size = 0
 

@@ -36,6 +36,7 @@ __all__ = [
     "Guard",
     "RefusedError",
     "cookie_value",
+    "is_open",
     "picture_route",
     "problem",
     "same_token",
@@ -170,7 +171,7 @@ class Guard:
                 {"retry-after": "1", "connection": "close"},
             )
         self._check_rate(scope)
-        if not _is_open(scope["path"]) or scope["method"] not in ("GET", "HEAD"):
+        if not is_open(scope["path"]) or scope["method"] not in ("GET", "HEAD"):
             self._check_origin(headers)
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
             return Response(status_code=204, headers=PREFLIGHT)
@@ -198,7 +199,7 @@ class Guard:
 
     def _check_token(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
         token = self.settings.token
-        if token is None or self._cookie is None or _is_open(scope["path"]):
+        if token is None or self._cookie is None or is_open(scope["path"]):
             return
         kind, _, given = (_only(headers, "authorization") or "").partition(" ")
         if kind.lower() == "bearer" and same_token(given.strip(), token):
@@ -285,7 +286,7 @@ def _only(headers: Mapping[str, list[str]], name: str) -> str | None:
     return values[0] if values else None
 
 
-def _is_open(path: str) -> bool:
+def is_open(path: str) -> bool:
     """Return whether a path is answered without a token, to anyone, at next to no cost."""
     return path in OPEN_PAGES or path.startswith(OPEN_PATHS)
 

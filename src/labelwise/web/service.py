@@ -3,9 +3,10 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,9 +35,13 @@ from labelwise.web.monitoring import Monitor
 from labelwise.web.reliability import LabelTrust, label_trust
 from labelwise.web.security import RefusedError
 from labelwise.web.settings import ServeSettings
+from labelwise.web.threads import Threads
 
 __all__ = ["Service"]
 
+T = TypeVar("T")
+
+ASIDE = 2  # threads for reading requests and writing answers
 CHECKABLE = ("recall", "precision", "f", "tags")
 
 
@@ -61,6 +66,7 @@ class Service:
             memory=settings.decode_memory,
         )
         self._threads = threads or torch.get_num_threads()
+        self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
         self._model = model_thread()
         self.library: Library | None = None
         try:
@@ -106,6 +112,7 @@ class Service:
         self._release()
 
     def _release(self) -> None:
+        self._aside.close(wait=False)
         self._model.shutdown()
         if self.library is not None:
             self.library.close()
@@ -115,6 +122,10 @@ class Service:
     def is_ready(self) -> bool:
         """Whether pictures are taken and can be opened."""
         return self._batcher is not None and not self.decoders.is_lost
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Return what some work returns that would hold up the event loop, such as much JSON."""
+        return await self._aside.run(work)
 
     # Tagging
 

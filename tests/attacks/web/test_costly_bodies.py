@@ -1,0 +1,188 @@
+"""Bodies that would cost much more to answer than to send, or that are not what they say.
+
+Oracles: the status, the size of the answer, the processor time of the whole process; for forms the
+parser of Starlette, for numbers what the type of the tensor may hold.
+"""
+
+import asyncio
+import base64
+import json
+import time
+
+import numpy as np
+import pytest
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartParser
+from web_setup import encoded, form
+
+from labelwise.web.forms import read_form
+from labelwise.web.json_bodies import read_json
+from labelwise.web.security import RefusedError
+
+INFER = "/v2/models/tiny/infer"
+PICTURE = base64.b64encode(encoded()).decode()
+
+
+def tensor(data, shape=None, datatype="UINT8"):
+    shape = [1, 1, 1, 3] if shape is None else shape
+    return {"name": "image", "datatype": datatype, "shape": shape, "data": data}
+
+
+def infer(server, data, shape=None, datatype="UINT8", **more):
+    return server.post(INFER, {"inputs": [tensor(data, shape, datatype)], **more})
+
+
+def test_an_output_is_given_once(server):
+    """361 KB of wanted outputs made 235 MB of answer."""
+    for count in (2, 4, 10_000):
+        outputs = [{"name": "probability"}] * count
+        status, _, body = infer(server, [PICTURE], [1], "BYTES", outputs=outputs)
+        assert (status, len(body) < 1000) == (422, True)
+    outputs = [{"name": "logits"}, {"name": "probability"}]
+    answer = json.loads(infer(server, [PICTURE], [1], "BYTES", outputs=outputs)[2])
+    assert [one["name"] for one in answer["outputs"]] == ["logits", "probability"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [1.5, 1, 1],
+        ["1", 1, 1],
+        [True, 1, 1],
+        [None, 1, 1],
+        [256, 1, 1],
+        [-1, 1, 1],
+        [10**30, 1, 1],
+        [10**400, 1, 1],
+        [1e400, 1, 1],
+        [1, 1],
+        [[1, 1, 1], 1],
+        [1, [1, 1]],
+        [["a"], [1, 1]],
+        [{"1": 1}, 1, 1],
+        [],
+    ],
+)
+def test_only_whole_numbers_from_0_to_255_are_pixels(server, data):
+    assert infer(server, data)[0] == 422
+    assert infer(server, [[[[1, 2, 255]]]])[0] == 200
+
+
+def test_a_400_digit_number_is_refused_wherever_it_stands(server):
+    many = "1" * 400
+    for body in (
+        f'{{"inputs": [{{"name": "image", "datatype": "UINT8", "shape": [{many}], "data": [1]}}]}}',
+        f'{{"inputs": [], "x": {many}}}',
+        f'{{"pictures": [{many}]}}',
+    ):
+        for path in (INFER, "/api/v1/predict"):
+            answer = server.send("POST", path, body.encode(), {"Content-Type": "application/json"})
+            assert server.problem(answer, 422)
+    assert server.send("GET", f"/api/v1/search?q=dog&top={many}")[0] == 422
+    assert server.send("GET", f"/api/v1/search?q=dog&cursor={many}")[0] == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"1," * 1_100_000 + b"1]",
+        b"[" + b"[]," * 250_000 + b"1]",
+        b"[" + b'{"a":1},' * 120_000 + b"1]",
+        b'["' + b"\\u0041" * 1_100_000 + b'"]',
+        b"[" + b",".join([b"7" * 4000] * 1000) + b"]",
+        b"[" * 90_000,
+        b'{"a":' * 90_000,
+    ],
+)
+def test_json_that_is_costly_to_read_is_not_read(body):
+    """Counting takes some milliseconds; reading these took up to two seconds of processor time."""
+    began = time.thread_time()
+    with pytest.raises(RefusedError) as refused:
+        read_json(body)
+    assert refused.value.status in (413, 422)
+    assert time.thread_time() - began < 1
+
+
+def test_json_within_the_limits_is_what_the_standard_library_reads():
+    generator = np.random.default_rng(0)
+    for seed in range(50):
+        value = {
+            "text": '\u00e9\\"\n' * seed,
+            "numbers": generator.normal(size=seed).tolist(),
+            "nested": [[int(n)] * 3 for n in generator.integers(0, 10**9, seed)],
+        }
+        assert read_json(json.dumps(value).encode()) == json.loads(json.dumps(value))
+
+
+def starlettes(body, kind):
+    async def stream():
+        yield body
+
+    async def parsed():
+        found = await MultiPartParser(Headers({"content-type": kind}), stream()).parse()
+        files = [one for _, one in found.multi_items() if isinstance(one, UploadFile)]
+        try:
+            return [(one.filename, await one.read()) for one in files]
+        finally:
+            await found.close()
+
+    return asyncio.run(parsed())
+
+
+def test_forms_are_read_as_starlette_reads_them():
+    generator = np.random.default_rng(1)
+    pieces = [b"\r\n", b"--", b"\r\n--B", b"-", b"\r", b"\n", b"B", b"\0", b"x" * 50]
+    for _ in range(200):
+        files = []
+        for number in range(generator.integers(0, 4)):
+            parts = generator.integers(0, len(pieces), generator.integers(0, 12))
+            content = b"".join(pieces[k] for k in parts)
+            if b"\r\n--B" not in b"\r\n" + content:
+                files.append((f"{number} \u00e9.png", content))
+        body, kind = form(*files)
+        for before, after in ((b"", b""), (b"preamble\r\n", b"epilogue")):
+            ours = read_form(before + body + after, kind, 10)
+            assert [(one.name, one.content) for one in ours] == starlettes(body, kind)
+
+
+@pytest.mark.parametrize("fill", [b"\r", b"\r\n--", b"\r\n-", b"\n", b"-"])
+def test_a_form_full_of_almost_boundaries_is_read_in_linear_time(fill):
+    """The oracle is the time of a form of a quarter of the size, generously."""
+    times = []
+    for size in (4 << 20, 16 << 20):
+        body, kind = form(("a", fill * (size // len(fill))))
+        began = time.thread_time()
+        assert len(read_form(body, kind, 1)) == 1
+        times.append(time.thread_time() - began)
+    assert times[1] < 8 * times[0] + 0.05
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--B",
+        b"--B\r\n",
+        b"--B\r\n\r\n",
+        b"--B\r\n\r\nx\r\n--B--",
+        b"--Bx\r\n\r\n\r\n--B--",
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx',
+        b"--B\r\n" + b"a" * 10_000,
+    ],
+)
+def test_what_is_not_a_form_is_refused(body):
+    with pytest.raises(RefusedError) as refused:
+        read_form(body, "multipart/form-data; boundary=B", 4)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("kind", ["", "; boundary=", '; boundary="', "; boundary=" + "x" * 71])
+def test_a_form_needs_a_boundary(kind):
+    with pytest.raises(RefusedError):
+        read_form(b"--x--", f"multipart/form-data{kind}", 4)
+
+
+def test_only_pictures_may_be_large(server):
+    body = b'{"token": "' + b"x" * 300_000 + b'"}'
+    answer = server.send("POST", "/api/v1/session", body, {"Content-Type": "application/json"})
+    assert "262,144 bytes" in server.problem(answer, 413)
