@@ -125,6 +125,7 @@ def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_pa
     assert all(map(os.path.exists, paths))
     found = [json.loads(line)["path"] for line in output("dog", "--json").splitlines()]
     assert [os.fsencode(path) for path in found] == paths
+    assert output("dog", "--paths-only", "-0") == b"".join(path + b"\0" for path in paths)
 
 
 def test_a_promised_list_says_what_it_promises(library):
@@ -156,6 +157,7 @@ def test_likeness_tells_copies_from_similar_photos(library):
     ("arguments", "words"),
     [
         (("dog", "--json", "--paths-only"), "--paths-only writes nothing else, so --json"),
+        (("dog", "--null"), "--null ends the paths of --paths-only, so --null"),
         (("dog", "--count", "--html", "x.html"), "--count shows no photos, so --html"),
         (("dog", "--confidence", "0.9"), "without --wrong-at-most nothing is promised"),
         (("--like", "x.png", "--at-least", "0.5"), "by likeness, so --at-least"),

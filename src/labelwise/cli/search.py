@@ -44,6 +44,12 @@ def search(
     paths_only: Annotated[
         bool, typer.Option("--paths-only", help="One path per line, as for xargs -d '\\n'.")
     ] = False,
+    null: Annotated[
+        bool,
+        typer.Option(
+            "--null", "-0", help="End each path of --paths-only with a null byte, as for xargs -0."
+        ),
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with the photos, which works offline.")
     ] = None,
@@ -79,6 +85,8 @@ def search(
         _refuse("--like ranks by likeness", answered)
     if count:
         _refuse("--count shows no photos", {"--paths-only": paths_only, "--html": html is not None})
+    if not paths_only:
+        _refuse("--null ends the paths of --paths-only", {"--null": null})
     if paths_only:
         _refuse("--paths-only writes nothing else", {"--json": as_json})
     if wrong_at_most is None:
@@ -90,7 +98,7 @@ def search(
         if like is not None:
             row = index.row_of(like)
             copies, similar = nearest_photos(index, row, top)
-            _show_similar(copies, similar, as_json, paths_only)
+            _show_similar(copies, similar, as_json, paths_only, null)
             return
         found = answer(
             index,
@@ -104,7 +112,7 @@ def search(
         if count:
             say(json.dumps(_numbers(found)) if as_json else _counted(found))
             return
-        _show(found.hits, as_json, paths_only)
+        _show(found.hits, as_json, paths_only, null)
         if html is not None:
             from labelwise.report.contact_sheet import write_contact_sheet
 
@@ -145,24 +153,26 @@ def _counted(found: "Found") -> str:
     return text
 
 
-def _show_paths(paths: "Sequence[str]") -> None:
-    """Print one path per line: to another program as its bytes are, to a terminal made safe."""
+def _show_paths(paths: "Sequence[str]", null: bool) -> None:
+    """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
     from labelwise.cli.text import say
 
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and not null:
         for path in paths:
             say(path)
         return
     sys.stdout.flush()
-    sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in paths))
+    sys.stdout.buffer.write(
+        b"".join(os.fsencode(path) + (b"\0" if null else b"\n") for path in paths)
+    )
     sys.stdout.buffer.flush()
 
 
-def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool) -> None:
+def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, null: bool) -> None:
     from labelwise.cli.text import say, show_table
 
     if paths_only:
-        _show_paths([hit.paths[0] for hit in hits])
+        _show_paths([hit.paths[0] for hit in hits], null)
         return
     if as_json:
         for hit in hits:
@@ -178,14 +188,18 @@ def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool) -> None:
 
 
 def _show_similar(
-    copies: "Sequence[Hit]", similar: "Sequence[Hit]", as_json: bool, paths_only: bool
+    copies: "Sequence[Hit]",
+    similar: "Sequence[Hit]",
+    as_json: bool,
+    paths_only: bool,
+    null: bool,
 ) -> None:
     """Show files that are equal to the byte first, and then those that look alike."""
     from labelwise.cli.text import say, show_table
 
     hits = [*copies, *similar]
     if paths_only:
-        _show_paths([hit.paths[0] for hit in hits])
+        _show_paths([hit.paths[0] for hit in hits], null)
         return
     if as_json:
         for number, hit in enumerate(hits):
