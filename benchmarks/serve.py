@@ -9,7 +9,11 @@
     overload    ten times more requests than can be answered: how fast 429 comes, what breaks, and
                 whether all is as before afterwards
     search      a million photos (--photos): first byte of the page and of queries
-    steady      --minutes at 80 % of capacity: 5xx, memory, p99 / p50; only where it is named
+    attack      --minutes of an attack mix from one address: the longest pause of the event loop,
+                memory, and what a good client and a health check of other addresses get
+    steady      --minutes at 80 % of capacity: 5xx, memory, p99 / p50
+
+The parts attack and steady run only where they are named.
 
 Servers run in processes of their own and take the same number of threads (OMP_NUM_THREADS). The
 load shares the cores; how much it takes is printed. Weights are random: answers mean nothing.
@@ -37,6 +41,7 @@ from urllib.request import urlopen
 import numpy as np
 import torch
 from PIL import Image
+from serve_attacks import run_mix
 from serve_load import Processor, closed_load, open_load, request_bytes, resident
 
 from labelwise.backbones import create_backbone
@@ -297,7 +302,7 @@ def peers(setting: Setting) -> None:
 
 
 def overload(setting: Setting) -> None:
-    with ours(setting.folder, max_queue=QUEUE, max_files=1) as (port, pid):
+    with ours(setting.folder, max_queue=QUEUE, client_queue=QUEUE, max_files=1) as (port, pid):
         closed_load(port, setting.request, 2, 1.0)
         before = closed_load(port, setting.request, 1, setting.seconds)
         capacity = closed_load(port, setting.request, QUEUE, setting.seconds).rate()
@@ -407,19 +412,55 @@ def make_index(folder: Path, model: Path, photos: int, chunk: int = 100_000) -> 
     index.store.close()
 
 
-PARTS = {part.__name__: part for part in (single, clients, peers, overload, search, steady)}
+def attack(setting: Setting) -> None:
+    with ours(setting.folder) as (port, pid):
+        closed_load(port, setting.request, 1, 2.0)
+        before, most = resident(pid), [0.0]
+
+        def look() -> None:
+            most[0] = max(most[0], resident(pid))
+
+        good, health, statuses = run_mix(
+            port, setting.folder.name, setting.body, 60 * setting.minutes, look
+        )
+        closed_load(port, setting.request, 1, 2.0)
+        after = resident(pid)
+        seen = server_times(port)
+    print(f"attack: {setting.minutes:g} minutes; answers to the attackers by status")
+    for name, counts in statuses.items():
+        print(f"  {name}: {dict(sorted(counts.items()))}")
+    for name, times in (("good client", good), ("health", health)):
+        answered = sorted(times.get(200, [0.0]))
+        others = {status: len(some) for status, some in times.items() if status != 200}
+        print(
+            f"  {name}: {len(answered)} answered, p50 {statistics.median(answered):.0f}, "
+            f"p99 {answered[int(0.99 * len(answered))]:.0f} ms, other answers {others}"
+        )
+    pauses = {
+        edge: seen[f'loop_pause_seconds_bucket{{le="{edge}"}}'] for edge in ("0.05", "0.1", "+Inf")
+    }
+    print(
+        f"  event loop: longest pause {1000 * seen['loop_pause_longest_seconds']:.0f} ms, "
+        f"{1000 * seen['loop_busy_longest_seconds']:.0f} ms of it its own processor time at most "
+        f"(goal 50); {pauses['+Inf'] - pauses['0.05']:.0f} of {pauses['+Inf']:.0f} pauses above "
+        f"50 ms, {pauses['+Inf'] - pauses['0.1']:.0f} above 100"
+    )
+    print(f"  memory: {before:.0f} MiB before, {most[0]:.0f} at most, {after:.0f} afterwards")
+
+
+PARTS = {part.__name__: part for part in (single, clients, peers, overload, search, attack, steady)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    usual = [name for name in PARTS if name != "steady"]
+    usual = [name for name in PARTS if name not in ("attack", "steady")]
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS), default=usual)
     parser.add_argument("--backbone", default="tf_efficientnet_lite0")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
-    parser.add_argument("--minutes", type=float, default=1.0, help="of the part steady")
+    parser.add_argument("--minutes", type=float, default=1.0, help="of the parts attack and steady")
     parser.add_argument("--photos", type=int, default=1_000_000, help="of the part search")
     given = parser.parse_args()
     unknown = [name for name in given.parts if name not in PARTS]

@@ -1,0 +1,142 @@
+"""A mix of attacks on a server of one's own, on the loopback address: each kind in a thread.
+
+The attackers come from 127.0.0.1; a good client and one that asks for health come from addresses
+of their own, and are what is measured.
+"""
+
+import base64
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPResponse
+
+from PIL import Image
+from serve_load import request_bytes
+
+WAIT = 60.0
+
+
+def connected(port: int, address: str) -> socket.socket:
+    line = socket.socket()
+    line.settimeout(WAIT)
+    line.bind((address, 0))
+    line.connect(("127.0.0.1", port))
+    return line
+
+
+def asked(port: int, address: str, content: bytes) -> int:
+    """Return the status of one request on a connection of its own, 0 where there is no answer."""
+    with suppress(OSError), connected(port, address) as line:
+        line.sendall(content)
+        answer = HTTPResponse(line)
+        answer.begin()
+        answer.read()
+        return answer.status
+    return 0
+
+
+def head(path: str, *lines: str) -> bytes:
+    return "\r\n".join([f"{path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+def attacks(model: str) -> dict[str, bytes]:
+    """Return whole requests that are costly to answer."""
+    picture = io.BytesIO()
+    Image.new("L", (9000, 9000)).save(picture, "WEBP", lossless=True, method=0)
+    start = b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    form = "multipart/form-data; boundary=B"
+    infer, text = f"/v2/models/{model}/infer", "application/json"
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 570, 570, 3]}
+    numbers = json.dumps({"inputs": [tensor | {"data": [7] * (570 * 570 * 3)}]}).encode()
+    small = {"name": "image", "datatype": "BYTES", "shape": [1]}
+    wanted = [{"name": "probability"}] * 10_000
+    listed = {"inputs": [small | {"data": [""]}], "outputs": wanted}
+    long = base64.b64encode(bytes(20 << 20)).decode()
+    predict = "/api/v1/predict"
+    return {
+        "cookie": head("GET /api/v1/model", "Cookie: " + "\\" * 15_000),
+        "cookie too long": head("GET /api/v1/model", "Cookie: " + "\\" * 64_000),
+        "many headers": head("GET /", *["a: b"] * 10_000),
+        "tiny chunks": head("POST /api/v1/session", "Transfer-Encoding: chunked")
+        + b"1\r\n \r\n" * 30_000,
+        "outputs": request_bytes(infer, json.dumps(listed).encode(), text),
+        "numbers": request_bytes(infer, numbers, text),
+        "nested lists": request_bytes(infer, b"[" + b"[]," * 8_000_000 + b"1]", text),
+        "long base64": request_bytes(predict, json.dumps({"pictures": [long]}).encode(), text),
+        "form of line ends": request_bytes(
+            predict, start + b"\r" * (30 << 20) + b"\r\n--B--\r\n", form
+        ),
+        "large pictures": request_bytes(
+            predict, (start + picture.getvalue() + b"\r\n") * 16 + b"--B--\r\n", form
+        ),
+    }
+
+
+def repeat(port: int, content: bytes, is_over: threading.Event, counts: dict[int, int]) -> None:
+    while not is_over.is_set():
+        status = asked(port, "127.0.0.1", content)
+        counts[status] = counts.get(status, 0) + 1
+        is_over.wait(0.05)
+
+
+def hold(port: int, content: bytes, count: int, is_over: threading.Event) -> None:
+    """Hold connections on which something was sent, and open them again when they are ended."""
+    lines: list[socket.socket] = []
+    while not is_over.is_set():
+        with suppress(OSError):
+            line = connected(port, "127.0.0.1")
+            line.sendall(content)
+            lines.append(line)
+        while len(lines) > count:
+            lines.pop(0).close()
+        is_over.wait(0.02)
+    for line in lines:
+        line.close()
+
+
+def measure(port: int, address: str, content: bytes, is_over: threading.Event, pause: float):
+    """Return the milliseconds of each answer by status."""
+    times: dict[int, list[float]] = {}
+    while not is_over.is_set():
+        began = time.perf_counter()
+        status = asked(port, address, content)
+        times.setdefault(status, []).append(1000 * (time.perf_counter() - began))
+        is_over.wait(pause)
+    return times
+
+
+def run_mix(
+    port: int, model: str, photo: bytes, seconds: float, each_second: Callable[[], None]
+) -> tuple[dict[int, list[float]], dict[int, list[float]], dict[str, dict[int, int]]]:
+    """Attack for some time; return the times of the good client and of health, and statuses."""
+    is_over = threading.Event()
+    half = head("POST /api/v1/predict", "Content-Type: image/png", "Content-Length: 32505856")
+    counts: dict[str, dict[int, int]] = {name: {} for name in attacks(model)}
+    threads = [
+        threading.Thread(target=repeat, args=(port, content, is_over, counts[name]))
+        for name, content in attacks(model).items()
+    ]
+    for content, count in ((b"", 200), (b"GET / HTTP/1.1\r\n", 300), (half + bytes(2 << 20), 60)):
+        threads.append(threading.Thread(target=hold, args=(port, content, count, is_over)))
+    good: list[dict[int, list[float]]] = []
+    for address, content, pause in (
+        ("127.0.0.2", request_bytes("/api/v1/predict", photo), 0.2),
+        ("127.0.0.3", head("GET /health/live"), 0.2),
+    ):
+        given = (port, address, content, is_over, pause)
+        threads.append(threading.Thread(target=lambda g=given: good.append((g[1], measure(*g)))))
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        each_second()
+        time.sleep(1)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    found = dict(good)
+    return found["127.0.0.2"], found["127.0.0.3"], counts
