@@ -61,6 +61,7 @@ def run(work, recorder, **options):
 
     async def main():
         chosen = {"max_batch": 4, "max_wait": 0.2, "max_queue": 16, "openers": 4, **options}
+        chosen.setdefault("client_queue", chosen["max_queue"])
         batcher = Batcher(
             recorder.open, recorder.forward, model=model_thread(), watcher=recorder, **chosen
         )
@@ -194,9 +195,9 @@ def test_a_place_is_given_back_once_and_goes_to_the_pictures_of_its_request():
     recorder = Recorder()
 
     async def work(batcher):
-        place = batcher.reserve()
+        place = batcher.reserve("")
         with pytest.raises(BusyError):
-            batcher.reserve()
+            batcher.reserve("")
         (answer,) = await batcher.tag([upload(3)], place)
         place.release()
         assert batcher.under_way == 0

@@ -50,7 +50,7 @@ def test_an_alarm_is_raised_where_everything_is_wrong(run, own_library):
 
 
 def test_recent_pictures_tell_the_share_of_a_label(run):
-    with running(run, decoders=0) as server:
+    with running(run, decoders=0, max_files=64) as server:
         files = [(f"{n}.png", encoded(seed=n)) for n in range(60)]
         assert server.upload(*files)[0] == 200
         shares = server.get("/api/v1/trust")["shares"]

@@ -79,7 +79,24 @@ def serve(
     ] = 32.0,
     max_files: Annotated[
         int, typer.Option(envvar="LABELWISE_MAX_FILES", min=1, help="Pictures of one request.")
-    ] = 64,
+    ] = 16,
+    client_queue: Annotated[
+        int | None,
+        typer.Option(
+            envvar="LABELWISE_CLIENT_QUEUE",
+            min=1,
+            help="Pictures in work from one address; a proxy is one address. Default: half of "
+            "--max-queue.",
+        ),
+    ] = None,
+    body_memory: Annotated[
+        float,
+        typer.Option(
+            envvar="LABELWISE_BODY_MEMORY",
+            min=0,
+            help="MiB of memory for the bodies of all requests; beyond it they wait on disk.",
+        ),
+    ] = 256.0,
     rate: Annotated[
         float,
         typer.Option(
@@ -104,6 +121,13 @@ def serve(
             envvar="LABELWISE_DECODERS",
             min=0,
             help="Processes that open pictures. Default: one per core; 0: threads of the server.",
+        ),
+    ] = None,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LABELWISE_ACCESS_LOG",
+            help="A file for one line of JSON per request, turned over at 16 MiB, five kept.",
         ),
     ] = None,
     device: Annotated[str, typer.Option(envvar="LABELWISE_DEVICE", help="cpu, cuda, ...")] = "cpu",
@@ -140,10 +164,13 @@ def serve(
         max_batch=max_batch,
         max_wait=max_wait / 1000,
         max_queue=max_queue,
+        client_queue=client_queue,
+        body_memory=int(body_memory * (1 << 20)),
         rate=rate,
         connections=connections,
         client_connections=client_connections,
         decoders=decoders,
+        access_log=access_log,
     )
 
     def started(address: str) -> None:

@@ -15,7 +15,7 @@ import ctypes
 import os
 import sys
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["give_back_freed_memory", "keep_freed_memory"]
 
 VARIABLE = "LABELWISE_MALLOC"
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -30,3 +30,11 @@ def keep_freed_memory() -> bool:
     if not hasattr(library, "gnu_get_libc_version"):
         return False
     return all(library.mallopt(option, value) == 1 for option, value in KEPT.items())
+
+
+def give_back_freed_memory() -> bool:
+    """Give what is freed but kept back to the system, once; return whether any was: only glibc."""
+    if not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None)
+    return hasattr(library, "malloc_trim") and library.malloc_trim(0) == 1

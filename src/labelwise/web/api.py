@@ -262,13 +262,13 @@ async def read_pictures(request: Request, service: Service) -> list[Upload]:
     content_type = request.headers.get("content-type", "")
     kind = _kind(request)
     if kind == "multipart/form-data":
-        form = await whole_body(request)
+        form = await whole_body(request, service)
         uploads = await service.aside(lambda: read_form(form, content_type, most))
     elif kind == "application/json":
-        text = await whole_body(request)
+        text = await whole_body(request, service)
         uploads = await service.aside(lambda: _listed(text, most))
     elif IMAGE_TYPE.fullmatch(kind):
-        uploads = [Upload("picture", await whole_body(request))]
+        uploads = [Upload("picture", await whole_body(request, service))]
     else:
         raise RefusedError(
             415,
@@ -290,9 +290,10 @@ def _listed(body: bytes, most: int) -> list[Upload]:
     return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(pictures)]
 
 
-async def whole_body(request: Request) -> bytes:
+async def whole_body(request: Request, service: Service) -> bytes:
     """Return the body; the request itself keeps nothing of it."""
-    return b"".join([part async for part in request.stream()])
+    parts = [part async for part in request.stream()]
+    return await service.aside(lambda: b"".join(parts))
 
 
 async def answered_or_left(request: Request, work: Awaitable[T]) -> T:

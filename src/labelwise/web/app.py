@@ -17,8 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
 from labelwise.system.storage import StorageError
+from labelwise.web.access_log import AccessLog
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
+from labelwise.web.bodies import Bodies
 from labelwise.web.decoding import DecoderError
 from labelwise.web.inference_protocol import make_inference_protocol, request_schemas
 from labelwise.web.library import PhotoNotFoundError
@@ -53,15 +55,20 @@ def create_app(
     A forward pass is computed by ``threads`` threads, by default as many as torch has here.
     """
     settings = settings or ServeSettings()
+    log = None if settings.access_log is None else AccessLog(settings.access_log)
     service = Service(run, index, settings, device, threads)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if log is not None:
+            log.start()
         await service.start()
         try:
             yield
         finally:
             await service.stop()
+            if log is not None:
+                log.close()
 
     app = FastAPI(
         title="labelwise",
@@ -77,7 +84,8 @@ def create_app(
     app.include_router(make_inference_protocol(service))
     add_page(app)
     _complete_description(app)
-    return Guard(_Measured(_Room(app, service), service.monitor), settings)
+    bodies = Bodies(app, settings.body_memory, settings.body_disk)
+    return Guard(_Measured(_Room(bodies, service), service.monitor, log), settings)
 
 
 def _complete_description(app: FastAPI) -> None:
@@ -191,10 +199,10 @@ class _Room:
         await self.app(scope, receive, send)
 
     async def _with_place(self, route: str, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route_path"] = route
         try:
-            place = self.service.reserve()
+            place = self.service.reserve((scope.get("client") or ("", 0))[0])
         except BusyError as error:
-            scope["route_path"] = route
             self.service.monitor.busy.inc()
             await busy_problem(error)(scope, receive, send)
             return
@@ -214,21 +222,23 @@ def busy_problem(error: BusyError) -> Response:
 class _Measured:
     """Times every request by its route, not by its path, which may hold any id."""
 
-    def __init__(self, app: ASGIApp, monitor: Monitor) -> None:
-        self.app, self.monitor = app, monitor
+    def __init__(self, app: ASGIApp, monitor: Monitor, log: AccessLog | None) -> None:
+        self.app, self.monitor, self.log = app, monitor, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, sent = time.perf_counter(), 500, 0
         # HEAD is answered as GET is; the server that sends the answer leaves out its body.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
         async def noted(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+            else:
+                sent += len(message.get("body", b""))
             await send(message)
 
         try:
@@ -236,9 +246,18 @@ class _Measured:
         finally:
             route = inner.get("route_path") or getattr(inner.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.monitor.requests.labels(method, route, str(status)).observe(
-                time.perf_counter() - began
-            )
+            seconds = time.perf_counter() - began
+            self.monitor.requests.labels(method, route, str(status)).observe(seconds)
+            if self.log is not None:
+                self.log.note(
+                    client=(scope.get("client") or ("", 0))[0],
+                    method=method,
+                    path=scope["path"],
+                    route=route,
+                    status=status,
+                    ms=round(1000 * seconds, 1),
+                    bytes=0 if method == "HEAD" else sent,
+                )
 
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH"}

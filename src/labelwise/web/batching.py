@@ -2,6 +2,8 @@
 
     request --> place (or busy) --> body --> opened --> ready --> one forward pass of several
 
+Clients take turns at having pictures opened, and one has so many on their way at most.
+
 A picture waits for others only while others are being opened, and at most ``max_wait``; one that
 is alone goes at once. No more than ``max_queue`` pictures are on their way at a time, where a
 request whose body has not come yet counts as one. A client that has gone takes its pictures along,
@@ -13,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import ImageError, LabelwiseError
+from labelwise.pictures.decode import MAX_PIXELS
+from labelwise.web.fairness import FairTurns
+from labelwise.web.picture_size import claimed_pixels
 
 __all__ = ["Batcher", "BusyError", "Place", "Tagged", "Upload", "Watcher", "model_thread"]
 
@@ -47,6 +52,13 @@ class Upload:
 
     name: str
     content: bytes | Pixels
+
+    @property
+    def pixels(self) -> int:
+        """How many pixels it has, or says it has."""
+        if isinstance(self.content, bytes):
+            return claimed_pixels(self.content)
+        return self.content.size // 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +89,7 @@ class Watcher(Protocol):
         """So many pictures are on their way."""
 
 
+USUAL_PIXELS = 16_000_000  # of a photo: beside a large one there is room for as many as openers
 NICE = 5  # of forward passes: under load the thread that takes requests comes first
 
 Open = Callable[[Upload], Pixels]
@@ -101,12 +114,16 @@ class Batcher:
         max_batch: int,
         max_wait: float,
         max_queue: int,
+        client_queue: int,
         openers: int,
         model: ThreadPoolExecutor,
         watcher: Watcher,
     ) -> None:
         self.open_picture, self.forward, self.watcher = open_picture, forward, watcher
         self.max_batch, self.max_wait, self.max_queue = max_batch, max_wait, max_queue
+        self.client_queue = client_queue
+        self.turns = FairTurns(openers, MAX_PIXELS + openers * USUAL_PIXELS)
+        self._of_client: Counter[str] = Counter()  # places taken, by client
         self.under_way = 0  # places taken: pictures admitted and not answered
         self.opening = 0  # pictures that are being opened, or wait for that
         self._ready: deque[_Waiting] = deque()
@@ -123,40 +140,49 @@ class Batcher:
         self._openers.shutdown(wait=False, cancel_futures=True)
         self._model.shutdown(wait=True, cancel_futures=True)
 
-    def reserve(self) -> "Place":
+    def reserve(self, client: str) -> "Place":
         """Return a place for a request before its body is read, or raise BusyError."""
-        self._require_room(1)
-        self._count(1)
-        return Place(self)
+        self._require_room(1, client)
+        self._count(1, client)
+        return Place(self, client)
 
     async def tag(self, uploads: Sequence[Upload], place: "Place | None" = None) -> list[Tagged]:
         """Return the answers for the pictures of one request in order, or raise BusyError.
 
         The place that was kept for the request goes to its pictures.
         """
+        client = "" if place is None else place.client
         if place is not None:
             place.release()
-        self._require_room(len(uploads))
-        self._count(len(uploads))
-        left = len(uploads)
-        tasks = [asyncio.create_task(self._one(upload)) for upload in uploads]
+        self._require_room(len(uploads), client)
+        self._count(len(uploads), client)
+        tasks = [asyncio.create_task(self._one(upload, client)) for upload in uploads]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
-            self._count(-left)
+            self._count(-len(uploads), client)
 
-    def _require_room(self, count: int) -> None:
-        if self.under_way + count > self.max_queue:
+    def _require_room(self, count: int, client: str) -> None:
+        own = self._of_client[client] + count
+        if self.under_way + count > self.max_queue or own > self.client_queue:
             raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
 
-    async def _one(self, upload: Upload) -> Tagged:
+    async def _one(self, upload: Upload, client: str) -> Tagged:
         loop = asyncio.get_running_loop()
         self.opening += 1
         began = time.perf_counter()
         try:
-            pixels = await loop.run_in_executor(self._openers, self.open_picture, upload)
+            async with self.turns.turn(client, upload.pixels):
+                opened = loop.run_in_executor(self._openers, self.open_picture, upload)
+                try:
+                    pixels = await asyncio.shield(opened)
+                except asyncio.CancelledError:
+                    await asyncio.wait([opened])  # its turn lasts until the decoder is free
+                    if not opened.cancelled():
+                        opened.exception()  # nobody is left to hear of it
+                    raise
         except ImageError as error:
             return Tagged(upload.name, error=str(error))
         else:
@@ -168,8 +194,11 @@ class Batcher:
         self.watcher.picture_opened(time.perf_counter() - began)
         return await waiting.answer  # cancelled with its request, and then left out
 
-    def _count(self, more: int) -> None:
+    def _count(self, more: int, client: str) -> None:
         self.under_way += more
+        self._of_client[client] += more
+        if not self._of_client[client]:
+            del self._of_client[client]
         self.watcher.queue_is(self.under_way)
 
     # Forward passes, one at a time
@@ -238,13 +267,14 @@ def model_thread() -> ThreadPoolExecutor:
 class Place:
     """A place in the queue, given back once."""
 
-    def __init__(self, batcher: Batcher) -> None:
+    def __init__(self, batcher: Batcher, client: str) -> None:
         self._batcher: Batcher | None = batcher
+        self.client = client
 
     def release(self) -> None:
         """Give the place back, if that was not done before."""
         if self._batcher is not None:
-            self._batcher._count(-1)
+            self._batcher._count(-1, self.client)
             self._batcher = None
 
 

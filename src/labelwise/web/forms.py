@@ -1,7 +1,7 @@
 """The files of a form (multipart/form-data, RFC 7578), from a body that is there as a whole.
 
-Looking for the boundary in the whole body takes linear time whatever stands between, in one call
-for each part.
+Looking for the boundary takes linear time whatever stands between, and goes slice by slice, because
+a search holds the interpreter's lock until it is done.
 """
 
 import re
@@ -17,6 +17,7 @@ BOUNDARY = re.compile(
 )
 FILE_NAME = re.compile(rb';\s*filename="((?:[^"\\]|\\.)*)"|;\s*filename=([^\s;"]+)', re.I)
 PART_HEAD = 4096
+SLICE = 1 << 20
 FIELD_BYTES = 1 << 20
 NAME_LENGTH = 255
 
@@ -27,7 +28,7 @@ def read_form(body: bytes, content_type: str, most: int) -> list[Upload]:
     if found is None:
         raise _unreadable("its Content-Type names no boundary")
     mark = b"--" + (found[1] or found[2]).encode()
-    at = 0 if body.startswith(mark) else body.find(b"\r\n" + mark) + 2
+    at = 0 if body.startswith(mark) else _find(body, b"\r\n" + mark, 0) + 2
     if at == 1:
         raise _unreadable("the boundary does not occur in it")
     files: list[Upload] = []
@@ -38,7 +39,7 @@ def read_form(body: bytes, content_type: str, most: int) -> list[Upload]:
             return files
         begin = body.find(b"\r\n", at, at + PART_HEAD)
         end = body.find(b"\r\n\r\n", begin, begin + PART_HEAD)
-        after = body.find(b"\r\n" + mark, end + 2)
+        after = _find(body, b"\r\n" + mark, end + 2)
         if min(begin, end, after) < 0 or body[at:begin].strip(b" \t"):
             raise _unreadable("a part has no head or no end")
         head = body[begin:end]
@@ -56,6 +57,14 @@ def read_form(body: bytes, content_type: str, most: int) -> list[Upload]:
         else:
             files.append(Upload(_harmless(name[1] or name[2] or b""), body[end + 4 : after]))
         at = after + 2
+
+
+def _find(body: bytes, mark: bytes, start: int) -> int:
+    for begin in range(start, len(body), SLICE):
+        at = body.find(mark, begin, begin + SLICE + len(mark) - 1)
+        if at >= 0:
+            return at
+    return -1
 
 
 def _unreadable(why: str) -> RefusedError:

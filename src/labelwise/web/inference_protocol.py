@@ -194,7 +194,7 @@ def make_inference_protocol(service: Service) -> APIRouter:
     async def infer(request: Request, model: ModelName) -> Response:
         known(model)
         require_json(request)
-        body = await whole_body(request)
+        body = await whole_body(request, service)
         asked, uploads = await service.aside(lambda: _read(body, service.settings.max_files))
         wanted = asked.wanted()
         if len(uploads) * len(service.names) * len(wanted) > MOST_NUMBERS:

@@ -1,8 +1,8 @@
 """JSON from strangers, read at a bounded cost; and answers in JSON, written piece by piece.
 
 A parser holds the interpreter's lock until it is done, in whichever thread it runs, so what it may
-cost is counted before: separators, escapes and long numbers. Long strings cost next to nothing, so
-pictures in base64 may fill the body.
+cost is counted before, slice by slice: separators, escapes and long numbers. Long strings cost next
+to nothing, so pictures in base64 may fill the body.
 
     cost = commas + 5 brackets + 10 braces + backslashes <= 1,000,000
 """
@@ -29,15 +29,17 @@ DATA_URL = re.compile(r"data:image/[a-z0-9.+-]{1,64};base64,")
 
 def read_json(body: bytes) -> Any:
     """Return what a body holds, or raise RefusedError."""
-    cost = sum(weight * body.count(mark) for mark, weight in COSTS.items())
-    if cost > MOST:
-        raise RefusedError(
-            413,
-            "the JSON of a request may hold about a million values; "
-            "send pictures encoded (PNG, JPEG, ...), in base64 or as files",
-        )
+    cost = 0
     for start in range(0, len(body), SLICE):
-        if LONG_NUMBER.search(body, start, start + SLICE + DIGITS - 1):
+        end = start + SLICE
+        cost += sum(weight * body.count(mark, start, end) for mark, weight in COSTS.items())
+        if cost > MOST:
+            raise RefusedError(
+                413,
+                "the JSON of a request may hold about a million values; "
+                "send pictures encoded (PNG, JPEG, ...), in base64 or as files",
+            )
+        if LONG_NUMBER.search(body, start, end + DIGITS - 1):
             raise RefusedError(422, f"a number may have fewer than {DIGITS} digits")
     try:
         return from_json(body, allow_inf_nan=False)

@@ -86,6 +86,7 @@ class Service:
         self.rule = str(self.spec.made_rule)
         self.monitor = Monitor(self.names, __version__, f"{self.weights}-{self.calibration}")
         self._batcher: Batcher | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def _load(self, folder: RunFolder, device: str) -> Predictor:
         torch.set_num_threads(self._threads)
@@ -93,12 +94,14 @@ class Service:
 
     async def start(self) -> None:
         """Begin to take pictures."""
+        self._watching = asyncio.create_task(self.monitor.watch_loop())
         self._batcher = Batcher(
             self.open_picture,
             self._forward_beside_others,
             max_batch=self.settings.max_batch,
             max_wait=self.settings.max_wait,
             max_queue=self.settings.max_queue,
+            client_queue=self.settings.pictures_per_client,
             openers=max(1, self.settings.decode_processes),
             model=self._model,
             watcher=self.monitor,
@@ -106,6 +109,8 @@ class Service:
 
     async def stop(self) -> None:
         """Let go of everything."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._batcher is not None:
             self._batcher.stop()
             self._batcher = None
@@ -169,9 +174,9 @@ class Service:
             torch.set_num_threads(threads)
         return self.forward(pixels, names)
 
-    def reserve(self) -> Place | None:
+    def reserve(self, client: str) -> Place | None:
         """Return a place for a request before its body is read, or raise BusyError."""
-        return None if self._batcher is None else self._batcher.reserve()
+        return None if self._batcher is None else self._batcher.reserve(client)
 
     async def tag(self, uploads: Sequence[Upload], place: Place | None) -> list[Tagged]:
         """Return the answers for the pictures of one request, or raise BusyError."""

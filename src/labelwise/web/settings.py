@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 from labelwise.errors import SettingsError
 from labelwise.models.scoring import available_cores
@@ -21,7 +22,9 @@ class ServeSettings:
     ``hosts`` are the names beside the loopback ones that the server answers to, ``origins`` the
     sites whose pages may ask. Sizes are in bytes, times in seconds; ``rate`` is requests per
     second and client, 0 for no limit. ``connections`` and ``client_connections`` may be open at
-    a time, in all and from one address.
+    a time, in all and from one address. ``client_queue`` pictures of one address may be on their
+    way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
+    and beyond it ``body_disk``.
     ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
     server, where a harmful picture is only held back by the limits on bytes and pixels.
     """
@@ -32,10 +35,13 @@ class ServeSettings:
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     max_body: int = 32 << 20
-    max_files: int = 64
+    max_files: int = 16
     max_batch: int = 32
     max_wait: float = 0.005
     max_queue: int = 256
+    client_queue: int | None = None
+    body_memory: int = 256 << 20
+    body_disk: int = 2 << 30
     rate: float = 200.0
     connections: int = 512
     client_connections: int = 256
@@ -44,6 +50,7 @@ class ServeSettings:
     decode_seconds: float = 10.0
     decode_memory: int = 2 << 30
     decoders: int | None = None
+    access_log: Path | None = None
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and self.token is None:
@@ -67,7 +74,7 @@ class ServeSettings:
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
-        least |= {"connections": 1, "client_connections": 1}
+        least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
         least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -79,6 +86,19 @@ class ServeSettings:
             raise SettingsError(
                 f"max_queue must hold one request of {self.max_files} files, got {self.max_queue}"
             )
+
+        if self.max_files > self.pictures_per_client:
+            raise SettingsError(
+                f"client_queue must hold one request of {self.max_files} files, "
+                f"got {self.client_queue}"
+            )
+
+    @property
+    def pictures_per_client(self) -> int:
+        """How many pictures of one address may be on their way."""
+        if self.client_queue is None:
+            return max(self.max_files, self.max_queue // 2)
+        return self.client_queue
 
     @property
     def decode_processes(self) -> int:

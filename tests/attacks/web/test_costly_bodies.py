@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartParser
 from web_setup import encoded, form
 
-from labelwise.web.forms import read_form
+from labelwise.web.forms import SLICE, read_form
 from labelwise.web.json_bodies import read_json
 from labelwise.web.security import RefusedError
 
@@ -143,6 +143,13 @@ def test_forms_are_read_as_starlette_reads_them():
         for before, after in ((b"", b""), (b"preamble\r\n", b"epilogue")):
             ours = read_form(before + body + after, kind, 10)
             assert [(one.name, one.content) for one in ours] == starlettes(body, kind)
+
+
+def test_a_boundary_is_found_wherever_slices_of_the_search_end():
+    for before in range(SLICE - 80, SLICE + 3):
+        content = b"\r" * before
+        body, kind = form(("a", content), ("b", b"x"))
+        assert [one.content for one in read_form(body, kind, 2)] == [content, b"x"]
 
 
 @pytest.mark.parametrize("fill", [b"\r", b"\r\n--", b"\r\n-", b"\n", b"-"])

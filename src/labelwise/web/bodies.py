@@ -1,0 +1,190 @@
+"""Bodies of requests within one budget of memory; what is beyond it waits on disk.
+
+    arriving      in memory while the budget has room, else in a temporary file
+    whole         read back into memory when the budget has room, in the order of arrival
+    answered      or given up, refused, too slow: given back at once
+
+So clients that send half of what they announced hold no more memory together than the budget, and
+no more disk than a limit of its own, beyond which the answer is 429.
+"""
+
+import asyncio
+import tempfile
+from collections import deque
+from typing import IO
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from labelwise.system.allocator import give_back_freed_memory
+from labelwise.web.security import RefusedError, problem
+
+__all__ = ["Bodies", "Budget"]
+
+METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
+WORTH_GIVING_BACK = 64 << 20
+
+
+class Budget:
+    """So many bytes, taken and given back; who must wait for some comes in order."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.used = size, 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def take_now(self, count: int) -> bool:
+        """Take bytes if there are as many and nobody waits; return whether that was so."""
+        if self._waiting or self.used + count > self.size:
+            return False
+        self.used += count
+        return True
+
+    async def take(self, count: int) -> None:
+        """Take bytes once there are as many; more than the budget once nobody has any."""
+        if self.take_now(count):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, turn))
+        self._serve()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give(count)
+            self._serve()
+            raise
+
+    def give(self, count: int) -> None:
+        """Give bytes back."""
+        self.used -= count
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            count, turn = self._waiting[0]
+            if not turn.done():
+                if self.used and self.used + count > self.size:
+                    return
+                self.used += count
+                turn.set_result(None)
+            self._waiting.popleft()
+
+
+class Bodies:
+    """Takes the body of each request as a whole before the application sees the request."""
+
+    def __init__(self, app: ASGIApp, memory: int, disk: int) -> None:
+        self.app = app
+        self.memory, self.disk = Budget(memory), Budget(disk)
+        self._most = 0  # bytes in memory since some were last given back to the system
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["method"] not in METHODS_WITH_BODY:
+            await self.app(scope, receive, send)
+            return
+        body = _Body(self.memory, self.disk)
+        try:
+            await body.fill(receive)
+            self._most = max(self._most, self.memory.used)
+            await body.load()
+        except RefusedError as refused:
+            body.close()
+            await problem(refused.status, refused.detail, refused.headers)(scope, receive, send)
+            return
+        except BaseException:
+            body.close()
+            raise
+        try:
+            await self.app(scope, body.replayed(receive), send)
+        finally:
+            body.close()
+            if not self.memory.used and self._most > WORTH_GIVING_BACK:
+                self._most = 0
+                await asyncio.to_thread(give_back_freed_memory)
+
+
+class _Body:
+    """The body of one request, in memory or on disk."""
+
+    def __init__(self, memory: Budget, disk: Budget) -> None:
+        self.memory, self.disk = memory, disk
+        self._parts: deque[bytes] = deque()
+        self._file: IO[bytes] | None = None
+        self._in_memory = self._on_disk = 0
+
+    async def fill(self, receive: Receive) -> None:
+        """Receive the whole body, or raise RefusedError."""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RefusedError(408, "the client has gone")  # nobody reads it; it is counted
+            part, more = message.get("body", b""), message.get("more_body", False)
+            if self._file is None and self.memory.take_now(len(part)):
+                self._in_memory += len(part)
+                self._parts.append(part)
+            elif part:
+                await self._spool(part)
+
+    async def _spool(self, part: bytes) -> None:
+        parts = [*self._parts, part]
+        size = sum(map(len, parts))
+        if not self.disk.take_now(size):
+            raise RefusedError(
+                429,
+                "the server has as many bytes of requests as it takes; try again",
+                {"retry-after": "5", "connection": "close"},
+            )
+        self._on_disk += size
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="labelwise-")  # noqa: SIM115
+        file = self._file
+        await asyncio.to_thread(lambda: file.writelines(parts))
+        self._parts.clear()
+        self._give_memory()
+
+    async def load(self) -> None:
+        """Read a body from disk into memory as soon as there is room."""
+        if self._file is None:
+            return
+        file, size = self._file, self._on_disk
+        await self.memory.take(size)
+        self._in_memory = size
+
+        def read() -> bytes:
+            file.seek(0)
+            return file.read()
+
+        self._parts.append(await asyncio.to_thread(read))
+        self._close_file()
+
+    def replayed(self, receive: Receive) -> Receive:
+        """Return a receive that hands the body over, and then says when the client goes."""
+        is_over = False
+
+        async def next_part() -> Message:
+            nonlocal is_over
+            if is_over:
+                return await receive()
+            part = self._parts.popleft() if self._parts else b""
+            is_over = not self._parts
+            return {"type": "http.request", "body": part, "more_body": not is_over}
+
+        return next_part
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._parts.clear()
+        self._give_memory()
+        self._close_file()
+
+    def _give_memory(self) -> None:
+        count, self._in_memory = self._in_memory, 0
+        self.memory.give(count)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        count, self._on_disk = self._on_disk, 0
+        self.disk.give(count)

@@ -1,0 +1,275 @@
+"""One client that sends much, beside one that sends little.
+
+Oracles: fair queueing written as a slow loop over virtual time; Pillow for the sizes of pictures;
+the order in which a real server opens pictures; the bytes that are held, counted one by one.
+"""
+
+import asyncio
+import io
+import random
+import socket
+import threading
+
+import pytest
+from PIL import Image
+from web_setup import encoded, form, running, wait_until
+
+from labelwise.pictures.decode import MAX_PIXELS
+from labelwise.web.batching import USUAL_PIXELS
+from labelwise.web.bodies import Bodies, Budget
+from labelwise.web.decoding import Decoders
+from labelwise.web.fairness import FairTurns
+from labelwise.web.picture_size import claimed_pixels
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG"])
+@pytest.mark.parametrize("size", [(1, 1), (37, 91), (640, 3)])
+def test_pixels_are_claimed_as_pillow_reads_them(kind, size):
+    for options in [{}, *([{"lossless": True}, {"exif": b"Exif\0\0x"}] if kind == "WEBP" else [])]:
+        content = encoded(kind, size, **options)
+        truth = Image.open(io.BytesIO(content)).size
+        assert claimed_pixels(content) == truth[0] * truth[1] == size[0] * size[1]
+
+
+def test_what_says_no_size_counts_as_the_largest():
+    whole = encoded("JPEG")
+    for content in (b"", b"x", b"II*\0", whole[:3], whole[:30], b"\xff\xd8" + b"\xff" * 9999):
+        assert claimed_pixels(content) == MAX_PIXELS
+    assert claimed_pixels(encoded()[:16] + b"\xff" * 8) == MAX_PIXELS
+
+
+def served(jobs, places, pixels):
+    """Return the order in which jobs (client, pixels) are served; each ends when the next may."""
+
+    async def main():
+        turns, order, running = FairTurns(places, pixels), [], []
+        most = [0, 0]
+
+        async def one(number, client, cost):
+            async with turns.turn(client, cost):
+                order.append(number)
+                most[0] = max(most[0], turns.under_way)
+                most[1] = max(most[1], turns.pixels_under_way)
+                over = asyncio.get_running_loop().create_future()
+                running.append(over)
+                await over
+
+        tasks = [asyncio.create_task(one(n, *job)) for n, job in enumerate(jobs)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            if running:
+                running.pop(0).set_result(None)
+        assert (turns.under_way, turns.pixels_under_way) == (0, 0)
+        return order, most
+
+    return asyncio.run(main())
+
+
+def slowly(jobs):
+    """Fair queueing of jobs that are all there at the start, one at a time: by virtual start."""
+    ends, starts = {}, []
+    for number, (client, cost) in enumerate(jobs):
+        start = ends.get(client, 0)
+        ends[client] = start + cost
+        starts.append((start, client, number))
+    return [number for *_, number in sorted(starts)]
+
+
+def test_turns_are_those_of_fair_queueing():
+    draw = random.Random(0)
+    for _ in range(50):
+        jobs = [(draw.choice("abc"), draw.choice([1, 5, 40])) for _ in range(25)]
+        order, most = served(jobs, 1, 100)
+        first, rest = order[0], order[1:]
+        assert first == 0  # it came when nobody else was there
+        assert rest == [number for number in slowly(jobs) if number != first]
+        assert most == [1, max(cost for _, cost in jobs)]
+
+
+def test_who_sends_little_does_not_wait_for_who_sends_much():
+    jobs = [("many", 81)] * 16 + [("few", 1)] * 3
+    order, most = served(jobs, 2, 100)
+    assert set(order[:4]) >= {16, 17}  # beside the first large one
+    assert order.index(18) < 6
+    assert most[1] <= 100  # two large ones are never open together
+    assert sorted(order) == list(range(19))
+
+
+def test_up_to_five_decoders_never_open_two_of_the_largest_side_by_side():
+    for places in range(1, 6):
+        pixels = MAX_PIXELS + places * USUAL_PIXELS  # as in the batcher
+        _, most = served([("a", MAX_PIXELS), ("b", MAX_PIXELS)] * 4, places, pixels)
+        assert most[1] == MAX_PIXELS
+
+
+def test_who_goes_leaves_its_turn_to_others():
+    async def main():
+        turns = FairTurns(1, 100)
+        async with turns.turn("a", 50):
+            waiting = [asyncio.create_task(turns.turn(c, 1).__aenter__()) for c in "bcd"]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            waiting[1].cancel()
+            await asyncio.wait(waiting[:2])
+        await waiting[2]
+        return turns.under_way
+
+    assert asyncio.run(main()) == 1
+
+
+def large_webp():
+    buffer = io.BytesIO()
+    Image.new("L", (3000, 3000)).save(buffer, "WEBP", lossless=True, method=0)
+    return buffer.getvalue()
+
+
+def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_request(run, monkeypatch):
+    """Sixteen large pictures of one client; the picture of another is the second that is opened."""
+    opened, gate, real = [], threading.Event(), Decoders.pixels
+
+    def noted(self, blob, name):
+        opened.append(name)
+        gate.wait(300)
+        return real(self, blob, name)
+
+    monkeypatch.setattr(Decoders, "pixels", noted)
+    body, kind = form(*[(f"large {n}", large_webp()) for n in range(16)])
+    with running(run, decoders=0) as server:
+        asking = threading.Thread(
+            target=server.send, args=("POST", "/api/v1/predict", body, {"Content-Type": kind})
+        )
+        asking.start()
+        wait_until(lambda: len(opened) == 1)
+        with socket.socket() as other:
+            other.settimeout(300)
+            other.bind(("127.0.0.2", 0))
+            other.connect(("127.0.0.1", server.port))
+            small, kind = form(("small", encoded()))
+            head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+            other.sendall(f"{head}Content-Length: {len(small)}\r\n\r\n".encode() + small)
+            wait_until(lambda: server.app.app.app.service._batcher.opening == 17)
+            gate.set()
+            assert other.recv(12) == b"HTTP/1.1 200"
+        asking.join()
+    assert opened[1] == "small"
+    assert len(opened) == 17
+
+
+def test_one_address_does_not_fill_the_queue(run):
+    head = b"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    head += b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n"
+    with running(run, decoders=0, max_queue=8, max_files=1) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port), timeout=300) for _ in range(5)]
+        try:
+            for line in held[:4]:
+                line.sendall(head)
+                assert b"100 Continue" in line.recv(100)
+            held[4].sendall(head)
+            assert b" 429 " in held[4].recv(100)
+            with socket.socket() as other:
+                other.settimeout(300)
+                other.bind(("127.0.0.2", 0))
+                other.connect(("127.0.0.1", server.port))
+                other.sendall(head)
+                assert b"100 Continue" in other.recv(100)
+        finally:
+            for line in held:
+                line.close()
+
+
+def test_a_budget_is_never_passed_and_everyone_gets_some():
+    draw = random.Random(3)
+
+    async def main():
+        budget, most, done = Budget(100), [0], []
+
+        async def one(number):
+            count = draw.choice([1, 30, 60, 100, 150])
+            await budget.take(count)
+            most[0] = max(most[0], budget.used)
+            await asyncio.sleep(0)
+            budget.give(count)
+            done.append(number)
+
+        tasks = [asyncio.create_task(one(n)) for n in range(60)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for task in tasks[10:20]:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert budget.used == 0
+        return most[0], len(done)
+
+    most, done = asyncio.run(main())
+    assert most <= 150
+    assert done >= 50
+
+
+def test_half_sent_uploads_hold_no_more_than_the_budget_and_give_it_back(run):
+    """Twenty clients send 3 of 4 MB each and stop: 10 MB in memory, the rest on disk."""
+    size, sent = 4_000_000, 3_000_000
+    head = "POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    head += f"Content-Length: {size}\r\n\r\n"
+    with running(run, decoders=0, body_memory=10_000_000, idle_seconds=300) as server:
+        bodies = server.app.app.app.app
+        lines = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+        try:
+            for line in lines:
+                line.sendall(head.encode() + bytes(sent))
+            wait_until(lambda: bodies.memory.used + bodies.disk.used == 20 * sent)
+            assert bodies.memory.used <= 10_000_000
+            content = encoded(size=(700, 700))
+            assert len(content) > 1_000_000
+            assert server.upload(("a.png", content))[0] == 200  # through the disk, if need be
+            lines[-1].sendall(bytes(size - sent))
+            assert b" 422 " in lines[-1].recv(100)
+        finally:
+            for line in lines:
+                line.close()
+        wait_until(lambda: bodies.memory.used == 0 and bodies.disk.used == 0)
+
+
+def test_more_than_the_disk_may_hold_is_refused(run):
+    with running(run, decoders=0, body_memory=0, body_disk=100_000) as server:
+        answer = server.upload(("a.png", encoded(size=(300, 300))))
+        assert "as many bytes" in server.problem(answer, 429)
+        assert server.upload(("a.png", encoded()))[0] == 200
+
+
+@pytest.mark.parametrize("memory", [0, 7, 50, 10_000])
+def test_the_application_sees_the_body_that_was_sent(memory):
+    """In memory or through the disk, in whatever pieces it came; the oracle is what was sent."""
+    draw = random.Random(5)
+
+    async def send(_):
+        pass
+
+    async def main():
+        seen = []
+
+        async def app(scope, receive, send):
+            parts, more = [], True
+            while more:
+                message = await receive()
+                parts.append(message["body"])
+                more = message["more_body"]
+            seen.append(b"".join(parts))
+            assert (await receive())["type"] == "http.disconnect"
+
+        bodies = Bodies(app, memory, 1 << 20)
+        for _ in range(30):
+            parts = [draw.randbytes(draw.choice([0, 1, 20])) for _ in range(draw.randrange(1, 8))]
+            messages = [
+                {"type": "http.request", "body": part, "more_body": at < len(parts) - 1}
+                for at, part in enumerate(parts)
+            ]
+            coming = iter([*messages, {"type": "http.disconnect"}])
+
+            async def receive(coming=coming):
+                return next(coming)
+
+            await bodies({"type": "http", "method": "POST"}, receive, send)
+            assert seen.pop() == b"".join(parts)
+        return bodies.memory.used, bodies.disk.used
+
+    assert asyncio.run(main()) == (0, 0)
