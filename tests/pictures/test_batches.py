@@ -70,7 +70,7 @@ def fed(images, transform, *, decodes=False, batch=5, processes=False):
 
 
 def by_hand(transform, *, whole=False):
-    at_least = None if whole else transform.at_least
+    at_least = None if whole else transform.at_least()
     rows = [row for row in range(len(BLOBS)) if row not in BROKEN]
     images = [by_pillow(BLOBS[row], "x", at_least) for row in rows]
     return rows, np.stack([np.asarray(transform.resize(image)) for image in images])
