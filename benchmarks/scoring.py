@@ -128,7 +128,7 @@ def measure_engine(name, count, size):
         def by_hand():
             for at in range(0, count, 32):
                 images = [
-                    decode(file.read_bytes(), "x", transform.at_least)
+                    decode(file.read_bytes(), "x", transform.at_least())
                     for file in files[at : at + 32]
                 ]
                 pixels = torch.stack([transform.pixels(image) for image in images])

@@ -146,7 +146,7 @@ def measure_gpu(
     device = torch.device(given.device)
     model = predictor.model.to(device, torch.bfloat16, memory_format=torch.channels_last)
     scorer = Bfloat16(predictor)
-    transform, at_least = predictor.transform, predictor.transform.at_least
+    transform, at_least = predictor.transform, predictor.transform.at_least()
     side = transform.size
     assert next(model.parameters()).device.type == device.type
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as root:
@@ -236,7 +236,7 @@ def measure_gpu(
         return {**facts, "ratio": ratio, "images per second": found}
 
 
-def compare_pixels(contents: list[bytes], at_least: int, device: torch.device) -> None:
+def compare_pixels(contents: list[bytes], at_least: int | None, device: torch.device) -> None:
     """Print how far nvJPEG's levels are from libjpeg's, at full size."""
     tensors = [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in contents]
     apart = [

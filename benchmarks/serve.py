@@ -191,7 +191,7 @@ def floor_steps(setting: Setting):
     images = BytesImages([setting.body], ["photo"])
 
     def decode() -> np.ndarray:
-        return np.asarray(transform.resize(images.read(0, transform.at_least)))
+        return np.asarray(transform.resize(images.read(0, transform.at_least())))
 
     pixels = ArrayImages(decode()[None], resized=True)
     return decode, lambda: list(score(predictor, pixels, batch_size=1))

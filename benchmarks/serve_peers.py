@@ -50,7 +50,7 @@ if importlib.util.find_spec("litserve"):
         def decode_request(self, request: Request) -> NDArray[np.uint8]:
             transform = self.predictor.transform
             picture = BytesImages([request["file"].file.read()], ["picture"])
-            return np.asarray(transform.resize(picture.read(0, transform.at_least)))
+            return np.asarray(transform.resize(picture.read(0, transform.at_least())))
 
         def batch(self, inputs: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
             return np.stack(inputs)

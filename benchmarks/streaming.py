@@ -84,7 +84,7 @@ def measure_stream(count: int) -> None:
 
         def by_hand() -> None:
             for at in range(0, count, BATCH):
-                some = [decode(one, "x", transform.at_least) for one in contents[at : at + BATCH]]
+                some = [decode(one, "x", transform.at_least()) for one in contents[at : at + BATCH]]
                 transform.normalise(torch.stack([transform.pixels(image) for image in some]))
 
         def epoch(source: LabelTable) -> Callable[[], None]:

@@ -227,7 +227,7 @@ def torchvision_photos(
     folder: Path, transform: Transform, device: torch.device, workers: int
 ) -> Iterator[Tensor]:
     steps = [
-        transforms.Resize(transform.at_least),
+        transforms.Resize(transform.scaled_side),
         transforms.CenterCrop(transform.size),
         transforms.ToTensor(),
         transforms.Normalize(transform.mean, transform.std),

@@ -135,7 +135,7 @@ def test_large_photos_are_scaled_as_in_evaluation(pictures, tmp_path, monkeypatc
         "-o",
         str(out),
     )
-    image = source.read(0, predictor.transform.at_least)
+    image = source.read(0, predictor.transform.at_least())
     assert image.size != source.read(0, predictor.transform.size).size  # a smaller decode differs
     expected = predictor.predict([image]).probs[0].tolist()
     assert list(json.loads(out.read_text())["probs"].values()) == pytest.approx(expected, rel=1e-4)

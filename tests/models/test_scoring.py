@@ -40,7 +40,7 @@ def by_hand(predictor, blobs):
     """Return the logits of encoded images, one after the other."""
     rows = []
     for blob in blobs:
-        image = decode(blob, "x", predictor.transform.at_least)
+        image = decode(blob, "x", predictor.transform.at_least())
         with torch.no_grad():
             rows.append(predictor.model(predictor.transform(image)[None]).logits[0])
     return torch.stack(rows)
@@ -52,7 +52,7 @@ def test_every_kind_of_source_gives_the_answers_of_a_plain_loop(tmp_path, batch_
     names = [f"{row}.jpg" for row in range(len(blobs))]
     for name, blob in zip(names, blobs, strict=True):
         (tmp_path / name).write_bytes(blob)
-    images = [decode(blob, "x", predictor.transform.at_least) for blob in blobs]
+    images = [decode(blob, "x", predictor.transform.at_least()) for blob in blobs]
     arrays = np.stack([np.asarray(predictor.transform.resize(image)) for image in images])
     expected = by_hand(predictor, blobs)
     log_p, log_q = predictor.link.log_probs(expected.double())

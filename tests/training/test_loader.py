@@ -223,7 +223,7 @@ def test_decoded_once_or_streamed_files_give_the_same_pixels(tmp_path, monkeypat
     for before, batch in zip(kept, streaming.epoch(0), strict=True):
         assert torch.equal(before.images, batch.images)
     for row, image in enumerate(kept[0].images):
-        picture = data.images.read(row, TRANSFORM.at_least)
+        picture = data.images.read(row, TRANSFORM.at_least())
         assert torch.equal(image, TRANSFORM(picture))
 
 
@@ -236,7 +236,7 @@ def test_streamed_windows_are_cut_from_the_whole_picture(tmp_path, monkeypatch):
     job = RowRequest(np.array([3, 1]), None, loader._windows(5, np.array([0, 1])))
     values = next(loader._store.batches([job]))
     for at, row in enumerate((3, 1)):
-        picture = data.images.read(row, job.windows.one(at).at_least(16))
+        picture = data.images.read(row, TRANSFORM.at_least(job.windows.one(at)))
         box = job.windows.one(at).box(*picture.size)
         expected = np.asarray(picture.resize((16, 16), Image.Resampling.BILINEAR, box))
         assert np.array_equal(values[at].permute(1, 2, 0).numpy(), expected)

@@ -36,7 +36,7 @@ def decoders():
 def test_pixels_are_those_of_the_engine(decoders):
     for kind, size in (("PNG", (40, 30)), ("JPEG", (300, 200)), ("WEBP", (20, 90))):
         blob = encoded(kind, size)
-        image = BytesImages([blob], ["a"]).read(0, TRANSFORM.at_least)
+        image = BytesImages([blob], ["a"]).read(0, TRANSFORM.at_least())
         expected = np.asarray(TRANSFORM.resize(image))
         assert (decoders.pixels(blob, "a") == expected).all()
 

@@ -38,6 +38,7 @@ def create_backbone(
     weights: str | None = None,
     image_size: int | None = None,
     squash: bool = False,
+    reduced_jpeg: bool = False,
     channels: int | None = None,
 ) -> Backbone:
     """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
@@ -46,14 +47,17 @@ def create_backbone(
     run, a folder as timm writes them for a hub, or ``"pretrained"`` for the published ones, taken
     from the cache or the network; of torchvision's also a tag such as ``"IMAGENET1K_V1"``.
     ``image_size`` overrides the side of the input. ``squash`` scales whole pictures to the input
-    where the backbone's own transform would cut off their edges. ``channels`` is for ``identity``
-    alone: the number of features of a row.
+    where the backbone's own transform would cut off their edges. ``reduced_jpeg`` decodes large
+    JPEGs at a fraction of their size. ``channels`` is for ``identity`` alone: the number of
+    features of a row.
     """
     if image_size is not None and image_size < 1:
         raise SettingsError(f"image_size must be positive, got {image_size}")
     backbone = _create(name, weights, image_size, channels)
     if squash:
         backbone.transform = replace(backbone.transform, crop=None)
+    if reduced_jpeg:
+        backbone.transform = replace(backbone.transform, reduced_jpeg=True)
     return backbone
 
 

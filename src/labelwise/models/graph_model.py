@@ -66,10 +66,9 @@ class GraphTransform:
         """The side of the network's input."""
         return self.model.size
 
-    @property
-    def at_least(self) -> int:
-        """The side that a JPEG must not be decoded below."""
-        return self.model.facts.transform.at_least
+    def at_least(self) -> int | None:
+        """Return the side that a JPEG must not be decoded below; None: at full scale."""
+        return self.model.facts.transform.at_least()
 
     def scale_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the (width, height) that a picture is scaled to before its middle is cut out."""

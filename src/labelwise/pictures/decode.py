@@ -1,8 +1,8 @@
 """Encoded bytes to an upright 8-bit RGB image, or an ImageError that names the image.
 
-Alpha is laid on white; 16-bit grey keeps its high byte; of an animation the first frame counts;
-the EXIF rotation is applied. ``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size
-as long as both sides stay at least that long. Which files are taken for images, by name and by
+What the pixels of a file are is written in ``labelwise_runtime``, which other programs run too.
+``at_least`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size as long as both sides stay at
+least that long. Which files are taken for images, by name and by
 content, is decided here and nowhere else; the formats are listed, because others, such as
 PostScript, would be handed to other programs. RAW photos are read by ``raw``.
 """
@@ -18,10 +18,11 @@ from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from labelwise.errors import ImageError
 from labelwise.pictures.jpeg import plain_pixels
+from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw, is_raw
 
 __all__ = [
@@ -33,7 +34,6 @@ __all__ = [
     "decode_pixels",
     "one_per_photo",
     "open_picture",
-    "upright_rgb",
 ]
 
 MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
@@ -136,25 +136,3 @@ def one_per_photo(names: Iterable[str]) -> Iterator[str]:
         together = [(name, os.path.splitext(name)[1].lower()) for name in group]
         paired = any(suffix in IMAGE_SUFFIXES - RAW_SUFFIXES for _, suffix in together)
         yield from (name for name, suffix in together if not (paired and suffix in RAW_SUFFIXES))
-
-
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """Return an open image as people see it: turned as its camera was held, in 8-bit RGB."""
-    image = ImageOps.exif_transpose(image)
-    if image.mode == "RGB" and "transparency" not in image.info:
-        image.load()
-        return image
-    if image.mode.startswith("I") or image.mode == "F":
-        return _from_deep_grey(image)
-    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        page = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(page, layer).convert("RGB")
-    return image.convert("RGB")
-
-
-def _from_deep_grey(image: Image.Image) -> Image.Image:
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-        raise ValueError(f"mode {image.mode} has no agreed white; save it as 8 or 16 bit")
-    return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)).convert("RGB")

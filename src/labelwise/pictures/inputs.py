@@ -34,9 +34,8 @@ class Resizer(Protocol):
     def size(self) -> int:
         """The side of the input."""
 
-    @property
-    def at_least(self) -> int:
-        """The side that a JPEG must not be decoded below."""
+    def at_least(self) -> int | None:
+        """Return the side that a JPEG must not be decoded below; None: at full scale."""
 
     def scale_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the (width, height) that a picture is scaled to before its middle is cut out."""

@@ -138,7 +138,7 @@ class PictureLoader:
 
     def pixels(self, row: int, place: int) -> Pictures:
         """Return one picture, decoded here, in memory that the device can read."""
-        pixels = self.images.read_pixels(row, self.transform.at_least)
+        pixels = self.images.read_pixels(row, self.transform.at_least())
         height, width = pixels.shape[:2]
         resized = pixels.nbytes > MAX_SENT or not self.planes.resizes_planes(width, height)
         if resized:

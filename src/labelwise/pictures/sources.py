@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import decode, decode_pixels, upright_rgb
+from labelwise.pictures.decode import decode, decode_pixels
+from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.mapped import Features, MappedFeatures
 from labelwise.system.names import Names, printable, real_names
 from labelwise.system.storage import Storage, is_uri, split_address, storage_at

@@ -61,7 +61,7 @@ def _start(
         errors: _Errors = []
         for at, row in enumerate(rows, first):
             try:
-                array[at] = transform.resize(images.read(row, transform.at_least))
+                array[at] = transform.resize(images.read(row, transform.at_least()))
                 errors.append(None)
             except Exception as error:
                 errors.append(error)

@@ -92,10 +92,10 @@ class Work:
     def most_items(self) -> int:
         """How many items fit into a slot: resized whatever they are, and as photos usually are.
 
-        The shorter side of a JPEG is decoded to less than twice ``at_least``, the longer one to
-        4/3 of that.
+        Their shorter side is taken for less than twice the scaled one, the longer for 4/3 of that:
+        so are JPEGs at a reduced scale. Larger ones come resized.
         """
-        photo = 16 * self.transform.at_least**2 if self.kind == Kind.PIXELS else 0
+        photo = 16 * self.transform.scaled_side**2 if self.kind == Kind.PIXELS else 0
         return (SLOT_BYTES - HEADER) // max(self.resized_bytes, photo)
 
     def load(
@@ -114,11 +114,9 @@ class Work:
                     facts = header.height, header.width, header.orientation, header.usual_coding
                     return Entry(Kind.JPEG, 0, values.size, *facts), values
         if self.kind == Kind.RESIZED:
-            side = self.transform.size
-            least = self.transform.at_least if window is None else window.at_least(side)
-            image = decode(content, NAME, least)
+            image = decode(content, NAME, self.transform.at_least(window))
             return self._resized(image, window)
-        pixels = decode_pixels(content, NAME, self.transform.at_least)
+        pixels = decode_pixels(content, NAME, self.transform.at_least())
         height, width = pixels.shape[:2]
         if pixels.nbytes > room or not self.transform.resizes_planes(width, height):
             return self._resized(Image.fromarray(pixels), None)

@@ -87,6 +87,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
         weights=weights_of(settings) if settings.start is None else None,
         image_size=settings.image_size,
         squash=settings.squash,
+        reduced_jpeg=settings.reduced_jpeg,
         channels=None if features is None else features.shape[1],
     )
     if settings.freeze:

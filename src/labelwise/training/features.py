@@ -45,13 +45,19 @@ def frozen_backbone(
     weights: str | None = None,
     image_size: int | None = None,
     squash: bool = False,
+    reduced_jpeg: bool = False,
     channels: int | None = None,
 ) -> Backbone:
     """Return the backbone of a name; without weights its random ones are the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return create_backbone(
-            name, weights=weights, image_size=image_size, squash=squash, channels=channels
+            name,
+            weights=weights,
+            image_size=image_size,
+            squash=squash,
+            reduced_jpeg=reduced_jpeg,
+            channels=channels,
         )
 
 

@@ -61,6 +61,7 @@ def frozen_features(
         weights=weights_of(settings),
         image_size=settings.image_size,
         squash=settings.squash,
+        reduced_jpeg=settings.reduced_jpeg,
         channels=None if held is None else held.shape[1],
     )
     if held is not None:

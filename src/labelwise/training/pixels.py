@@ -216,12 +216,12 @@ class DecodingStore(InputStore):
     def _fill(self, array: NDArray[np.uint8], request: RowRequest, at: int) -> None:
         row = int(request.rows[at])
         if request.windows is None:
-            image = self.images.read(row, self.transform.at_least)
+            image = self.images.read(row, self.transform.at_least())
             self.aspects[row] = image.width / image.height
             array[at] = np.asarray(self.transform.resize(image))
             return
         window = request.windows.one(at)
-        image = self.images.read(row, window.at_least(self.transform.size))
+        image = self.images.read(row, self.transform.at_least(window))
         array[at] = np.asarray(self.transform.resize_window(image, window))
 
 

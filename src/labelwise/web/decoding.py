@@ -294,7 +294,7 @@ def small_picture(blob: bytes, name: str, side: int) -> bytes:
 
 
 def _pixels(transform: Transform, blob: bytes, name: str) -> Pixels:
-    image = BytesImages([blob], [name]).read(0, transform.at_least)
+    image = BytesImages([blob], [name]).read(0, transform.at_least())
     return np.array(transform.resize(image))
 
 
