@@ -11,6 +11,7 @@ import pytest
 import torch
 from export_samples import pictures, predictor, spec
 from PIL import Image
+from sklearn.metrics import average_precision_score
 
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
@@ -92,6 +93,36 @@ def test_a_file_that_loses_too_much_is_refused_and_its_layers_named(labelled, mo
     model, table = labelled
     with pytest.raises(LabelwiseError, match=r"nothing was written: .* error: '/model/.*'"):
         quantised_content(model, facts_of(model, spec(model)), table)
+
+
+def test_a_file_that_loses_too_much_is_written_where_it_is_wanted_and_says_so(
+    labelled, monkeypatch
+):
+    monkeypatch.setattr(int8, "MAX_MAP_LOSS", -1.0)
+    model, table = labelled
+    done = quantised_content(model, facts_of(model, spec(model)), table, anyway=True)
+    said = read_model(done.content, "int8")[1].judgement
+    assert said == done.judgement
+    assert "beyond the limits (at most -1.0 of mAP lost" in said
+
+
+def test_what_is_lost_has_the_interval_of_its_photos(labelled, monkeypatch):
+    """Oracle: draws of the held-out photos by hand; too few of them show nothing."""
+    monkeypatch.setattr(int8, "MAX_ECE_GAIN", 0.02)
+    model, table = labelled
+    done = quantised_content(model, facts_of(model, spec(model)), table)
+    file, held_out = OnnxModel(*read_model(done.content, "int8")), table.subset(range(1, 120, 2))
+    own = measured_predictions(file, held_out, "held out")
+    reference = measured_predictions(model, held_out, "held out")
+    random, losses = np.random.default_rng(1), []
+    for _ in range(400):
+        rows = random.integers(60, size=60)
+        both = (one.logits[rows].numpy() for one in (reference, own))
+        losses.append(-np.subtract(*(average_precision_score(own.labels[rows], s) for s in both)))
+    spread = np.subtract(*np.quantile(losses, [0.975, 0.025]))
+    assert done.lost.value == pytest.approx(done.before.map - done.after.map)
+    assert done.lost.high - done.lost.low == pytest.approx(spread, rel=0.35)
+    assert "too few photos to tell" in str(done)
 
 
 def test_too_little_to_fit_on_is_refused(labelled):

@@ -16,9 +16,11 @@ from playwright.sync_api import sync_playwright
 from labelwise.calibrate import Platt
 from labelwise.decide import ExpectedF, Threshold
 from labelwise.errors import SettingsError
+from labelwise.export.encoded import encoded_examples
 from labelwise.export.web import HASHES, export_web, find_runtime
 from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel
+from labelwise.pictures.labelwise_runtime import read_picture
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 READ = """async (bytes) => {
@@ -103,6 +105,26 @@ def test_alpha_lies_on_white_and_the_camera_rotation_is_undone(page, tmp_path):
     picture = pictures(1, (16, 40)).pixels[0]
     turned = page[0].evaluate(READ, list(encoded(tmp_path, picture, "a.jpg", exif=exif)))
     assert (turned["width"], turned["height"]) == (16, 40)
+
+
+def test_files_are_read_as_predict_reads_them(page, site, tmp_path):
+    """Oracle: the pixels and answers of Python for the same bytes; JPEG and WebP are lossy.
+
+    Chromium and Pillow bring libraries of their own for these, whose sums may be rounded apart.
+    """
+    file = OnnxModel.load(site / "model.onnx")
+    first = Image.fromarray(pictures(1, (60, 90)).pixels[0])
+    examples = encoded_examples(first, file.size)
+    for row, name in enumerate(examples.ids):
+        blob = examples.content(row)
+        found, expected = page[0].evaluate(READ, list(blob)), read_picture(blob)
+        assert (found["height"], found["width"]) == expected.shape[:2], name
+        apart = np.abs(np.array(found["rgb"], np.int16) - expected.ravel())
+        assert apart.max() <= 3, (name, apart.max())
+        assert apart.mean() < 0.5, (name, apart.mean())
+        answers = file.answers(file.pixels(expected)[None])
+        np.testing.assert_allclose(found["probability"], answers.probability[0], atol=0.01)
+    assert page[1] == []
 
 
 def test_photos_are_shown_with_their_labels_at_phone_width(page, site, tmp_path):

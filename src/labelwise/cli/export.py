@@ -19,7 +19,15 @@ __all__ = ["export"]
 RESIZE = "--exact-resize or --fast-resize"
 Format = Literal["onnx", "web", "hf", "torch-export", "openvino"]
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "onnx": ("--input", RESIZE, "--pictures", "--int8"),
+    "onnx": (
+        "--input",
+        RESIZE,
+        "--pictures",
+        "--int8",
+        "--int8-anyway",
+        "--open-thresholds",
+        "--with-runtime",
+    ),
     "web": (RESIZE, "--pictures", "--runtime"),
     "hf": (),
     "torch-export": ("--pictures",),
@@ -64,6 +72,30 @@ def export(
         bool,
         typer.Option("--int8", help="Eight-bit weights, recalibrated on the labels of --data."),
     ] = False,
+    int8_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--int8-anyway",
+            help="Write the eight-bit file though it is shown to be worse; it "
+            "says so in its metadata.",
+        ),
+    ] = False,
+    open_thresholds: Annotated[
+        bool,
+        typer.Option(
+            "--open-thresholds",
+            help="Take thresholds as an optional input. onnxruntime then warns when it loads the "
+            "file.",
+        ),
+    ] = False,
+    with_runtime: Annotated[
+        bool,
+        typer.Option(
+            "--with-runtime",
+            help="Write labelwise_runtime.py beside the file: photos to labels with Pillow, numpy "
+            "and onnxruntime alone.",
+        ),
+    ] = False,
     runtime: Annotated[
         Path | None, typer.Option(help="Of web: the npm package onnxruntime-web, as .tgz.")
     ] = None,
@@ -83,6 +115,9 @@ def export(
         RESIZE: exact_resize,
         "--pictures": pictures,
         "--int8": int8 or None,
+        "--int8-anyway": int8_anyway or None,
+        "--open-thresholds": open_thresholds or None,
+        "--with-runtime": with_runtime or None,
         "--runtime": runtime,
     }
     for name, value in given.items():
@@ -90,8 +125,17 @@ def export(
             raise SettingsError(f"{name} does not apply to --format {format}; leave it out")
     if format == "onnx" and out.suffix.lower() != ".onnx":
         raise SettingsError(f"the file must end in .onnx, by which it is known, got {out.name!r}")
+    if int8_anyway and not int8:
+        raise SettingsError("--int8-anyway is for --int8; leave it out, or give both")
+    if with_runtime and input == "pixels":
+        raise SettingsError("--with-runtime reads photos; leave --input pixels out")
     exact = exact_resize is not False
     folder = RunFolder(run)
+    if with_runtime and folder.spec.link is None:
+        raise SettingsError(
+            "--with-runtime answers with probabilities, and this model ranks labels only; "
+            "calibrate the run first"
+        )
     if format == "hf":
         _hub(folder, out, data)
         return
@@ -105,7 +149,10 @@ def export(
     if int8:
         if pictures is not None:
             raise SettingsError("--pictures does not apply to --int8, which takes all of --data")
-        _int8(folder, out, data, {"input": input or "image", "exact_resize": exact})
+        form = {"input": input or "image", "exact_resize": exact}
+        _int8(folder, out, data, form | {"open_thresholds": open_thresholds}, int8_anyway)
+        if with_runtime:
+            _write_runtime(out)
         return
     from labelwise.cli.text import say
     from labelwise.export.onnx_file import export_onnx, pictures_of
@@ -145,10 +192,13 @@ def export(
             rows,
             input=input or "image",
             exact_resize=exact,
+            open_thresholds=open_thresholds,
             watch=watch,
         )
     say(f"wrote {written.path} ({written.size / 1e6:.1f} MB)")
     say(str(written.parity))
+    if with_runtime:
+        _write_runtime(out)
     if written.ranks_only:
         say(
             f"{predictor.method or 'this model'} ranks labels and has no probabilities: the file "
@@ -168,7 +218,21 @@ def _progress() -> "Iterator[Watch]":
         watch.finish()
 
 
-def _int8(folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any]) -> None:
+def _write_runtime(out: Path) -> None:
+    """Write the module that reads photos for an exported file, beside it."""
+    from labelwise.cli.text import say
+    from labelwise.pictures import labelwise_runtime
+    from labelwise.system.files import replacing
+
+    path = out.with_name("labelwise_runtime.py")
+    with replacing(path) as temporary:
+        temporary.write_bytes(Path(labelwise_runtime.__file__).read_bytes())
+    say(f"wrote {path}: from labelwise_runtime import Tagger; Tagger({out.name!r})(photo)")
+
+
+def _int8(
+    folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any], anyway: bool
+) -> None:
     from labelwise.cli.text import say
     from labelwise.data import load
     from labelwise.errors import SettingsError
@@ -181,7 +245,7 @@ def _int8(folder: "RunFolder", out: Path, data: str | None, form: dict[str, Any]
     spec, predictor = folder.spec, folder.model()
     facts = facts_of(predictor, spec, **form)
     with _progress() as watch:
-        quantised = quantised_content(predictor, facts, load(data), watch=watch)
+        quantised = quantised_content(predictor, facts, load(data), anyway=anyway, watch=watch)
     with replacing(out) as temporary:
         temporary.write_bytes(quantised.content)
     say(f"wrote {out}")

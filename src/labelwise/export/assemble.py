@@ -3,7 +3,8 @@
     image uint8 (H, W, 3)   -> resize -+
     pixels uint8 (N, 3, S, S) ---------+-> normalise -> network -> logits -> link -> rule
 
-    inputs    ``image`` or ``pixels``; ``thresholds`` (K,) float64, optional, if the rule has any
+    inputs    ``image`` or ``pixels``; with ``open_thresholds`` also ``thresholds`` (K,) float64,
+              optional, if the rule has any
     outputs   ``logits`` (N, K), ``probability`` (N, K), ``label`` (N, K) bool, ``none`` (N,)
               ``logits`` and ``ranking`` (N, K) of columns, best first, if the model only ranks
 
@@ -14,7 +15,6 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from labelwise import __version__
-from labelwise.decide import Rule
 from labelwise.export.graph import Graph
 from labelwise.export.links import write_link
 from labelwise.export.network import LOGITS
@@ -50,7 +50,7 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
         g.named(order, "ranking")
         outputs.append(helper.make_tensor_value_info("ranking", TensorProto.INT64, [batch, labels]))
     else:
-        inputs += _write_decision(g, facts.link, facts.rule, labels)
+        inputs += _write_decision(g, facts, facts.link, labels)
         outputs += [
             helper.make_tensor_value_info("probability", TensorProto.FLOAT, [batch, labels]),
             helper.make_tensor_value_info("label", TensorProto.BOOL, [batch, labels]),
@@ -68,14 +68,15 @@ def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     return model
 
 
-def _write_decision(g: Graph, link: Link, rule: Rule, labels: int) -> list[ValueInfoProto]:
-    """Write what follows the logits; return the inputs it needs: the thresholds, if any."""
-    inputs = []
+def _write_decision(g: Graph, facts: Facts, link: Link, labels: int) -> list[ValueInfoProto]:
+    """Write what follows the logits; return the inputs it takes: the thresholds, if open."""
+    inputs, rule = [], facts.rule
     with g.part("link"):
         probs, none = write_link(g, link, g.cast("logits", "float64"))
     thresholds = default_thresholds(rule, labels)
     if thresholds is not None:
         g.constants.append(numpy_helper.from_array(thresholds, "thresholds"))
+    if thresholds is not None and facts.open_thresholds:
         inputs.append(helper.make_tensor_value_info("thresholds", TensorProto.DOUBLE, [labels]))
     with g.part("rule"):
         given = None if thresholds is None else "thresholds"

@@ -6,7 +6,7 @@ from pathlib import Path
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 
-__all__ = ["require_new_folder", "require_picture_model", "require_pictures"]
+__all__ = ["require_full_scale", "require_new_folder", "require_picture_model", "require_pictures"]
 
 
 def require_picture_model(predictor: Predictor) -> None:
@@ -14,6 +14,16 @@ def require_picture_model(predictor: Predictor) -> None:
     if predictor.model.backbone.name == "identity":
         raise SettingsError(
             "this model reads stored features, not pictures, so there is nothing to export"
+        )
+
+
+def require_full_scale(predictor: Predictor) -> None:
+    """Raise if a model decodes JPEGs in a way that no program beside it does."""
+    if predictor.transform.reduced_jpeg:
+        raise SettingsError(
+            "this model decodes large JPEGs at a reduced scale (reduced_jpeg), which the program "
+            "that runs an exported file does not; train without it, or give --input pixels, "
+            "already decoded and scaled"
         )
 
 

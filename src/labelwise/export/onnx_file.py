@@ -10,7 +10,11 @@ from labelwise.data import load
 from labelwise.data.rows import find_images
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.assemble import assemble
-from labelwise.export.checks import require_picture_model, require_pictures
+from labelwise.export.checks import (
+    require_full_scale,
+    require_picture_model,
+    require_pictures,
+)
 from labelwise.export.network import export_network
 from labelwise.export.parity import Parity, assert_parity
 from labelwise.models import ModelSpec, Predictor
@@ -45,12 +49,20 @@ def export_onnx(
     *,
     input: Input = "image",
     exact_resize: bool = True,
+    open_thresholds: bool = False,
     watch: Watch | None = None,
 ) -> Exported:
     """Write a model to ``path`` once its file agrees with it on pictures."""
     chosen = range(len(images)) if rows is None else rows
     content, parity = onnx_content(
-        predictor, spec, images, chosen, input=input, exact_resize=exact_resize, watch=watch
+        predictor,
+        spec,
+        images,
+        chosen,
+        input=input,
+        exact_resize=exact_resize,
+        open_thresholds=open_thresholds,
+        watch=watch,
     )
     path = Path(path)
     with replacing(path) as temporary:
@@ -66,11 +78,14 @@ def onnx_content(
     *,
     input: Input,
     exact_resize: bool,
+    open_thresholds: bool = False,
     watch: Watch | None = None,
 ) -> tuple[bytes, Parity]:
     """Return the bytes of the file and how it compares with the model on pictures."""
     require_pictures(rows)
-    facts = facts_of(predictor, spec, input=input, exact_resize=exact_resize)
+    facts = facts_of(
+        predictor, spec, input=input, exact_resize=exact_resize, open_thresholds=open_thresholds
+    )
     network = export_network(predictor.model, predictor.transform.size)
     content = sealed(assemble(network, facts))
     model = OnnxModel(*read_model(content, "the new file"))
@@ -78,10 +93,17 @@ def onnx_content(
 
 
 def facts_of(
-    predictor: Predictor, spec: ModelSpec, *, input: Input = "image", exact_resize: bool = True
+    predictor: Predictor,
+    spec: ModelSpec,
+    *,
+    input: Input = "image",
+    exact_resize: bool = True,
+    open_thresholds: bool = False,
 ) -> Facts:
     """Return what the file of a model will say of itself."""
     require_picture_model(predictor)
+    if input == "image":
+        require_full_scale(predictor)
     return Facts(
         predictor.space,
         predictor.link,
@@ -93,6 +115,7 @@ def facts_of(
         exact_resize,
         promises=predictor.promises,
         taxonomy=predictor.taxonomy,
+        open_thresholds=open_thresholds,
     )
 
 

@@ -58,7 +58,7 @@ def export_openvino(
     folder = Path(folder)
     require_new_folder(folder)
     require_pictures(rows)
-    facts = facts_of(predictor, spec, input=input)
+    facts = facts_of(predictor, spec, input=input, open_thresholds=True)
     graph = assemble(export_network(predictor.model, predictor.transform.size), facts)
     try:
         converted = openvino.Core().read_model(graph.SerializeToString())

@@ -2,6 +2,7 @@
 
 Each stage is compared on the same input, so that a difference is named where it arises:
 
+    decoding      from the same file, by Pillow alone        equal
     pixels        uint8, from the same decoded picture       at most 1 level apart
     logits        from the same pixels                       at most 1e-4 apart
     probability   from the same logits                       at most 1e-5 apart
@@ -20,14 +21,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labelwise.errors import LabelwiseError
+from labelwise.export.encoded import encoded_examples
 from labelwise.export.rules import default_thresholds
 from labelwise.models import Predictor
 from labelwise.models.graph_model import Decided, GraphModel, NodeValue
-from labelwise.pictures import ImageSource
+from labelwise.pictures import ImageSource, JoinedImages
+from labelwise.pictures.labelwise_runtime import read_picture
+from labelwise.pictures.raw import is_raw
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted
 
@@ -52,7 +57,8 @@ Program = Callable[[Tensor], dict[str, Tensor]]
 class Parity:
     """The largest differences of each stage over ``pictures``, and of all stages together.
 
-    ``levels`` is None for a program that begins with scaled pixels.
+    ``files`` are encoded examples that were compared beside them. ``levels`` is None for a program
+    that begins with scaled pixels.
     """
 
     pictures: int
@@ -63,14 +69,22 @@ class Parity:
     probability_end_to_end: float
     labels_end_to_end: int
     labels: int
+    files: int = 0
 
     def __str__(self) -> str:
         scaled = ""
         if self.levels is not None:
             levels = counted(self.levels, "level")
             scaled = f"pixels within {levels} ({self.pixels_differing:.3%} differ), "
+        beside = ""
+        if self.files:
+            beside = (
+                f" and {self.files} test files (turned by EXIF, large, alpha, 16 bits, WebP), each "
+                "from its bytes"
+            )
         lines = [
-            f"agrees with the model on {counted(self.pictures, 'picture')}: {scaled}logits within "
+            f"agrees with the model on {counted(self.pictures, 'picture')}{beside}: {scaled}logits "
+            "within "
             f"{self.logit:.1e}, probabilities within {self.probability:.1e}",
             f"from picture to answer: probabilities within {self.probability_end_to_end:.1e}, "
             f"{self.labels_end_to_end:,} of {self.labels:,} decisions differ",
@@ -86,11 +100,19 @@ def assert_parity(
     *,
     watch: Watch | None = None,
 ) -> Parity:
-    """Return how far the file is from the model on pictures; raise where it is too far."""
+    """Return how far the file is from the model on pictures; raise where it is too far.
+
+    Encoded examples made of the first picture are compared too.
+    """
     way_out = "" if model.facts.exact_resize else "; leave --fast-resize out"
     differences = _Differences(predictor, levels=0)
-    for row in _shown(rows, watch):
-        name, picture = images.ids[row], images.read(row, predictor.transform.at_least)
+    first = images.read(rows[0], predictor.transform.at_least())
+    examples = encoded_examples(first, predictor.transform.size)
+    every = JoinedImages([images.subset(np.asarray(rows)), examples])
+    for row in _shown(range(len(every)), watch):
+        name, picture = every.ids[row], every.read(row, predictor.transform.at_least())
+        if model.facts.input == "image":
+            _assert_decoded_alike(every.encoded(row), picture, name)
         pixels = predictor.transform.pixels(picture)[None]
         scaled = model.pixels(np.asarray(picture))
         same = differences.take_pixels(scaled, pixels[0].numpy(), name, way_out)
@@ -105,7 +127,17 @@ def assert_parity(
             probs = predictor.link(logits.double())
             sets = predictor.rule(probs)
             differences.take_whole(whole.probability, whole.label, probs.numpy(), sets.numpy())
-    return differences.parity(len(rows))
+    return differences.parity(len(rows), len(examples))
+
+
+def _assert_decoded_alike(content: bytes | None, picture: Image.Image, name: str) -> None:
+    """Raise unless the program beside an exported file reads the pixels that the model gets."""
+    if content is None or is_raw(content):  # pixels in memory, or what Pillow alone cannot read
+        return
+    _require(
+        np.array_equal(read_picture(content), np.asarray(picture)),
+        f"nothing was written: Pillow alone decodes {name} to other pixels than the model gets",
+    )
 
 
 def assert_program_parity(
@@ -124,7 +156,7 @@ def assert_program_parity(
     differences = _Differences(predictor)
     for row in _shown(rows, watch):
         name = images.ids[row]
-        pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least))[None]
+        pixels = predictor.transform.pixels(images.read(row, predictor.transform.at_least()))[None]
         with torch.no_grad():
             found = {output: value.numpy() for output, value in program(pixels).items()}
         logits = differences.take_logits(found["logits"], pixels, name, partial(values, pixels))
@@ -213,17 +245,18 @@ class _Differences:
         self.whole = max(self.whole, float(np.abs(probability - expected).max()))
         self.labels_differing += int((label != sets).sum())
 
-    def parity(self, pictures: int) -> Parity:
-        """Return what was found on so many pictures."""
+    def parity(self, pictures: int, files: int = 0) -> Parity:
+        """Return what was found on so many pictures and files beside them."""
         return Parity(
             pictures,
             self.levels,
-            self.pixels_differing / max(pictures, 1),
+            self.pixels_differing / max(pictures + files, 1),
             self.logit,
             self.probability,
             self.whole,
             self.labels_differing,
-            pictures * len(self.predictor.space),
+            (pictures + files) * len(self.predictor.space),
+            files,
         )
 
 

@@ -1,6 +1,6 @@
 """Every rule of the catalogue as ONNX operators: probabilities (N, K) to label sets (N, K).
 
-``Threshold`` reads its thresholds from an input of the graph that has the fitted ones as its
+``Threshold`` reads its thresholds from a value of the graph that has the fitted ones as its
 default; the other rules have none. ``ExpectedF`` walks over the sizes as its Python form does: the
 laws of the number of labels beyond the s most probable ones are all built first, the law of hits
 among them grows by one label per step, and the walk ends where no larger set can be better. Laws

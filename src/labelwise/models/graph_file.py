@@ -58,6 +58,8 @@ class Facts:
     precision: str = "float32"
     promises: tuple[Mapping[str, Any], ...] = ()
     taxonomy: Taxonomy | None = None
+    open_thresholds: bool = False
+    judgement: str = ""
 
     def __post_init__(self) -> None:
         if self.input not in get_args(Input):
@@ -79,8 +81,10 @@ class Facts:
             "weights_sha256": self.weights_sha256,
             "input": self.input,
             "exact_resize": json.dumps(self.exact_resize),
+            "open_thresholds": json.dumps(self.open_thresholds),
             "precision": self.precision,
             "promises": json.dumps([dict(promise) for promise in self.promises]),
+            **({"judgement": self.judgement} if self.judgement else {}),
             **({} if self.taxonomy is None else {"taxonomy": self._parents()}),
             "answers": "ranking" if self.link is None else "probabilities",
             "names": str(dict(enumerate(names))),
@@ -112,6 +116,8 @@ class Facts:
             metadata["precision"],
             tuple(json.loads(metadata["promises"])),
             None if parents is None else Taxonomy(json.loads(parents)),
+            json.loads(metadata.get("open_thresholds", "true")),  # files of 0.1 are open
+            metadata.get("judgement", ""),
         )
 
 
@@ -133,6 +139,8 @@ def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
     try:
         model = onnx.load_model_from_string(content)
         metadata = _properties(model)
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError("text that is not Unicode")  # protobuf hands it over as bytes
     except Exception:  # onnx and protobuf have no common base but this
         raise CheckpointError(f"{name} is not a readable ONNX file; export it again") from None
     if not model.ByteSize() or metadata.get("labelwise_format") is None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-__all__ = ["Answer", "Tagger", "read_picture", "upright_rgb"]
+__all__ = ["TaggedPhoto", "Tagger", "read_picture", "upright_rgb"]
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -51,7 +51,7 @@ def read_picture(photo: bytes | str | os.PathLike[str]) -> NDArray[np.uint8]:
         return np.asarray(upright_rgb(image))
 
 
-class Answer(NamedTuple):
+class TaggedPhoto(NamedTuple):
     """What a model says of a photo: its labels, surest first, and the probability of each label.
 
     ``none`` is the probability that no label applies.
@@ -78,12 +78,12 @@ class Tagger:
             )
         self.labels: list[str] = json.loads(facts["labels"])
 
-    def __call__(self, photo: bytes | str | os.PathLike[str]) -> Answer:
+    def __call__(self, photo: bytes | str | os.PathLike[str]) -> TaggedPhoto:
         """Return what the model says of a photo: the bytes of its file, or its path."""
         outputs = ["probability", "label", "none"]
         probs, chosen, none = self.session.run(outputs, {"image": read_picture(photo)})
         order = np.argsort(-probs[0], kind="stable")
-        return Answer(
+        return TaggedPhoto(
             [self.labels[k] for k in order if chosen[0, k]],
             {self.labels[k]: float(probs[0, k]) for k in order},
             float(none[0]),
