@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from labelwise.errors import ImageError
+from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures import ArrayImages, BytesImages, CropImages, FeatureRows, FileImages
 from labelwise.pictures.decode import decode
 from labelwise.pictures.sources import JoinedImages
@@ -192,3 +192,22 @@ def test_features_are_no_images():
 def test_pixels_must_be_bytes_in_channels_last():
     with pytest.raises(ValueError, match=r"uint8 \(N, H, W, 3\)"):
         ArrayImages(np.zeros((2, 3, 8, 8), np.uint8))
+
+
+def test_scans_are_refused_by_default_and_read_on_request(monkeypatch):
+    """Oracle: the size of the scan, 90 million pixels, and the limit as it was set."""
+    buffer = io.BytesIO()
+    Image.new("1", (10_000, 9_000)).save(buffer, "PNG")
+    with pytest.raises(
+        ImageError, match=r"^scan: .* more than 89,478,485 pixels; set LABELWISE_MAX"
+    ):
+        decode(buffer.getvalue(), "scan")
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "90000000")
+    assert decode(buffer.getvalue(), "scan").size == (10_000, 9_000)
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "89999999")
+    with pytest.raises(ImageError, match="more than 89,999,999 pixels"):
+        decode(buffer.getvalue(), "scan")
+    for odd in ("many", "0", "-1", "1e9"):
+        monkeypatch.setenv("LABELWISE_MAX_PIXELS", odd)
+        with pytest.raises(SettingsError, match="must be a whole number of pixels"):
+            decode(buffer.getvalue(), "scan")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from labelwise.errors import ImageError
+from labelwise.errors import ImageError, SettingsError
 from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw, is_raw
@@ -32,11 +32,12 @@ __all__ = [
     "by_pillow",
     "decode",
     "decode_pixels",
+    "max_pixels",
     "one_per_photo",
     "open_picture",
 ]
 
-MAX_PIXELS = Image.MAX_IMAGE_PIXELS or 89_478_485
+MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
 
 # On one core a Pillow picture is made faster by Pillow, which fills it while it decodes; but many
 # threads of it wait for each other. The pixels are the same.
@@ -66,15 +67,37 @@ UNREAD_SUFFIXES = frozenset(
 IMAGE_SUFFIXES = frozenset(s for suffixes in FORMATS.values() for s in suffixes) - UNREAD_SUFFIXES
 
 
+def max_pixels() -> int:
+    """Return how many pixels an image may have: so many that a decoder is not filled by one.
+
+    Whoever has larger scans sets LABELWISE_MAX_PIXELS, which the decoding processes inherit.
+    """
+    given = os.environ.get("LABELWISE_MAX_PIXELS", "")
+    if not given:
+        return MAX_PIXELS
+    if not given.isdecimal() or not int(given):
+        raise SettingsError(
+            f"LABELWISE_MAX_PIXELS must be a whole number of pixels above 0, got {given!r:.40}"
+        )
+    return int(given)
+
+
+def _too_large(name: str) -> str:
+    return (
+        f"{name}: the image has more than {max_pixels():,} pixels; set LABELWISE_MAX_PIXELS to "
+        "read it, which takes 3 bytes of memory for each"
+    )
+
+
 def decode(content: bytes, name: str, at_least: int | None = None) -> Image.Image:
     """Return the image as RGB, or raise an ImageError with ``name`` and what is wrong."""
-    pixels = plain_pixels(content, MAX_PIXELS, at_least) if MANY_CORES else None
+    pixels = plain_pixels(content, max_pixels(), at_least) if MANY_CORES else None
     return by_pillow(content, name, at_least) if pixels is None else Image.fromarray(pixels)
 
 
 def decode_pixels(content: bytes, name: str, at_least: int | None = None) -> NDArray[np.uint8]:
     """Return the pixels (H, W, 3) of :func:`decode`."""
-    pixels = plain_pixels(content, MAX_PIXELS, at_least)
+    pixels = plain_pixels(content, max_pixels(), at_least)
     return np.asarray(by_pillow(content, name, at_least)) if pixels is None else pixels
 
 
@@ -84,18 +107,18 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
         raise ImageError(f"{name}: the image is empty (0 bytes)")
     try:
         if is_raw(content):
-            return decode_raw(content, at_least, MAX_PIXELS)
+            return decode_raw(content, at_least, max_pixels())
         with open_picture(content) as image:
             width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels")
+            if width * height > max_pixels():
+                raise ImageError(_too_large(name))
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
             return upright_rgb(image)
-    except ImageError:
+    except (ImageError, SettingsError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # of a frame inside
-        raise ImageError(f"{name}: the image has more than {MAX_PIXELS:,} pixels") from None
+        raise ImageError(_too_large(name)) from None
     except UnidentifiedImageError:
         raise ImageError(f"{name}: this is not an image file") from None
     except Exception as error:  # decoders raise a dozen kinds for broken bytes

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.pictures.ahead import started_ahead
-from labelwise.pictures.decode import MAX_PIXELS
+from labelwise.pictures.decode import max_pixels
 from labelwise.pictures.inputs import CHUNK, PlanesResizer, Resizer, available_cores, sent
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.processes import (
@@ -179,7 +179,7 @@ class PictureLoader:
         if content is None or header is None or header.layers != 3 or header.rgb:
             return None
         width, height = header.width, header.height
-        if width * height > MAX_PIXELS or not self.planes.resizes_planes(width, height):
+        if width * height > max_pixels() or not self.planes.resizes_planes(width, height):
             return None
         data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         return Jpeg(row, place, data, height, width, header.orientation, header.usual_coding)

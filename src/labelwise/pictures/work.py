@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import MAX_PIXELS, by_pillow, decode, decode_pixels
+from labelwise.pictures.decode import by_pillow, decode, decode_pixels, max_pixels
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.sources import Location, read_location
 from labelwise.pictures.transform import Transform
@@ -108,7 +108,7 @@ class Work:
         if self.kind == Kind.JPEG and len(content) <= room:
             header = plain_header(content)
             if header is not None and header.layers == 3 and not header.rgb:
-                small = header.width * header.height <= MAX_PIXELS
+                small = header.width * header.height <= max_pixels()
                 if small and self.transform.resizes_planes(header.width, header.height):
                     values = np.frombuffer(content, np.uint8)
                     facts = header.height, header.width, header.orientation, header.usual_coding
