@@ -124,6 +124,20 @@ def test_intervals_and_shares_hold_the_truth_at_least_as_often_as_they_say():
     assert np.mean(within) > 0.85
 
 
+@pytest.mark.parametrize("photos", [20, 80])
+def test_intervals_hold_the_truth_where_labels_differ_more_than_the_link_expects(photos):
+    inside = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        slope, offset = np.exp(rng.normal(0.1, 0.2, 20)), rng.normal(0.2, 0.5, 20)
+        u = rng.normal(-2, 1.8, (800, 20))
+        truth = expit(slope * u + offset)
+        few = few_labels(u[:photos], rng.random((photos, 20)) < truth[:photos], Sigmoid(), pool=u)
+        low, high = few.interval(u)
+        inside.append(((low <= truth) & (truth <= high)).mean())
+    assert np.mean(inside) > 0.86
+
+
 def test_the_link_averages_its_curves_and_keeps_the_order():
     u, y, _ = simulated(40, 3, 5)
     few = few_labels(u, y, Sigmoid())

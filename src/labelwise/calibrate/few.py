@@ -15,6 +15,11 @@ e, f ~ N(0, 1). The single best pair would be too sure of itself: with few label
 The link averages over what is left open: p = mean over (alpha_k, beta_k) of sigma(z), by 3 x 3
 Gauss-Hermite points of the normal approximation. All slopes are positive, so each label keeps its
 order. The mean lies nearer to 1/2 than the most probable curve, as much as the labels allow.
+
+With a link, curves are expected to differ little between labels, which makes better probabilities
+of a few photos where it is true. Intervals may not rest on it: where labels differ by 0.2 in alpha
+and 0.5 in beta, 90 % intervals held the truth in 56 to 78 % of entries. They, the shares and the
+expected error take the same fits with a wider law of tau, and then hold it in 89 to 99 %.
 """
 
 from collections.abc import Sequence
@@ -38,6 +43,7 @@ __all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
 Numbers = NDArray[np.float64]
 SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau
 TYPICAL_SPREAD = (1.0, 0.05)  # without, with a link: tau has the density exp(-tau / typical)
+TYPICAL_OF_INTERVALS = 0.5  # at least
 WITH_LINK, WITHOUT_LINK = (0.5, 0.2, 0.05), (1.5, 3.0, 1.0)  # deviations of alpha, beta, gamma
 STEPS, TOLERANCE = 60, 1e-8
 LARGEST_SLOPE = 20.0
@@ -167,8 +173,9 @@ def few_labels(
     means = pooled.mean(0) - pooled.mean()
     problem = _Problem((u - centre) / scale, y, w, means, *prior, TYPICAL_SPREAD[link is not None])
     mixture = _Mixture.of(problem)
-    mean, covariance = mixture.posterior()
-    slope, offset, weight = _points(mean, covariance)
+    slope, offset, weight = _points(*mixture.posterior())
+    doubting = mixture.expecting(max(problem.typical, TYPICAL_OF_INTERVALS))
+    mean, covariance = doubting.posterior()
     averaged = AveragedCurves(
         link,
         (slope / scale).tolist(),
@@ -187,7 +194,7 @@ def few_labels(
         mixture.spreads(),
         _shares(averaged, every, pooled, mean, covariance),
         error,
-        _photos_to_halve(mixture, pooled, error, len(u)),
+        _photos_to_halve(doubting, pooled, error, len(u)),
     )
 
 
@@ -275,9 +282,7 @@ class _Problem:
             value = best
         _, fisher = self.information(self.curves(shared, own, spreads))
         reduced, log_det, _, _ = self._eliminated(fisher, to_shared, to_own)
-        evidence = (
-            -value - (log_det + np.linalg.slogdet(reduced)[1]) / 2 - sum(spreads) / self.typical
-        )
+        evidence = -value - (log_det + np.linalg.slogdet(reduced)[1]) / 2
         return _Fit(shared, own, float(evidence))
 
     def posterior(
@@ -324,26 +329,39 @@ class _Mixture:
                 fit = problem.solve((first, second), start)
                 start = (fit.shared, fit.own)
                 fits.append(((first, second), fit))
+        whole = cls(problem, tuple((1.0, *fit) for fit in fits))
+        return whole.expecting(problem.typical)
+
+    def expecting(self, typical: float) -> "_Mixture":
+        """Return the same fits, weighed by their evidence and another law of the spreads."""
         # A geometric grid of tau covers widths in proportion to tau.
-        level = np.array([fit.evidence + np.log(pair[0] * pair[1]) for pair, fit in fits])
+        level = np.array(
+            [
+                fit.evidence + np.log(pair[0] * pair[1]) - sum(pair) / typical
+                for _, pair, fit in self.parts
+            ]
+        )
         weights = np.exp(level - level.max())
         weights /= weights.sum()
-        parts = zip(weights.tolist(), fits, strict=True)
-        return cls(problem, tuple((weight, *fit) for weight, fit in parts if weight > 1e-4))
+        parts = zip(weights.tolist(), self.parts, strict=True)
+        return _Mixture(self.problem, tuple((weight, *rest) for weight, (_, *rest) in parts))
+
+    def _likely(self) -> "tuple[tuple[float, tuple[float, float], _Fit], ...]":
+        return tuple(part for part in self.parts if part[0] > 1e-4)
 
     def spreads(self) -> tuple[float, float]:
         """Return the mean spreads."""
-        total = sum(weight for weight, _, _ in self.parts)
         first, second = (
-            sum(weight * pair[axis] for weight, pair, _ in self.parts) / total for axis in (0, 1)
+            sum(weight * pair[axis] for weight, pair, _ in self.parts) for axis in (0, 1)
         )
         return first, second
 
     def posterior(self, times: float = 1.0) -> tuple[Numbers, Numbers]:
         """Return mean and covariance of (alpha_k, beta_k); of ``times`` as many photos."""
-        weights = np.array([weight for weight, _, _ in self.parts])
+        likely = self._likely()
+        weights = np.array([weight for weight, _, _ in likely])
         weights /= weights.sum()
-        found = [self.problem.posterior(fit, pair, times) for _, pair, fit in self.parts]
+        found = [self.problem.posterior(fit, pair, times) for _, pair, fit in likely]
         means = np.stack([mean for mean, _ in found])
         mean = np.einsum("p,pka->ka", weights, means)
         away = means - mean

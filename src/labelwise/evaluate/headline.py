@@ -20,7 +20,7 @@ image left out in closed form,
                and around value - bias, joined
 
 In worlds of 10 to 20 labels it holds the truth in 93 to 96 % of draws of 100 and of 1,000 images
-(benchmarks/figures.py), where U alone gives 64 to 94 %. With more than a fifth of the labels below
+(benchmarks/figures.py), where U alone gives 64 to 94 %. With more than a tenth of the labels below
 five positives it falls to 90 %, and is not shown.
 
 The headline: the few numbers to look at first, each with its 95 % interval.
@@ -205,7 +205,7 @@ def jackknife_interval(value: float | None, without: Floats) -> tuple[float | No
 
 
 FEW_POSITIVES = 5
-MANY_RARE = 0.2  # share of labels with few positives above which there is no interval
+MANY_RARE = 0.1  # share of labels with few positives above which there is no interval
 SMOOTH = "Interval: infinitesimal jackknife over images."
 LEFT_OUT = "Interval: jackknife over images on the log-odds scale, with its bias."
 BY_TESTS = "Interval: the errors that a test over images does not reject"
