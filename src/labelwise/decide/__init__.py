@@ -1,5 +1,12 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
+from labelwise.decide.estimate import (
+    Answered,
+    CountEstimate,
+    estimate_count,
+    estimate_total,
+    exact_count_bounds,
+)
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
 from labelwise.decide.promised_lists import (
@@ -42,8 +49,10 @@ from labelwise.decide.thresholds import average_k, best_f, least_cost, precision
 
 __all__ = [
     "NEVER",
+    "Answered",
     "AtMost",
     "Check",
+    "CountEstimate",
     "Evidence",
     "ExpectedF",
     "GroupRules",
@@ -67,6 +76,9 @@ __all__ = [
     "control_false_alarms",
     "control_precision",
     "control_recall",
+    "estimate_count",
+    "estimate_total",
+    "exact_count_bounds",
     "expected_f",
     "find_promise",
     "find_rule",

@@ -1,0 +1,252 @@
+"""How many: a count from probabilities and the answers about photos drawn at random.
+
+N photos have probabilities p; m of them, drawn at random without replacement, were answered (y).
+The share that carries what was asked is estimated as prediction-powered inference does (PPI++,
+Angelopoulos et al. 2023; survey statistics calls it the regression estimator):
+
+    share = mean over all of  l p  +  mean over the answered of  (y - l p),
+    l = cov(y, p) / var(p)  among the answered
+
+The answers alone carry the truth, so the interval holds however wrong p is; good p make it narrow.
+Its square error is (1 - m / N) / m times the variance of y - l p, grown by the error of l, with
+quantiles of Student's law. Where few photos carry what was asked, a sample may hold none of those
+that the model misses; so one yes and one no at the mean p are added to the answers (share becomes
+(m share + 1) / (m + 2)), and two of each to the variance. That is an approximation, good where m is
+large, so the method is fixed by m alone, never by looking at the answers:
+
+    m <= 100   exact: the counts W of N under which as many or as few yes among m drawn without
+               replacement have a chance above 2.5 % each way (hypergeometric)
+    m > 100    prediction-powered, within what the answers themselves prove: W is at least the
+               number of yes, at most N less the number of no
+
+An answer "unsure" counts as no for the lower end and as yes for the upper one. Groups are drawn
+from separately: each has its own estimate, and the total adds them up, with the square errors added
+(each group weighted by its size, l common) or, from 100 answers or fewer, with the ends of exact
+intervals at 1 - 0.05 / groups each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp, stdtrit
+
+from labelwise.errors import DataError
+from labelwise.numeric.arrays import Array, to_numpy
+
+__all__ = [
+    "EXACT_UP_TO",
+    "Answered",
+    "CountEstimate",
+    "EstimateMethod",
+    "estimate_count",
+    "estimate_total",
+    "exact_count_bounds",
+]
+
+EstimateMethod = Literal["exact", "prediction-powered", "sum of exact bounds", "all answered"]
+Numbers = NDArray[np.float64]
+
+EXACT_UP_TO = 100
+
+
+@dataclass(frozen=True)
+class CountEstimate:
+    """How many of ``photos`` carry what was asked, with an interval, and how it was computed.
+
+    ``answered`` photos were drawn at random, of which ``yes`` carried it and ``unsure`` could not
+    be told.
+    """
+
+    group: str
+    photos: int
+    answered: int
+    yes: int
+    unsure: int
+    count: float
+    low: float
+    high: float
+    confidence: float
+    method: EstimateMethod
+
+    def sentence(self, what: str) -> str:
+        """Return the estimate in words, with what it rests on."""
+        of = f"{self.photos:,} photos" + (f" of {self.group}" if self.group else "")
+        unsure = f", {self.unsure:,} unsure" if self.unsure else ""
+        return (
+            f"about {self.count:,.0f} of {of} match {what} ({self.confidence:.0%} interval: "
+            f"{self.low:,.0f} to {self.high:,.0f}; {self.yes:,} of {self.answered:,} photos drawn "
+            f"at random match{unsure}; {self.method})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """A group of photos: the probabilities (N,) of all, which were drawn, and their answers.
+
+    ``drawn`` (m,) are places among the N photos, ``answers`` (m,) are 1, 0 or NaN for unsure.
+    """
+
+    probs: Numbers
+    drawn: NDArray[np.int64]
+    answers: Numbers
+    group: str = ""
+
+    @classmethod
+    def read(cls, probs: Array, drawn: Array, answers: Array, group: str = "") -> "Answered":
+        """Return the group after checking that it can be one."""
+        p = np.asarray(to_numpy(probs), np.float64)
+        rows, y = np.asarray(to_numpy(drawn), np.int64), np.asarray(to_numpy(answers), np.float64)
+        if p.ndim != 1 or not len(p) or not ((p >= 0) & (p <= 1)).all():
+            raise DataError(f"probabilities must be one per photo between 0 and 1, got {p.shape}")
+        if rows.shape != y.shape or len(np.unique(rows)) != len(rows):
+            raise DataError("each photo that was drawn must have one answer")
+        if len(rows) and not ((rows >= 0) & (rows < len(p))).all():
+            raise DataError(f"photos that were drawn must be among the {len(p)} of the group")
+        if not (np.isnan(y) | (y == 0) | (y == 1)).all():
+            raise DataError("answers must be 1, 0 or NaN for unsure")
+        return cls(p, rows, y, group)
+
+    @property
+    def yes(self) -> int:
+        """How many answers were yes."""
+        return int(np.nansum(self.answers))
+
+    @property
+    def unsure(self) -> int:
+        """How many answers were neither yes nor no."""
+        return int(np.isnan(self.answers).sum())
+
+    def with_unsure_as(self, value: float) -> "Answered":
+        """Return the group with unsure answers taken for yes (1) or no (0)."""
+        return Answered(self.probs, self.drawn, np.nan_to_num(self.answers, nan=value), self.group)
+
+
+def estimate_count(part: Answered, confidence: float = 0.95) -> CountEstimate:
+    """Return how many photos of one group carry what was asked; see the module's text."""
+    return estimate_total([part], confidence, part.group)
+
+
+def estimate_total(
+    parts: Sequence[Answered], confidence: float = 0.95, group: str = ""
+) -> CountEstimate:
+    """Return how many photos of all groups together carry what was asked."""
+    if not 0 < confidence < 1:
+        raise DataError(f"confidence must lie between 0 and 1, got {confidence}")
+    answered = sum(len(one.drawn) for one in parts)
+    photos = sum(len(one.probs) for one in parts)
+    yes, unsure = sum(one.yes for one in parts), sum(one.unsure for one in parts)
+    low_parts = [one.with_unsure_as(0.0) for one in parts]
+    high_parts = [one.with_unsure_as(1.0) for one in parts]
+    method: EstimateMethod
+    if answered == photos:
+        method = "all answered"
+        low, high = float(yes), float(yes + unsure)
+        middle = (low + high) / 2
+    elif answered > EXACT_UP_TO and all(len(one.drawn) >= 2 for one in parts):
+        method = "prediction-powered"
+        first, second = _powered(low_parts, confidence), _powered(high_parts, confidence)
+        middle = (first[0] + second[0]) / 2
+        low, high = max(first[1], yes), min(second[2], photos - answered + yes + unsure)
+        middle = min(max(middle, low), high)
+    else:
+        method = "exact" if len(parts) == 1 else "sum of exact bounds"
+        each = 1 - (1 - confidence) / len(parts)
+        low = sum(_exact(one, each)[0] for one in low_parts)
+        high = sum(_exact(one, each)[1] for one in high_parts)
+        counts = [
+            len(one.probs) * (one.yes + half.yes) / (2 * max(len(one.drawn), 1))
+            for one, half in zip(low_parts, high_parts, strict=True)
+        ]
+        middle = min(max(sum(counts), low), high)
+    facts = (photos, answered, yes, unsure, middle, low, high, confidence)
+    return CountEstimate(group, *facts, method)
+
+
+def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> tuple[int, int]:
+    """Return the least and the most of ``photos`` that can be yes, of which some were drawn.
+
+    Each end is exceeded with a chance of at most (1 - confidence) / 2.
+
+    >>> exact_count_bounds(2, 10, 100, 0.95)
+    (3, 54)
+    """
+    alpha = (1 - confidence) / 2
+    low, high = yes, photos - drawn + yes
+    least = _first(
+        lambda count: _tail(count, photos, drawn, yes, drawn) > alpha, low, high
+    )  # P(at least so many yes)
+    most = -_first(
+        lambda count: _tail(-count, photos, drawn, 0, yes) > alpha, -high, -low
+    )  # P(at most so many yes)
+    return least, most
+
+
+def _exact(part: Answered, confidence: float) -> tuple[int, int]:
+    return exact_count_bounds(part.yes, len(part.drawn), len(part.probs), confidence)
+
+
+def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float, float]:
+    """Return the count and the ends of its interval, from two or more answers in each group."""
+    photos = sum(len(one.probs) for one in parts)
+    weights = np.array([len(one.probs) / photos for one in parts])
+    sizes = np.array([len(one.drawn) for one in parts])
+    left = 1 - sizes / [len(one.probs) for one in parts]
+    own = [one.probs[one.drawn] for one in parts]
+    gaps = np.array([one.probs.mean() - p.mean() for one, p in zip(parts, own, strict=True)])
+    scale = weights**2 * left / sizes  # what a variance within a group counts for
+
+    def within(x: Sequence[Numbers], y: Sequence[Numbers]) -> Numbers:
+        return np.array(
+            [
+                float((a - a.mean()) @ (b - b.mean())) / (len(a) - 1)
+                for a, b in zip(x, y, strict=True)
+            ]
+        )
+
+    answers = [one.answers for one in parts]
+    spread = float(scale @ within(own, own))
+    slope = float(scale @ within(own, answers)) / spread if spread > 0 else 0.0
+    rest = [y - slope * p for y, p in zip(answers, own, strict=True)]
+    answered = int(sizes.sum())
+    degrees = answered - len(parts) - 1
+    share = float(weights @ [y.mean() for y in answers]) + slope * float(weights @ gaps)
+    share = (answered * share + 1) / (answered + 2)
+    pairs = 2 * ((1 - share) ** 2 + share**2)
+    variance = (float(scale @ within(rest, rest)) * (degrees + 1) + scale.sum() * pairs) / degrees
+    if spread > 0:  # the error of the slope, where the answered are not like all in p
+        variance *= 1 + float(weights @ gaps) ** 2 / spread / degrees
+    reach = float(stdtrit(degrees, (1 + confidence) / 2)) * np.sqrt(variance)
+    return photos * share, photos * (share - reach), photos * (share + reach)
+
+
+def _tail(count: int, photos: int, drawn: int, least: int, most: int) -> float:
+    """Return P(least <= X <= most) for X yes among ``drawn``, ``count`` of all photos being yes."""
+    lowest, highest = max(least, drawn - (photos - count)), min(most, drawn, count)
+    if lowest > highest:
+        return 0.0
+    k = np.arange(lowest, highest + 1)
+    logs = (
+        _log_choose(count, k) + _log_choose(photos - count, drawn - k) - _log_choose(photos, drawn)
+    )
+    return float(np.exp(min(logsumexp(logs), 0.0)))
+
+
+def _log_choose(n: Any, k: Any) -> Any:
+    return gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
+
+
+def _first(holds: Any, low: int, high: int) -> int:
+    """Return the first whole number from ``low`` to ``high`` for which something holds.
+
+    It must hold for all after the first, and for ``high``.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,147 @@
+"""Counts against all samples of small libraries, scipy's hypergeometric law and numpy's regression;
+coverage in libraries whose probabilities are wrong."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import binom, hypergeom
+
+from labelwise.decide import Answered, estimate_count, estimate_total, exact_count_bounds
+from labelwise.errors import DataError
+
+
+@pytest.mark.parametrize("truth", range(9))
+def test_exact_bounds_hold_in_all_samples_of_a_small_library(truth):
+    y = np.arange(8) < truth
+    held = [
+        low <= truth <= high
+        for drawn in combinations(range(8), 3)
+        for low, high in [exact_count_bounds(int(y[list(drawn)].sum()), 3, 8, 0.9)]
+    ]
+    assert np.mean(held) >= 0.9
+
+
+@pytest.mark.parametrize(("yes", "drawn", "photos"), [(0, 20, 500), (7, 20, 500), (20, 20, 90)])
+def test_exact_bounds_are_the_outermost_counts_that_scipy_does_not_exclude(yes, drawn, photos):
+    possible = np.arange(yes, photos - drawn + yes + 1)
+    above = hypergeom.sf(yes - 1, photos, possible, drawn) > 0.025
+    below = hypergeom.cdf(yes, photos, possible, drawn) > 0.025
+    expected = possible[above].min(), possible[below].max()
+    assert exact_count_bounds(yes, drawn, photos, 0.95) == expected
+
+
+def library(random, world, photos=3000, share=0.1):
+    """Return probabilities of a model that was right before the world changed, and the truth."""
+    y = random.random(photos) < share * (3 if world == "three times as many" else 1)
+    x = random.normal(np.where(y, 2.5, 0.0))
+    if world == "blur":
+        x = 0.5 * x + random.normal(0, 0.4, photos)
+    return expit(2.5 * x - 3.125 + np.log(share / (1 - share))), y
+
+
+def drawn_from(random, probs, truth, answers, group=""):
+    rows = random.choice(len(probs), answers, replace=False)
+    return Answered.read(probs, rows, truth[rows].astype(float), group)
+
+
+@pytest.mark.parametrize("world", ["calm", "three times as many", "blur"])
+@pytest.mark.parametrize("answers", [60, 150])
+def test_intervals_hold_however_wrong_the_probabilities_are(world, answers):
+    random = np.random.default_rng(0)
+    draws, held, widths, alone = 150, 0, [], []
+    for _ in range(draws):
+        probs, truth = library(random, world)
+        found = estimate_count(drawn_from(random, probs, truth, answers))
+        held += found.low <= truth.sum() <= found.high
+        widths.append(found.high - found.low)
+        low, high = exact_count_bounds(found.yes, answers, len(probs), 0.95)
+        alone.append(high - low)
+    assert held >= binom.ppf(0.001, draws, 0.95)
+    assert found.method == ("exact" if answers == 60 else "prediction-powered")
+    if answers == 150:
+        assert np.mean(widths) < 0.9 * np.mean(alone)  # probabilities are worth something
+
+
+def test_the_count_is_that_of_a_regression_with_a_yes_and_a_no_added():
+    random = np.random.default_rng(1)
+    probs, truth = library(random, "calm")
+    part = drawn_from(random, probs, truth, 200)
+    slope, offset = np.polyfit(probs[part.drawn], part.answers, 1)
+    share = offset + slope * probs.mean()
+    expected = len(probs) * (200 * share + 1) / 202
+    assert estimate_count(part).count == pytest.approx(expected)
+
+
+def test_probabilities_that_say_nothing_are_no_help_and_no_harm():
+    random = np.random.default_rng(2)
+    truth = random.random(4000) < 0.3
+    part = drawn_from(random, np.full(4000, 0.5), truth, 400)
+    found = estimate_count(part)
+    share = part.answers.mean()
+    usual = 4000 * 1.96 * np.sqrt(0.9 * share * (1 - share) / 400)
+    assert (found.high - found.low) / 2 == pytest.approx(usual, rel=0.03)
+
+
+def test_unsure_answers_widen_the_interval_both_ways():
+    random = np.random.default_rng(3)
+    probs, truth = library(random, "calm")
+    part = drawn_from(random, probs, truth, 80)
+    unsure = part.answers.copy()
+    unsure[:5] = np.nan
+    found = estimate_count(Answered.read(probs, part.drawn, unsure))
+    no, yes = (np.nan_to_num(unsure, nan=value) for value in (0.0, 1.0))
+    assert found.low == estimate_count(Answered.read(probs, part.drawn, no)).low
+    assert found.high == estimate_count(Answered.read(probs, part.drawn, yes)).high
+    assert found.unsure == 5
+    every = estimate_count(Answered.read(probs, part.drawn, np.full(80, np.nan)))
+    assert every.low == 0
+    assert every.high == len(probs)
+
+
+def test_groups_drawn_unevenly_add_up():
+    random = np.random.default_rng(4)
+    draws, held = 150, 0
+    for _ in range(draws):
+        parts, total = [], 0
+        for size, share in ((2500, 0.05), (400, 0.5), (300, 0.2)):
+            probs, truth = library(random, "blur", size, share)
+            parts.append(drawn_from(random, probs, truth, 60))
+            total += truth.sum()
+        found = estimate_total(parts)
+        held += found.low <= total <= found.high
+    assert found.method == "prediction-powered"
+    assert found.answered == 180
+    assert held >= binom.ppf(0.001, draws, 0.95)
+
+
+def test_few_answers_in_groups_are_bounded_by_the_sum_of_exact_bounds():
+    random = np.random.default_rng(5)
+    parts = [drawn_from(random, *library(random, "calm", 200), 20, group) for group in "ab"]
+    bounds = [exact_count_bounds(one.yes, 20, 200, 0.975) for one in parts]
+    found = estimate_total(parts)
+    assert (found.low, found.high) == (sum(b[0] for b in bounds), sum(b[1] for b in bounds))
+    assert found.method == "sum of exact bounds"
+
+
+def test_a_library_of_one_photo_and_one_that_was_answered_whole():
+    one = estimate_count(Answered.read([0.2], [0], [1.0]))
+    assert (one.count, one.low, one.high, one.method) == (1, 1, 1, "all answered")
+    none = estimate_count(Answered.read([0.2], np.empty(0, int), np.empty(0)))
+    assert (none.low, none.high) == (0, 1)
+    assert "exact" in none.sentence("dog")
+
+
+@pytest.mark.parametrize(
+    ("probs", "drawn", "answers", "words"),
+    [
+        ([0.5, 1.5], [0], [1.0], "between 0 and 1"),
+        ([0.5, 0.5], [0, 0], [1.0, 1.0], "one answer"),
+        ([0.5, 0.5], [2], [1.0], "among the 2"),
+        ([0.5, 0.5], [1], [0.5], "1, 0 or NaN"),
+    ],
+)
+def test_what_is_no_sample_is_refused(probs, drawn, answers, words):
+    with pytest.raises(DataError, match=words):
+        Answered.read(probs, drawn, answers)
