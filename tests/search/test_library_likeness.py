@@ -7,8 +7,10 @@ import pytest
 from made_index import made_index
 from search_setup import save_model
 
+from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.search import Index, likeness_of
+from labelwise.search.tagging import promised_rule
 
 
 def logits_of(seed, count, mean=-1.0):
@@ -92,3 +94,13 @@ def test_indexing_says_that_photos_differ(update, photos):
     with Index(update.folder) as index:
         assert likeness_of(index).likeness.outcome == "pictures differ"
     assert "do not look like the held-out ones" in " ".join(changes.notes)
+
+
+def test_nothing_is_promised_of_pictures_that_differ(tmp_path, model):
+    with Index(made_index(tmp_path / "alike", model, logits_of(1, 400))) as index:
+        assert len(index.evidence().ids) == 400
+    with Index(made_index(tmp_path / "other", model, logits_of(2, 300, 4.0))) as index:
+        with pytest.raises(DataError, match="do not look like the held-out ones"):
+            index.evidence()
+        with pytest.raises(DataError, match="nothing can be promised"):
+            promised_rule(index, 0.1, 0.95)

@@ -33,6 +33,7 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
+from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
@@ -42,7 +43,7 @@ from labelwise.system.storage import StorageError
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["LIKENESS_FILE", "Index", "IndexFacts", "LabelOdds"]
+__all__ = ["Index", "IndexFacts", "LabelOdds"]
 
 ROWS_AT_ONCE = 1 << 16
 LABELS_KEPT = 64
@@ -51,7 +52,6 @@ CACHED_OF_MODEL = (
     *("_tree", "_sets"),
 )  # properties of an index that follow from its model
 
-LIKENESS_FILE = "likeness.json"
 FAR = 50.0  # log-odds beyond which nothing changes
 
 Rows = NDArray[np.int64]
@@ -172,13 +172,19 @@ class Index:
         return Taxonomy(kept)
 
     def evidence(self) -> Evidence:
-        """Return the photos that a promise can be made on: ones that fitted nothing."""
+        """Return the photos that a promise can be made on: ones that fitted nothing.
+
+        Where the library does not look like them, no promise can rest on them.
+        """
         held_out = self.held_out
         if held_out is None or not self.facts.may_promise:
             raise DataError(
                 f"a promise needs photos that fitted nothing, and the model of {self.folder} has "
                 "none; train it with a split test or promise, then index again"
             )
+        found = likeness_of(self)
+        if found.likeness.outcome == "pictures differ":
+            raise DataError(f"nothing can be promised of {self.folder}. {found.sentence()}")
         return self._evidence(held_out, f"{self.facts.held_out} photos of the model")
 
     def tuning(self) -> Evidence | None:

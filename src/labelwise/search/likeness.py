@@ -8,6 +8,7 @@ by more than a tenth, or the model changed.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,11 +18,14 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.metrics.drift import audit_order, held_out_shares
 from labelwise.metrics.likeness import Likeness, compare_photos, far_points
 from labelwise.predictions import Predictions
-from labelwise.search.index import LIKENESS_FILE, Index
 from labelwise.system.files import replacing
 
-__all__ = ["LibraryLikeness", "likeness_of"]
+if TYPE_CHECKING:  # an index asks this file before it gives evidence for a promise
+    from labelwise.search.index import Index
 
+__all__ = ["LIKENESS_FILE", "LibraryLikeness", "likeness_of"]
+
+LIKENESS_FILE = "likeness.json"
 SHARE_PHOTOS = 4096  # whose probabilities tell the shares
 REFERENCE_PHOTOS = 1000  # held-out photos that others are near to or far from
 ROWS_AT_ONCE = 1 << 14
@@ -53,14 +57,14 @@ class LibraryLikeness:
 RECORD = TypeAdapter(LibraryLikeness)
 
 
-def likeness_of(index: Index) -> LibraryLikeness:
+def likeness_of(index: "Index") -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     path = index.folder / LIKENESS_FILE
-    alive = np.setdiff1d(np.arange(len(index)), index.store.dead_rows())
+    dead = index.store.dead_rows()
     known = _stored(path)
-    if known is not None and abs(len(alive) - known.rows) <= GROWTH * known.rows:
+    if known is not None and abs(len(index) - len(dead) - known.rows) <= GROWTH * known.rows:
         return known
-    found = _compared(index, alive)
+    found = _compared(index, np.setdiff1d(np.arange(len(index)), dead))
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(RECORD.dump_json(found, indent=2))
@@ -77,7 +81,7 @@ def _stored(path: Path) -> LibraryLikeness | None:
 
 
 @torch.no_grad()
-def _compared(index: Index, alive: NDArray[np.int64]) -> LibraryLikeness:
+def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
     held_out, link = index.held_out, index.spec.made_link
     if held_out is None or link is None:
         lacks = "the model has no predictions of held-out photos"
@@ -109,7 +113,7 @@ def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.flo
     return np.where(held_out.observed.numpy(), labels, probs)
 
 
-def _far(index: Index, alive: NDArray[np.int64], held_out: Predictions) -> NDArray[np.int64]:
+def _far(index: "Index", alive: NDArray[np.int64], held_out: Predictions) -> NDArray[np.int64]:
     """Return the rows that are far from every held-out photo, the farthest first."""
     places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
     reference = held_out.logits.float().numpy()[places]
@@ -122,6 +126,6 @@ def _far(index: Index, alive: NDArray[np.int64], held_out: Predictions) -> NDArr
     return alive[order[: int((distances > 1).sum())]]
 
 
-def _logits(index: Index, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+def _logits(index: "Index", rows: NDArray[np.int64]) -> NDArray[np.float32]:
     columns = [index.store.column(label)[rows] for label in range(len(index.space))]
     return np.stack(columns, axis=1).astype(np.float32)
