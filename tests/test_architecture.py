@@ -37,13 +37,12 @@ SQUASHES = re.compile(r"\b(?:sigmoid|softmax|expit|log_expit|logsigmoid)\(")
 # Log-odds of a fit of their own, not logits of a model: a Newton step, a threshold, a true chance.
 OWN_ODDS = {
     "data/generated.py",
-    "decide/promised_lists.py",
     "decide/promised_rules.py",
     "labelling/crossfit.py",
     "labelling/suspects.py",
     "metrics/drift.py",
     "retrieval/calibrated_query.py",
-    "search/answering.py",
+    "search/asked.py",
 }
 
 

@@ -19,7 +19,6 @@ from labelwise.decide import (
     check_promise,
     promise_answers,
     promise_f,
-    promise_list,
     promise_precision,
     promise_recall,
     promise_tags,
@@ -122,22 +121,6 @@ def test_recall_of_many_rare_labels_is_not_tested_on_the_photos_that_set_it():
     assert binomtest(broken, attempts, 0.05, alternative="greater").pvalue > 0.01
 
 
-def test_a_list_holds_as_many_right_photos_as_promised(world):
-    probs, truth = world
-    broken, sizes = 0, []
-    for evidence, new, real in draws((probs[:, :2], truth[:, :2])):
-        answers = evidence.answers
-        score = answers.probs[:, 0] * (1 - answers.probs[:, 1])
-        right = answers.present[:, 0] & ~answers.present[:, 1]
-        found = promise_list(score, right, wrong_at_most=0.4, confidence=CONFIDENCE)
-        listed = new[:, 0] * (1 - new[:, 1]) >= found.threshold
-        if found.promise is not None and listed.any():
-            broken += (real[:, 0] & ~real[:, 1])[listed].mean() < 0.6
-        sizes.append(listed.mean())
-    assert_kept(broken)
-    assert np.mean(sizes) > 0.02
-
-
 @pytest.mark.parametrize("measure", ["all", "precision", "f"])
 def test_answered_images_keep_the_promise_and_the_others_are_asked_about(world, measure):
     broken, answered, level = 0, [], 0.75
@@ -209,9 +192,6 @@ def test_too_few_photos_promise_nothing_and_say_how_many_would_be_needed():
     assert found.rule == Threshold(NEVER)
     assert "29 that count would be needed" in found.refused[0]
     assert promise_recall(evidence, level=0.9).rule == Threshold(0.0)
-    listed = promise_list(np.ones(10), np.ones(10), wrong_at_most=0.1)
-    assert listed.promise is None
-    assert listed.threshold == np.inf
 
 
 def promise(**changes):
@@ -231,6 +211,26 @@ def test_a_promise_is_plain_data_and_reads_as_a_sentence():
         promise(what="precison")
     with pytest.raises(SettingsError, match="level of a promise must lie between 0 and 1"):
         promise(level=1.0)
+    with pytest.raises(SettingsError, match="unknown kind 'shure'; did you mean 'sure'"):
+        promise(kind="shure")
+    with pytest.raises(SettingsError, match="every promise but an expected one has a confidence"):
+        promise(confidence=None)
+
+
+def test_promises_saved_by_0_1_are_still_read():
+    """Oracle: the plain data of a list's promise as 0.1 wrote it, and its sentence."""
+    spec = promise(what="list").spec()
+    old = {key: spec[key] for key in spec.keys() - {"kind", "listed", "checked"}}
+    read = Promise.from_spec(old)
+    assert read == promise(what="list")
+    assert read.about == "photos like those it was tested on"
+    assert "at least 90.0% of the images on the list are right" in str(read)
+
+
+def test_one_list_cannot_break_an_expected_promise():
+    expected = promise(what="list", kind="expected", confidence=None)
+    with pytest.raises(DataError, match="such lists on average"):
+        check_promise(expected, np.ones((3, 1), bool), np.ones((3, 1)))
     rule = AtMost(Threshold(0.4), 3)
     assert rule_from_spec(json.loads(json.dumps(rule_to_spec(rule)))) == rule
     np.testing.assert_array_equal(

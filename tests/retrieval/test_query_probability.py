@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binomtest
 
 from labelwise.data import posterior
-from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.retrieval import Query, ScoredLibrary, bind, calibrate_query
 
 DRAWS, HELD = 40, 1000
 
@@ -62,7 +62,7 @@ def test_counts_cover_the_true_number_and_lists_keep_their_promise(world):
     scores = query.log_scores(log_p, log_q)
     rng = np.random.default_rng(0)
     missed = broken = 0
-    sizes = []
+    sizes, shares = [], []
     for seed in range(DRAWS):
         order = rng.permutation(len(right))
         held, new = order[:HELD], order[HELD : HELD + 5000]
@@ -71,13 +71,18 @@ def test_counts_cover_the_true_number_and_lists_keep_their_promise(world):
         missed += not count.lower <= right[new].sum() <= count.upper
         used = order[-HELD:]
         tuning = calibrate_query(query, log_p[used], log_q[used], labels[used])
-        cut = fitted.cut(0.4, 0.9, seed=seed, tuning=tuning if seed % 2 else None)
+        other = tuning if seed % 2 else None
+        library = ScoredLibrary(scores[new])
+        cut = fitted.cut(library, 0.4, kind="sure", confidence=0.9, seed=seed, tuning=other)
         listed = scores[new] >= cut.threshold
         broken += bool(listed.any()) and (~right[new][listed]).mean() > 0.4
         sizes.append(listed.mean())
+        listed = scores[new] >= fitted.cut(library, 0.4).threshold
+        shares.append((~right[new][listed]).mean() if listed.any() else 0.0)
+    assert 0.2 < np.mean(shares) < 0.4 + 3 * np.std(shares) / np.sqrt(DRAWS)
     assert binomtest(missed, DRAWS, 0.1, alternative="greater").pvalue > 0.01
     assert binomtest(broken, DRAWS, 0.1, alternative="greater").pvalue > 0.01
-    assert np.mean(sizes) > 0.02
+    assert np.mean(sizes) > 0.01
 
 
 def test_unknown_answers_and_limits_are_left_out_of_the_fit(world):
@@ -92,7 +97,23 @@ def test_unknown_answers_and_limits_are_left_out_of_the_fit(world):
     fitted = calibrate_query(strict, *(array[:300] for array in arrays))
     scores = strict.log_scores(*arrays[:2])
     assert (fitted.probs(scores)[np.isneginf(scores)] == 0).all()
-    assert fitted.cut(0.1).promise is None
+    assert fitted.cut(ScoredLibrary(scores), 0.1).promise is None
+
+
+def test_a_list_may_be_cut_by_a_least_score_before_it_is_promised(world):
+    """Oracle: the photos below that score taken away on both sides by hand."""
+    query, log_p, log_q, labels = parts(world, "label00")
+    scores = query.log_scores(log_p, log_q)
+    fitted = calibrate_query(query, log_p[:900], log_q[:900], labels[:900])
+    least = float(np.float32(np.quantile(scores, 0.7)))
+    kept = scores[:900] >= least
+    by_hand = calibrate_query(query, log_p[:900][kept], log_q[:900][kept], labels[:900][kept])
+    library = scores[900:].astype(np.float32)
+    for kind in ("expected", "sure"):
+        cut = fitted.cut(ScoredLibrary(library), 0.3, kind=kind, least=least)
+        same = by_hand.cut(ScoredLibrary(library[library >= least]), 0.3, kind=kind)
+        assert cut == same
+        assert cut.listed > 0
 
 
 def test_arrays_must_be_the_querys_own_columns(world):

@@ -10,7 +10,7 @@ from labelwise.decide import Threshold, TopK
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
-from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.retrieval import Query, ScoredLibrary, bind, calibrate_query
 from labelwise.search import answer, questions
 
 DOG = LABELS.index("dog")
@@ -98,7 +98,7 @@ def test_only_what_exists_is_corrected(index):
 
 
 def test_photos_are_sorted_by_score_or_date_alone(index):
-    with pytest.raises(LabelwiseError, match="sorted by score or date, got 'name'"):
+    with pytest.raises(LabelwiseError, match="sort must be score or date, got 'name'"):
         answer(index, Query.parse("dog"), sort="name")
 
 
@@ -209,10 +209,17 @@ def test_promises_are_made_and_kept_under_the_models_own_link(index):
         query, -np.logaddexp(0, -odds), -np.logaddexp(0, odds), held_out.labels[:, [DOG]]
     )
     found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
-    threshold = fitted.cut(0.6).threshold
+    threshold = fitted.cut(ScoredLibrary(log_p.astype(np.float32)), 0.6).threshold
     assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
-    expected = {row for row in range(12) if row < 8 or log_p[row] >= threshold}
+    expected = {row for row in range(12) if np.float32(log_p[row]) >= threshold}
+    assert len(expected) > 1
     assert {hit.row for hit in found.hits} == expected
+    wrong = min(expected)
+    index.correct(wrong, {"dog": "absent"})
+    found = answer(index, Query.parse("dog"), wrong_at_most=0.6)
+    assert found.promise.threshold == pytest.approx(threshold, abs=1e-12)
+    assert {hit.row for hit in found.hits} == expected - {wrong}
+    assert found.promised.listed == found.above == len(expected) - 1
     rule = Threshold(float(np.exp(np.sort(log_p[8:])[1:3].mean())))
     chosen = index.sets(slice(8, 12), rule)[:, DOG]
     np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)

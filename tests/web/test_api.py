@@ -211,13 +211,18 @@ def test_search_is_that_of_the_index(server, library, query):
     assert few["above"] == len(few["hits"]) >= 4
 
 
-def test_a_list_is_promised_or_refused_with_the_reason(server):
-    status, _, body = server.send("GET", "/api/v1/search?q=dog&wrong_at_most=0.3")
-    assert status in (200, 422)
-    text = json.loads(body)
-    assert "promised with 95%" in text["promise"] if status == 200 else "promise" in text["detail"]
-    answer = server.send("GET", "/api/v1/search?q=dog,-dog,beach&wrong_at_most=0.001")
-    assert server.problem(answer, 422)
+def test_a_list_is_promised_or_refused_with_the_reason_and_the_photos(server):
+    """Oracle: the plain search, whose photos a refusal shows too."""
+    plain = server.get("/api/v1/search?q=cat&top=3")
+    assert plain["promise"] is plain["promise_kind"] is plain["refused"] is None
+    made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")
+    assert made["promise"].startswith("on average over searches like this, at most 50%")
+    assert (made["promise_kind"], made["refused"]) == ("expected", None)
+    for kind in ("expected", "sure"):
+        refused = server.get(f"/api/v1/search?q=cat&top=3&wrong_at_most=0.001&promise={kind}")
+        assert refused["promise"] is None
+        assert refused["refused"].startswith("no list can be promised for cat: ")
+        assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
 
 
 def test_completion_goes_on_with_labels(server):

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,8 +31,15 @@ def search(
         float | None,
         typer.Option(help="Promise that at most this share of the list is wrong, such as 0.1."),
     ] = None,
+    promise: Annotated[
+        Literal["expected", "sure"] | None,
+        typer.Option(
+            help="expected: on average over searches like this (unless given). sure: of this very "
+            "list, with a confidence; needs many more held-out photos."
+        ),
+    ] = None,
     confidence: Annotated[
-        float | None, typer.Option(help="Of that promise; 0.95 unless given.")
+        float | None, typer.Option(help="Of --promise sure; 0.95 unless given.")
     ] = None,
     like: Annotated[
         str | None, typer.Option(help="Find photos that look like this one of the index.")
@@ -61,6 +69,7 @@ def search(
 
     'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
+    Where no list can be promised, the photos are shown without a promise, with what would work.
     """
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
@@ -73,6 +82,7 @@ def search(
     answered = {
         "--at-least": at_least > 0,
         "--wrong-at-most": wrong_at_most is not None,
+        "--promise": promise is not None,
         "--confidence": confidence is not None,
         "--sort": sort != "score",
         "--count": count,
@@ -90,7 +100,10 @@ def search(
     if paths_only:
         _refuse("--paths-only writes nothing else", {"--json": as_json})
     if wrong_at_most is None:
-        _refuse("without --wrong-at-most nothing is promised", {"--confidence": confidence})
+        without = {"--promise": promise, "--confidence": confidence}
+        _refuse("without --wrong-at-most nothing is promised", without)
+    elif promise != "sure":
+        _refuse("an expected promise has no confidence", {"--confidence": confidence})
     with Index(folder) as index:
         if unreadable:
             show_table(("file", "reason"), index.store.unreadable())
@@ -106,7 +119,8 @@ def search(
             top=top,
             at_least=at_least,
             wrong_at_most=wrong_at_most,
-            confidence=0.95 if confidence is None else confidence,
+            promise=promise or "expected",
+            confidence=confidence,
             sort=sort,
         )
         if count:
@@ -136,21 +150,21 @@ def _numbers(found: "Found") -> dict[str, Any]:
     count = found.count
     facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
     facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
-    promise = None if found.promise is None else found.promise.promise
-    return facts | {"above": found.above, "promise": None if promise is None else promise.spec()}
+    promise, bounded = found.promised, found.bounded
+    return facts | {
+        "above": found.above,
+        "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
+        "refused": found.refused or None,
+        "bounded": None if bounded is None else {**asdict(bounded), "text": str(bounded)},
+    }
 
 
 def _counted(found: "Found") -> str:
-    count = found.count
-    text = (
-        f"about {count.expected:,.1f} of {found.photos:,} photos match {found.query} "
-        f"({count.confidence:.0%} interval: {count.lower:,.1f} to {count.upper:,.1f})"
-    )
+    text = found.counted
     if found.above is not None:
         text += f"; {found.above:,} {'is' if found.above == 1 else 'are'} above the cut"
-    if found.promise is not None and found.promise.promise is not None:
-        text += f"; {found.promise.promise}"
-    return text
+    said = (found.promised, found.refused, found.bounded)
+    return "; ".join([text, *(str(one) for one in said if one)])
 
 
 def _show_paths(paths: "Sequence[str]", null: bool) -> None:

@@ -9,13 +9,22 @@ from labelwise.decide.estimate import (
 )
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
+from labelwise.decide.list_checks import (
+    ListCheck,
+    ListToCheck,
+    error_share,
+    list_to_check,
+    prior_of,
+    promised_check,
+)
+from labelwise.decide.misses import ListBound, list_bound
+from labelwise.decide.promised_answers import PromisedAnswers, certainty, promise_answers
 from labelwise.decide.promised_lists import (
-    PromisedAnswers,
     PromisedList,
-    certainty,
-    list_candidates,
-    promise_answers,
-    promise_list,
+    expected_list,
+    least_wrong,
+    lowest_cut,
+    sure_list,
 )
 from labelwise.decide.promised_rules import (
     Promised,
@@ -26,7 +35,7 @@ from labelwise.decide.promised_rules import (
     promise_recall,
     promise_tags,
 )
-from labelwise.decide.promises import Check, Evidence, Promise, check_promise
+from labelwise.decide.promises import Check, Evidence, Promise, check_promise, percent
 from labelwise.decide.risk import (
     GroupRules,
     by_group,
@@ -57,6 +66,9 @@ __all__ = [
     "ExpectedF",
     "GroupRules",
     "LabelFigures",
+    "ListBound",
+    "ListCheck",
+    "ListToCheck",
     "Promise",
     "Promised",
     "PromisedAnswers",
@@ -76,22 +88,30 @@ __all__ = [
     "control_false_alarms",
     "control_precision",
     "control_recall",
+    "error_share",
     "estimate_count",
     "estimate_total",
     "exact_count_bounds",
     "expected_f",
+    "expected_list",
     "find_promise",
     "find_rule",
     "fit_rule",
     "label_figures",
     "least_cost",
-    "list_candidates",
+    "least_wrong",
+    "list_bound",
+    "list_to_check",
+    "lowest_cut",
+    "percent",
     "precision_at",
+    "prior_of",
     "promise_answers",
     "promise_f",
-    "promise_list",
     "promise_precision",
     "promise_recall",
     "promise_tags",
+    "promised_check",
     "recall_at",
+    "sure_list",
 ]

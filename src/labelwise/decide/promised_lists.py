@@ -1,218 +1,233 @@
-"""Lists that hold few wrong images, and answers with the doubtful images left to a person.
+"""Lists of a library's photos that hold few wrong ones, from held-out photos that were answered.
 
-Both walk a sequence of thresholds on one number per image: how probable it is that it answers a
-query, or how sure its label set is.
+Both kinds count the misses among n held-out photos: photos that do not answer the query. A list
+of L of the library's m photos ends above held-out miss number w + 1, and may hold ``wrong_at_most``
+(alpha) wrong ones.
+
+    expected   (w + 1) / (n + 1) <= alpha L / m           the longest such list
+    sure       most_misses(w, n, m) <= alpha L            for one w
+
+``expected`` is conformal selection (Jin and Candes, 2023): the photo of score s has the p-value
+(1 + held-out misses of at least s) / (n + 1), and Benjamini-Hochberg selects. Over searches like
+this one, the mean share of wrong photos in a list is at most alpha. A single list may exceed it.
+
+``sure`` speaks of the list in front of a person, with a confidence: the exact law of
+:mod:`misses` bounds the misses above held-out miss number w + 1. A test of several cuts one after
+another would not do: which of these lists hold too many wrong photos depends on the same draw as
+the tests, so there is no first true hypothesis at which a fixed sequence must stop. So w is
+chosen once, by other photos, and the held-out misses set the cut.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import gammaincc
 
-from labelwise.decide.arrays import Answers, Matrix, as_numpy
-from labelwise.decide.promises import Evidence, Promise
-from labelwise.decide.rules import Rule, expected_f
-from labelwise.decide.sequences import (
-    COARSE,
-    Graded,
-    Numbers,
-    ScoredEntries,
-    Test,
-    candidate_sequence,
-    check_levels,
-    graded_loss,
-    made_promise,
-    refusal,
-    walk,
-    wrong_share,
-)
+from labelwise.decide.arrays import Matrix, as_numpy
+from labelwise.decide.misses import Counts, Numbers, descending, most_misses
+from labelwise.decide.promises import Promise
+from labelwise.decide.sequences import check_levels
 
-__all__ = [
-    "PromisedAnswers",
-    "PromisedList",
-    "certainty",
-    "list_candidates",
-    "promise_answers",
-    "promise_list",
-]
+__all__ = ["PromisedList", "expected_list", "least_wrong", "lowest_cut", "sure_list"]
 
-Measure = Literal["all", "precision", "f"]
-DOUBT = 0.3  # log-odds by which the expected error of a list may be off
+DOUBT = 0.3  # log of the factor by which the expected number of misses may be off
+FEW = 12  # held-out misses of which each number is considered; above, steps of a quarter
+TOLERANCE = 1e-9  # of alpha L, so that a tenth of 30 photos is 3 of them
 
 
 @dataclass(frozen=True)
 class PromisedList:
-    """The lowest score a list may hold; ``promise`` is None where nothing can be promised."""
+    """The lowest score of a list and its length; ``promise`` is None where there can be none."""
 
     threshold: float
     promise: Promise | None
     refused: str = ""
+    listed: int = 0
 
 
-@dataclass(frozen=True)
-class PromisedAnswers:
-    """A rule that answers images of enough certainty and leaves the others to a person."""
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """Held-out photos whose score is not minus infinity, and the scores of their misses."""
 
-    rule: Rule
-    measure: Measure
-    least: float
-    promise: Promise | None
-    refused: str = ""
+    scores: Numbers
+    missed: Numbers  # falling
 
-    def __call__(self, probs: Matrix) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return the sets (N, K), and for which images (N,) a person should be asked."""
-        values = as_numpy(probs)
-        sets = np.asarray(self.rule(values))
-        return sets, certainty(values, sets, self.measure) < self.least
+    @classmethod
+    def read(cls, scores: Matrix, right: Matrix) -> "_Held":
+        values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
+        truth = np.asarray(as_numpy(right)).ravel().astype(bool)
+        if np.isnan(values).any() or len(values) != len(truth):
+            raise ValueError("scores must be numbers, one for each image that is right or wrong")
+        kept = ~np.isneginf(values)
+        return cls(values[kept], np.sort(values[kept & ~truth])[::-1])
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def lengths(self, ranked: Numbers) -> Counts:
+        """Return how long (misses + 1,) a list is above each miss; the last holds everything."""
+        above = np.searchsorted(-ranked, -self.missed, side="left")
+        return np.append(above, len(ranked)).astype(np.int64)
 
 
-def promise_list(
+def expected_list(
     scores: Matrix,
     right: Matrix,
+    library: Matrix,
+    *,
+    wrong_at_most: float,
+    size: int | None = None,
+    photos: str = "photos",
+) -> PromisedList:
+    """Return the longest list whose expected share of wrong photos is at most ``wrong_at_most``.
+
+    ``scores`` (n,) of held-out photos and whether they are ``right``; ``library`` (m,) scores.
+    Photos of score minus infinity are left out on both sides. Where ``library`` holds only the
+    scores above :func:`lowest_cut`, ``size`` is the number of photos of any other score too.
+    """
+    check_levels(1 - wrong_at_most, 0.5)
+    held, ranked = _Held.read(scores, right), descending(library)
+    total = len(ranked) if size is None else size
+    lengths = held.lengths(ranked)
+    needed = np.arange(1, len(lengths) + 1) * (total / (len(held) + 1))
+    passing = np.flatnonzero((lengths > 0) & (needed <= wrong_at_most * lengths + TOLERANCE))
+    if not len(passing):
+        return PromisedList(np.inf, None, _refusal(held, total, wrong_at_most))
+    return _promised(held, ranked, int(lengths[passing[-1]]), wrong_at_most, None, photos)
+
+
+def sure_list(
+    scores: Matrix,
+    right: Matrix,
+    library: Matrix,
     *,
     wrong_at_most: float,
     confidence: float = 0.95,
-    candidates: Matrix | None = None,
+    tuning: Matrix | None = None,
+    size: int | None = None,
     tuning_share: float = 0.2,
     seed: int = 0,
     photos: str = "photos",
 ) -> PromisedList:
-    """Return the lowest score (N,) at which a list holds at most this share of wrong images.
+    """Return a list of which at most ``wrong_at_most`` is wrong, with ``confidence``.
 
-    The size of the library plays no part. ``candidates`` are scores, the safest first, that were
-    chosen without these photos (:func:`list_candidates`); without them a share of the photos sets
-    the sequence.
+    As :func:`expected_list`. ``tuning`` are the probabilities (N,) of other photos, by which the
+    number of held-out misses to pass is chosen; if they lie, the promise still holds, and finds
+    less. Without them a share of the held-out photos, drawn by ``seed``, does.
     """
-    level = 1 - wrong_at_most
-    check_levels(level, confidence)
-    values = np.asarray(as_numpy(scores), dtype=np.float64).reshape(-1, 1)
-    truth = as_numpy(right).reshape(-1, 1).astype(bool)
-    if np.isnan(values).any() or len(values) != len(truth):
-        raise ValueError("scores must be numbers, one for each image that is right or wrong")
-    every = Evidence(Answers(values, truth, ~truth), ("list",), None, photos)
-    given = None if candidates is None else np.asarray(as_numpy(candidates), dtype=np.float64)
-    if given is not None:
-        tested = every
+    check_levels(1 - wrong_at_most, confidence)
+    held, ranked = _Held.read(scores, right), descending(library)
+    total = len(ranked) if size is None else size
+    if tuning is not None:
+        chances = np.sort(1 - np.asarray(as_numpy(tuning), dtype=np.float64).ravel())
     else:
-        tuning, tested = every.divided(tuning_share, seed)
-        scale = len(tested) / len(tuning)
-        given = candidate_sequence(_raw(tuning), wrong_share, 1 - level, 1 - confidence, scale)
-    found = walk(_raw(tested), wrong_share, given, 1 - level, 1 - confidence, "exact binomial")
-    if found is None:
-        return PromisedList(np.inf, None, refusal("list", tested, level, confidence))
-    threshold, counted, risk = found
-    promise = made_promise("list", tested, level, confidence, counted, 1 - risk, "exact binomial")
-    return PromisedList(threshold, replace(promise, labels=()))
+        held, chances = _divided(scores, right, tuning_share, seed)
+    passed = _misses_to_pass(chances, len(held), total, wrong_at_most, 1 - confidence)
+    lengths = held.lengths(ranked)
+    listed = int(lengths[min(passed, len(lengths) - 1)])
+    most = int(most_misses(np.array([passed]), len(held), total, 1 - confidence)[0])
+    if listed == 0 or most > wrong_at_most * listed + TOLERANCE:
+        why = _refusal(held, total, wrong_at_most, confidence)
+        return PromisedList(np.inf, None, why)
+    return _promised(held, ranked, listed, wrong_at_most, confidence, photos)
 
 
-def list_candidates(
-    probs: Matrix, photos: int, *, wrong_at_most: float, confidence: float = 0.95
-) -> Numbers:
-    """Return thresholds for :func:`promise_list`, from probabilities (N,) of other photos.
+def lowest_cut(scores: Matrix, right: Matrix, wrong_at_most: float) -> float:
+    """Return the score below which no list can be promised, whatever the library holds."""
+    held = _Held.read(scores, right)
+    last = int(wrong_at_most * (len(held) + 1) + TOLERANCE)
+    return float(held.missed[last]) if last < len(held.missed) else -np.inf
 
-    No label is looked at: a list is expected to be as wrong as its probabilities say, which gives
-    each threshold a chance to pass its test on ``photos`` photos. The sequence starts where the
-    list it leads to is expected to be longest,
 
-        length(start) pass(start) + sum over t below it of  added(t) min of pass from start to t.
+def least_wrong(
+    scores: Matrix, right: Matrix, library: Matrix, *, size: int | None = None
+) -> float | None:
+    """Return the least share, in hundredths up to a half, that an expected list may have wrong."""
+    held, ranked = _Held.read(scores, right), descending(library)
+    total = len(ranked) if size is None else size
+    lengths = held.lengths(ranked)
+    with np.errstate(divide="ignore"):
+        shares = np.arange(1, len(lengths) + 1) * (total / (len(held) + 1)) / lengths
+    least = np.ceil(100 * float(shares.min()) - 1e-6) / 100
+    return float(least) if least <= 0.5 else None
 
-    If the probabilities lie, the promise still holds; it finds less.
+
+def _divided(scores: Matrix, right: Matrix, share: float, seed: int) -> tuple[_Held, Numbers]:
+    """Return most held-out photos, and of the others, by falling score, whether they miss."""
+    values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
+    truth = np.asarray(as_numpy(right)).ravel().astype(bool)
+    kept = np.flatnonzero(~np.isneginf(values))
+    order = np.random.default_rng(seed).permutation(kept)
+    cut = round(share * len(kept))
+    first = order[:cut][np.argsort(-values[order[:cut]], kind="stable")]
+    rest = np.sort(order[cut:])
+    return _Held.read(values[rest], truth[rest]), (~truth[first]).astype(np.float64)
+
+
+def _misses_to_pass(
+    chances: Numbers, held_out: int, library: int, wrong_at_most: float, delta: float
+) -> int:
+    """Return the number w of held-out misses whose list is expected to be longest.
+
+    ``chances`` are those of other photos to miss, by falling score. A list needs the share
+    most_misses(w) / (alpha m) of all photos; it gets it if among the held-out photos of that share
+    at most w miss, whose number is about Poisson.
     """
-    ranked = np.sort(np.asarray(as_numpy(probs), dtype=np.float64).ravel())[::-1]
-    if not len(ranked):
-        return ranked
-    places = np.unique(np.rint(np.geomspace(1, len(ranked), 2 * COARSE)).astype(int))
-    expected = ((1 - ranked).cumsum() / np.arange(1, len(ranked) + 1))[places - 1]
-    trials = np.floor(places / len(ranked) * photos)
-    passing = _chances_to_pass(expected, trials, wrong_at_most, 1 - confidence)
-    added = np.diff(places, prepend=0)
-    values = []
-    for start in range(len(places)):
-        reached = np.minimum.accumulate(passing[:, start:], axis=1)
-        length = reached[:, 0] * places[start] + reached[:, 1:] @ added[start + 1 :]
-        values.append(length.mean())
-    return np.asarray(np.unique(ranked[places[int(np.argmax(values)) :] - 1])[::-1])
+    last = max(0, int(wrong_at_most * (held_out + 1)) - 1)
+    steps = np.unique(np.rint(np.geomspace(FEW, max(last, FEW), 1 + len(bin(last)) * 3)))
+    passed = np.unique(np.append(np.arange(FEW), steps)).astype(np.int64)
+    passed = passed[passed <= last]
+    if not len(chances) or not library:
+        return int(passed[0])
+    expected = np.append(0.0, (chances.cumsum() + 0.5) * (held_out / len(chances)))
+    shares = np.linspace(0.0, 1.0, len(expected))
+    needed = most_misses(passed, held_out, library, delta) / (wrong_at_most * library)
+    misses = np.interp(needed, shares, expected)
+    factors = np.exp([[-DOUBT], [DOUBT]])
+    pass_chance = np.where(needed <= 1, gammaincc(passed + 1, misses * factors).mean(0), 0.0)
+    length = np.maximum(np.interp(passed + 1, expected, shares), needed)
+    return int(passed[np.argmax(pass_chance * length)])
 
 
-def _chances_to_pass(expected: Numbers, trials: Numbers, risk: float, delta: float) -> Numbers:
-    """Return the chance (2, T) that the binomial test passes, at odds of error off by DOUBT."""
-    from scipy.stats import binom  # slow to import, and needed for promised lists alone
-
-    most = binom.ppf(delta, trials, risk)
-    most = np.where(binom.cdf(most, trials, risk) <= delta, most, most - 1)
-    odds = logit(np.clip(expected, 1e-9, 1 - 1e-9))
-    chances = [binom.cdf(most, trials, expit(odds + doubt)) for doubt in (-DOUBT, DOUBT)]
-    return np.where(trials > 0, np.stack(chances), 0.0)
-
-
-def promise_answers(
-    evidence: Evidence,
-    rule: Rule,
-    *,
-    level: float,
-    confidence: float = 0.95,
-    measure: Measure = "all",
-    tuning_share: float = 0.2,
-    seed: int = 0,
-) -> PromisedAnswers:
-    """Return which images to answer so that the answers are right, and the others to ask about.
-
-    ``measure``: "all" counts an image as right if its whole set is; "precision" and "f" as the
-    share of its chosen labels that are right, and its F1. The rule must not be fitted here.
-    """
-    check_levels(level, confidence)
-    answers = evidence.answers
-    sets = np.asarray(rule(answers.probs)) & (answers.present | answers.absent)
-    hits, chosen = (sets & answers.present).sum(1), sets.sum(1)
-    held = answers.present.sum(1)
-    if measure == "all":
-        losses = ((sets != answers.present) & (answers.present | answers.absent)).any(1) * 1.0
-    elif measure == "precision":
-        losses = np.where(chosen > 0, 1 - hits / np.maximum(chosen, 1), 0.0)
-    else:
-        losses = np.where(chosen + held > 0, 1 - 2 * hits / np.maximum(chosen + held, 1), 0.0)
-    sure = certainty(answers.probs, np.asarray(rule(answers.probs)), measure)
-    tests: dict[str, Test] = {"all": "exact binomial", "precision": "Hoeffding-Bentkus"}
-    test = tests.get(measure, "betting")
-    order = np.random.default_rng(seed).permutation(len(sure))
-    cut = max(1, round(tuning_share * len(sure)))
-    parts = [Graded(sure[rows], losses[rows]) for rows in (order[:cut], order[cut:])]
-    scale = len(order) / cut - 1
-    candidates = candidate_sequence(parts[0], graded_loss, 1 - level, 1 - confidence, scale)
-    found = walk(parts[1], graded_loss, candidates, 1 - level, 1 - confidence, test)
-    tested = evidence.rows(np.sort(order[cut:]))
-    if found is None:
-        why = refusal("answers", tested, level, confidence)
-        return PromisedAnswers(rule, measure, np.inf, None, why)
-    least, counted, risk = found
-    promise = made_promise("answers", tested, level, confidence, counted, 1 - risk, test)
-    return PromisedAnswers(rule, measure, least, replace(promise, labels=()))
+def _promised(
+    held: _Held,
+    ranked: Numbers,
+    listed: int,
+    wrong_at_most: float,
+    confidence: float | None,
+    photos: str,
+) -> PromisedList:
+    threshold = float(ranked[listed - 1])
+    counted = int((held.scores >= threshold).sum())
+    wrong = int((held.missed >= threshold).sum())
+    promise = Promise(
+        "list",
+        1 - wrong_at_most,
+        confidence,
+        n=len(held),
+        counted=counted,
+        observed=1 - wrong / max(counted, 1),
+        photos=photos,
+        made=datetime.now(UTC).date().isoformat(),
+        test="conformal selection" if confidence is None else "hypergeometric",
+        kind="expected" if confidence is None else "sure",
+        listed=listed,
+    )
+    return PromisedList(threshold, promise, listed=listed)
 
 
-def certainty(probs: Matrix, sets: NDArray[np.bool_], measure: Measure = "all") -> Numbers:
-    """Return how right (N,) each set is expected to be, from calibrated probabilities.
-
-    "all" is the log of the chance that the whole set is right, labels being independent given
-    the image; "precision" the mean probability of its labels, 1 where there is none; "f" its
-    expected F1.
-    """
-    values = np.asarray(as_numpy(probs), dtype=np.float64)
-    if measure == "all":
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(np.where(sets, values, 1 - values)).sum(1))
-    if measure == "precision":
-        size = sets.sum(1)
-        return np.where(size > 0, (values * sets).sum(1) / np.maximum(size, 1), 1.0)
-    # Hits and size are known in expectation; the law of both would cost K^3 for any set.
-    order = np.argsort(-values, axis=1, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=1)
-    table = expected_f(ranked, 1.0)
-    size = np.minimum(sets.sum(1), table.shape[1] - 1)
-    return np.asarray(table[np.arange(len(values)), size])
-
-
-def _raw(evidence: Evidence) -> ScoredEntries:
-    answers = evidence.answers
-    return ScoredEntries(answers.probs, answers.present, answers.absent)
+def _refusal(
+    held: _Held,
+    total: int,
+    wrong_at_most: float,
+    confidence: float | None = None,
+) -> str:
+    """Return in words why nothing is promised."""
+    if not len(held) or not total:
+        return "no held-out photo or no photo of the library passes the query's limits"
+    surely = "" if confidence is None else f" with {confidence:.0%} confidence"
+    return (
+        f"of {len(held):,} held-out photos {len(held) - len(held.missed):,} match, and too few of "
+        f"these stand above the others for a list of which {wrong_at_most:.3g} may be wrong{surely}"
+    )

@@ -10,12 +10,20 @@
 An image without labels is an ordinary image: any label chosen for it is wrong, and its empty set
 is right. A promise holds on photos exchangeable with those it was made on, if these fitted neither
 weights nor link nor rule; with probability ``confidence`` over the draw of those photos.
+
+Its kind says what it is about, and under which condition:
+
+    tested     photos like the held-out ones, in the long run; of a rule, or a list of 0.1
+    expected   such lists on average, and not this list alone; without a confidence
+    sure       this list, if the library's photos are like the held-out ones
+    checked    this list; photos of it were drawn at random and a person answered. Assumes nothing
+               but the person's answers, or the same as ``sure`` where held-out photos joined
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +34,9 @@ from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
 from labelwise.types import nearest
 
-__all__ = ["Check", "Evidence", "Promise", "What", "check_promise", "tally"]
+__all__ = ["Check", "Evidence", "Kind", "Promise", "What", "check_promise", "percent", "tally"]
 
+Kind = Literal["tested", "expected", "sure", "checked"]
 What = Literal["recall", "precision", "f", "tags", "list", "answers"]
 KINDS = ("recall", "precision", "f", "tags", "list", "answers")
 WORDS = {
@@ -50,12 +59,14 @@ class Promise:
 
     ``labels`` is empty where it concerns all labels; ``observed`` is the value on the photos it
     was made on, of which ``counted`` entered the test; ``photos_digest`` tells them again.
-    ``at_most`` is the most labels an image gets, where the promise depends on it.
+    ``at_most`` is the most labels an image gets, where the promise depends on it. Of a list:
+    ``listed`` photos stand on it, of which a person ``checked`` some; ``n`` is 0 where no held-out
+    photo was needed.
     """
 
     what: What
     level: float
-    confidence: float
+    confidence: float | None
     n: int
     counted: int
     observed: float
@@ -65,11 +76,23 @@ class Promise:
     labels: tuple[str, ...] = ()
     at_most: int | None = None
     photos_digest: str = ""
+    kind: Kind = "tested"
+    listed: int | None = None
+    checked: int | None = None
 
     def __post_init__(self) -> None:
         if self.what not in KINDS:
             raise SettingsError(f"unknown promise {self.what!r}{nearest(str(self.what), KINDS)}")
-        for name, value in (("level", self.level), ("confidence", self.confidence)):
+        if self.kind not in get_args(Kind):
+            known = get_args(Kind)
+            raise SettingsError(f"unknown kind {self.kind!r}{nearest(str(self.kind), known)}")
+        if (self.confidence is None) != (self.kind == "expected"):
+            raise SettingsError(
+                "every promise but an expected one has a confidence, got "
+                f"{self.confidence} for {self.kind!r}"
+            )
+        sure = 0.5 if self.confidence is None else self.confidence
+        for name, value in (("level", self.level), ("confidence", sure)):
             if not isinstance(value, int | float) or not 0 < value < 1:
                 raise SettingsError(
                     f"the {name} of a promise must lie between 0 and 1, got {value}"
@@ -85,7 +108,8 @@ class Promise:
         """Return the promise that :meth:`spec` described."""
         names = {field.name for field in fields(cls)}
         unknown = sorted(set(spec) - names)
-        missing = sorted(names - set(spec) - {"labels", "at_most", "photos_digest"})
+        optional = {field.name for field in fields(cls) if field.default is not MISSING}
+        missing = sorted(names - set(spec) - optional)
         if unknown or missing:
             raise SettingsError(
                 f"a promise must hold {', '.join(sorted(names))}; "
@@ -99,7 +123,21 @@ class Promise:
         except (TypeError, ValueError) as error:
             raise SettingsError(f"a promise cannot be read: {error}") from None
 
+    @property
+    def about(self) -> str:
+        """What the promise speaks of."""
+        if self.kind == "tested":
+            return "photos like those it was tested on"
+        return "such lists on average" if self.kind == "expected" else "this list"
+
+    @property
+    def condition(self) -> str:
+        """Under which condition it holds; empty where nothing is assumed."""
+        return "photos like the held-out ones" if self.n else ""
+
     def __str__(self) -> str:
+        if self.kind != "tested":
+            return self._list_in_words()
         words = WORDS[self.what]
         if len(self.labels) == 1:
             words = ONE_LABEL.get(self.what, words)
@@ -111,6 +149,26 @@ class Promise:
             f"{words}{whose}; made on {self.n:,} photos ({self.photos}), "
             f"{self.counted:,} counted, value there {self.observed:.1%}"
         )
+
+    def _list_in_words(self) -> str:
+        wrong, listed = percent(1 - self.level), f"{self.listed or 0:,}"
+        photos = "photo" if self.listed == 1 else "photos"
+        if self.kind == "expected":
+            text = (
+                f"on average over searches like this, at most {wrong} of a list is wrong; "
+                f"this one has {listed} {photos} and may be better or worse"
+            )
+        else:
+            text = (
+                f"with {percent(self.confidence or 0)} confidence at most {wrong} of this list of "
+                f"{listed} {photos} is wrong"
+            )
+        if self.kind == "checked":
+            noun = "photo" if self.checked == 1 else "photos"
+            text += f"; a person checked {self.checked or 0:,} {noun} of it, drawn at random"
+        if self.condition:
+            text += f"; it holds if these photos are like the {self.n:,} held-out ones"
+        return text
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +275,10 @@ def check_promise(
     Kept and broken are each said with the promise's own confidence. ``list`` and ``answers`` take
     the rows listed or answered, as sets of one column.
     """
+    if promise.confidence is None:
+        raise DataError(
+            "an expected promise speaks of such lists on average; one list cannot break it"
+        )
     if ids is not None and promise.photos_digest:
         same = hashlib.sha256("\n".join(sorted(map(str, ids))).encode()).hexdigest()[:16]
         if same == promise.photos_digest:
@@ -238,6 +300,15 @@ def check_promise(
     elif len(losses) and high < promise.level:
         verdict = "broken"
     return Check(verdict, value, low, high, len(losses))
+
+
+def percent(share: float) -> str:
+    """Return a share in words, without digits that say nothing.
+
+    >>> percent(0.1), percent(0.125)
+    ('10%', '12.5%')
+    """
+    return f"{100 * share:.3g}%"
 
 
 def tally(

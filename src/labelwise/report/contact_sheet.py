@@ -31,16 +31,13 @@ def write_contact_sheet(path: Path, index: Index, found: Found) -> None:
 
 def contact_sheet(index: Index, found: Found) -> str:
     """Return the page of an index's answer as text."""
-    count = found.count
     lead = (
-        f"About {count.expected:,.1f} of {found.photos:,} photos match this query "
-        f"({count.confidence:.0%} interval: {count.lower:,.1f} to {count.upper:,.1f}). "
+        f"{_sentence(found.counted)} "
         f"Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
         f"model was not trained on, of which {found.positives:,} match it."
     )
-    notes = []
-    if found.promise is not None and found.promise.promise is not None:
-        notes.append(tag("p", f"{str(found.promise.promise).capitalize()}.", class_="note"))
+    said = (found.promised, found.refused, found.bounded)
+    notes = [tag("p", _sentence(str(one)), class_="note") for one in said if one]
     shown = f"The {len(found.hits)} most probable" if found.hits else "No photo"
     if found.above is not None:
         shown += f" of {found.above:,} above the cut"
@@ -52,6 +49,11 @@ def contact_sheet(index: Index, found: Found) -> str:
         id="photos",
     )
     return document(f"Photos: {found.query}", lead, [("photos", "Photos", content)])
+
+
+def _sentence(text: str) -> str:
+    """Return words as a sentence; what is in capitals in them stays so."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:

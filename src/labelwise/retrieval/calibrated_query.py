@@ -6,18 +6,27 @@ so that a query with few positives keeps the product of its labels' probabilitie
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
-from labelwise.decide import PromisedList, list_candidates, promise_list
+from labelwise.decide import PromisedList, expected_list, least_wrong, lowest_cut, sure_list
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.retrieval.bound_query import BoundQuery, log1mexp
 
-__all__ = ["CalibratedQuery", "HitCount", "calibrate_query"]
+__all__ = [
+    "CalibratedQuery",
+    "HitCount",
+    "LibraryScores",
+    "ListKind",
+    "ScoredLibrary",
+    "calibrate_query",
+]
+
+ListKind = Literal["expected", "sure"]
 
 Numbers = NDArray[np.float64]
 PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
@@ -25,6 +34,7 @@ ROWS_AT_ONCE = 1 << 17  # as many as a processor keeps near
 DROPPED_BITS = 15
 BUCKETS, MIDDLE = 1 << (31 - DROPPED_BITS), 1 << (DROPPED_BITS - 1)
 INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of infinity
+LEAST_SCORE = float(np.finfo(np.float32).min)  # below it: minus infinity, left out by a limit
 FAR = 30.0  # log-odds beyond which a product is as good as sure
 
 
@@ -102,40 +112,76 @@ class CalibratedQuery:
 
     def cut(
         self,
+        library: "LibraryScores",
         wrong_at_most: float,
-        confidence: float = 0.95,
         *,
+        kind: ListKind = "expected",
+        confidence: float = 0.95,
+        least: float = -np.inf,
         tuning: "CalibratedQuery | None" = None,
         seed: int = 0,
     ) -> PromisedList:
-        """Return the lowest log score of a list of which at most this share is wrong.
+        """Return the lowest log score of a library's list of which at most this share is wrong.
 
-        The held-out photos alone decide, so the size of a library plays no part. ``tuning``, the
-        query calibrated on other photos, says which cuts to try; these may have been used before.
-        Without it a fifth of the held-out photos does, and less is promised.
+        ``kind`` says in which sense: see :mod:`labelwise.decide.promised_lists`. The list holds no
+        photo below ``least``, and none that a limit leaves out; held-out photos below it do not
+        count either. ``tuning``, the query calibrated on other photos, sets how many held-out
+        misses a sure list may pass; without it a fifth of the held-out photos does.
         """
-        listed = ~np.isneginf(self.scores)
-        if listed.sum() < 2:
-            return PromisedList(np.inf, None, "too few held-out photos pass the query's limits")
-        candidates = None
-        if tuning is not None:
-            candidates = tuning._cuts(int(listed.sum()), wrong_at_most, confidence)
-        return promise_list(
-            self.scores[listed],
-            self.hits[listed],
-            candidates=candidates,
+        used = self.scores.astype(np.float32) >= np.float32(max(least, LEAST_SCORE))
+        scores, hits = self.scores[used].astype(np.float32), self.hits[used]
+        size = library.count_at_least(max(least, LEAST_SCORE))
+        lowest = max(least, lowest_cut(scores, hits, wrong_at_most), LEAST_SCORE)
+        listed = library.scores_at_least(lowest)
+        photos = f"held-out photos of {self.query.query}"
+        if kind == "expected":
+            return expected_list(
+                scores, hits, listed, wrong_at_most=wrong_at_most, size=size, photos=photos
+            )
+        return sure_list(
+            *(scores, hits, listed),
             wrong_at_most=wrong_at_most,
             confidence=confidence,
+            tuning=None if tuning is None else tuning._chances_above(least),
+            size=size,
             seed=seed,
-            photos=f"held-out photos of {self.query.query}",
+            photos=photos,
         )
 
-    def _cuts(self, photos: int, wrong_at_most: float, confidence: float) -> Numbers:
-        """Return the log scores that are worth a test on so many photos, the strictest first."""
-        scores = np.sort(self.scores[~np.isneginf(self.scores)])
-        probs = self.probs(scores) if self.slope > 0 else np.exp(scores)
-        chosen = list_candidates(probs, photos, wrong_at_most=wrong_at_most, confidence=confidence)
-        return np.asarray(scores[np.searchsorted(probs, chosen)])
+    def least_wrong(self, library: "LibraryScores", least: float = -np.inf) -> float | None:
+        """Return the least share that an expected list can be promised to have wrong, up to 0.5."""
+        used = self.scores >= max(least, LEAST_SCORE)
+        scores, hits = self.scores[used].astype(np.float32), self.hits[used]
+        lowest = max(least, lowest_cut(scores, hits, 0.5), LEAST_SCORE)
+        size = library.count_at_least(max(least, LEAST_SCORE))
+        return least_wrong(scores, hits, library.scores_at_least(lowest), size=size)
+
+    def _chances_above(self, least: float) -> Numbers:
+        """Return the probabilities of its own photos at or above a score."""
+        return self.probs(self.scores[self.scores >= max(least, LEAST_SCORE)])
+
+
+class LibraryScores(Protocol):
+    """The log scores of a library's photos."""
+
+    def count_at_least(self, least: float) -> int:
+        """Return how many photos have a score of at least ``least``."""
+
+    def scores_at_least(self, least: float) -> NDArray[Any]:
+        """Return the scores that are at least ``least``, in any order."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredLibrary:
+    """A library whose scores are at hand as one array."""
+
+    scores: NDArray[Any]
+
+    def count_at_least(self, least: float) -> int:
+        return int(np.count_nonzero(self.scores >= least))
+
+    def scores_at_least(self, least: float) -> NDArray[Any]:
+        return self.scores[self.scores >= least]
 
 
 def calibrate_query(

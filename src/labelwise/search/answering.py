@@ -3,36 +3,30 @@
 Photos are ranked by the product of their labels' probabilities, the labels being independent given
 the photo. They are not quite, so what is shown is calibrated: the same query is asked of the photos
 that the model was not trained on, whose answers are known, and its probability is fitted there.
-``wrong_at_most`` cuts the list where a promise holds on those photos, whatever the library's size.
+``wrong_at_most`` cuts the list where those photos allow a promise: see
+:mod:`labelwise.decide.promised_lists`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_expit, logit
 
-from labelwise.decide import PromisedList
+from labelwise.decide import Promise, PromisedList, percent
 from labelwise.errors import DataError
-from labelwise.predictions import Predictions
-from labelwise.retrieval import (
-    BoundQuery,
-    CalibratedQuery,
-    HitCount,
-    Query,
-    bind,
-    calibrate_query,
-)
+from labelwise.retrieval import HitCount, ListKind, Query
+from labelwise.search.asked import AskedQuery, said_wrong
 from labelwise.search.index import Index
 from labelwise.search.rankings import ranking_of
 
-__all__ = ["Found", "Hit", "answer", "nearest_photos"]
+__all__ = ["Found", "Hit", "ListBoundShare", "answer", "nearest_photos"]
 
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
-LEAST_SLOPE = 1e-3
+MOST_BOUNDED = 0.5  # a share; a bound above it says too little to be shown
 
 
 @dataclass(frozen=True)
@@ -49,11 +43,28 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class ListBoundShare:
+    """A share of a list that may be wrong, held with a confidence for all cuts at once."""
+
+    share: float
+    confidence: float
+
+    def __str__(self) -> str:
+        return (
+            f"with {percent(self.confidence)} confidence at most {percent(self.share)} of the "
+            "photos above the cut are wrong, whichever cut you pick; it holds if they are like the "
+            "held-out ones"
+        )
+
+
+@dataclass(frozen=True)
 class Found:
     """The best photos, and how many of all photos are expected to answer.
 
     ``above`` counts the photos at or above the cut, where there is one; ``checked_on`` the held-out
     photos, and ``positives`` those among them that answer: the probabilities rest on them.
+    ``promise`` is of the list above the cut; where it is refused, all photos are shown.
+    ``bounded`` is the share of the list above ``at_least`` that may be wrong, whatever the cut.
     """
 
     query: str
@@ -64,6 +75,27 @@ class Found:
     promise: PromisedList | None = None
     checked_on: int = 0
     positives: int = 0
+    bounded: ListBoundShare | None = None
+
+    @property
+    def promised(self) -> Promise | None:
+        """The promise of the list, where one was asked for and could be made."""
+        return None if self.promise is None else self.promise.promise
+
+    @property
+    def refused(self) -> str:
+        """Why nothing is promised, and what would work; empty where nothing was refused."""
+        return "" if self.promise is None else self.promise.refused
+
+    @property
+    def counted(self) -> str:
+        """How many photos match, in words and whole photos."""
+        count = self.count
+        low, high = floor(count.lower), ceil(count.upper)
+        return (
+            f"about {round(count.expected):,} of {self.photos:,} photos match {self.query} "
+            f"({count.confidence:.0%} interval: {low:,} to {high:,})"
+        )
 
 
 def answer(
@@ -73,53 +105,123 @@ def answer(
     top: int = 50,
     at_least: float = 0.0,
     wrong_at_most: float | None = None,
-    confidence: float = 0.95,
+    promise: ListKind = "expected",
+    confidence: float | None = None,
     sort: Sort = "score",
 ) -> Found:
     """Return the ``top`` photos of a query, the most probable first.
 
     ``at_least`` is the least probability of a photo that is listed. ``wrong_at_most`` cuts the
-    list where at most that share of it is wrong, promised with ``confidence``. ``sort="date"``
-    lists the newest photos above these cuts first.
+    list where at most that share of it is wrong: ``promise="expected"`` on average over such
+    searches, ``"sure"`` for this list with ``confidence`` (0.95). The promise is of the list that
+    both cuts leave; where there can be none, all photos are shown and ``refused`` says what would
+    work. ``sort="date"`` lists the newest photos above these cuts first.
     """
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
-    if sort not in get_args(Sort):
-        raise DataError(f"photos are sorted by {' or '.join(get_args(Sort))}, got {sort!r}")
-    bound = bind(query, index.space, index.query_taxonomy)
-    refit = wrong_at_most is None  # corrections fit links on the photos that promises are made on
-    dead = index.store.dead_rows()
-    ranking = ranking_of(index, bound, dead, refit=refit)
-    calibrated = _calibrated(index, index.held_out, bound, refit)
-    cut, promise = _score_at(calibrated, at_least), None
+    for name, value, known in (("sort", sort, Sort), ("promise", promise, ListKind)):
+        if value not in get_args(known):
+            raise DataError(f"{name} must be {' or '.join(get_args(known))}, got {value!r}")
+    if confidence is not None and (wrong_at_most is None or promise == "expected"):
+        raise DataError("only a sure promise has a confidence; leave it out, or ask to be sure")
+    own = wrong_at_most is not None
+    asked = AskedQuery.of(index, query, own=own)
+    ranking, cut, made = asked.ranking, asked.score_at(at_least), None
     if wrong_at_most is not None:
-        index.evidence()  # refuses where the held-out photos fitted something
-        known = index.validation
-        tuning = None if known is None else _calibrated(index, known, bound, refit=False)
-        promise = calibrated.cut(wrong_at_most, confidence, tuning=tuning)
-        if promise.promise is None:
-            raise DataError(f"no list can be promised for {query}: {promise.refused}")
-        cut = max(cut, promise.threshold)
+        made = _promised(asked, wrong_at_most, promise, confidence, cut)
+        if made.promise is not None:
+            cut = max(cut, made.threshold)
+        wrong = said_wrong(index, asked.bound)
+        if len(wrong):
+            gone = np.union1d(asked.dead, wrong)
+            ranking = ranking_of(index, asked.bound, gone, refit=False, corrected=False)
     above = ranking.count_at_least(cut) if cut > -np.inf else None
+    if made is not None and made.promise is not None:
+        made = replace(made, promise=replace(made.promise, listed=above), listed=above or 0)
     # By date, the newest photos above the cut come first, not the most probable ones.
     rows, scores = ranking.best(above if sort == "date" and above is not None else top)
     kept = scores >= cut
-    labels = [index.space.names[column] for column in bound.columns]
-    probs = calibrated.probs(scores[kept].astype(np.float64))
+    labels = [index.space.names[column] for column in asked.bound.columns]
+    probs = asked.held_out.probs(scores[kept].astype(np.float64))
     shown = labels if len(labels) < len(index.space) else []
-    hits = _hits(index, shown, rows[kept], probs, refit)
+    hits = _hits(index, shown, rows[kept], probs, not own)
     if sort == "date":
         hits.sort(key=lambda hit: hit.taken or "", reverse=True)
     return Found(
         str(query),
         tuple(hits[:top]),
-        len(index) - len(dead),
-        ranking.expected(calibrated),
+        asked.photos,
+        ranking.expected(asked.held_out),
         above,
-        promise,
-        len(calibrated.scores),
-        calibrated.positives,
+        made,
+        len(asked.held_out.scores),
+        asked.held_out.positives,
+        None if own or not above else _bounded(index, query, at_least, above),
     )
+
+
+def _promised(
+    asked: AskedQuery,
+    wrong_at_most: float,
+    kind: ListKind,
+    confidence: float | None,
+    least: float,
+) -> PromisedList:
+    """Return the list that can be promised, or why there is none and what would work."""
+    try:
+        asked.index.evidence()  # refuses where the held-out photos fitted something
+    except DataError as error:
+        check = _check_in_words(asked, wrong_at_most, alone=True)
+        why = f"no list can be promised for {asked.query}: {error}"
+        return PromisedList(np.inf, None, why if check is None else f"{why}; or {check}")
+    made = asked.held_out.cut(
+        asked.ranking,
+        wrong_at_most,
+        kind=kind,
+        confidence=0.95 if confidence is None else confidence,
+        least=least,
+        tuning=asked.tuning,
+    )
+    if made.promise is not None:
+        return made
+    ways = []
+    works = asked.held_out.least_wrong(asked.ranking, least)
+    if works is not None and works > wrong_at_most:
+        ways.append(f"{works:g} works")
+    elif works is not None:
+        ways.append("an expected promise works")
+    check = _check_in_words(asked, wrong_at_most)
+    ways += [] if check is None else [check]
+    way = "; ".join((made.refused, " or ".join(ways) or "more held-out photos would help"))
+    return replace(made, refused=f"no list can be promised for {asked.query}: {way}")
+
+
+def _check_in_words(asked: AskedQuery, wrong_at_most: float, *, alone: bool = False) -> str | None:
+    """Return how many photos a person would check, None where that would not do."""
+    chosen = asked.list_to_check(wrong_at_most)
+    if chosen is None:
+        return None
+    more = asked.check_of(chosen, wrong_at_most, alone=alone).more()
+    if more is None:
+        return None
+    return f"check about {max(more, 1)} photos of the best {chosen.length:,}: labelwise check"
+
+
+def _bounded(index: Index, query: Query, at_least: float, above: int) -> ListBoundShare | None:
+    """Return how wrong the list above a cut may be, where held-out photos can say so."""
+    try:
+        index.evidence()
+    except DataError:
+        return None
+    asked = AskedQuery.of(index, query, own=True)
+    cut = asked.score_at(at_least)
+    listed = asked.ranking.count_at_least(cut)
+    bound = asked.bound_of_lists(cut)
+    share = bound.wrong_at_most(cut, listed)
+    # Of a list that corrections have changed, nothing is known but how it was before them.
+    if listed != above or share >= MOST_BOUNDED:
+        return None
+    return ListBoundShare(share, bound.confidence)
 
 
 def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[Hit]]:
@@ -152,26 +254,3 @@ def _hits(
         facts = (one.taken, one.width, one.height)
         hits.append(Hit(row, chance, reasons, tuple(paths[row]), *facts))
     return hits
-
-
-def _calibrated(
-    index: Index, photos: Predictions | None, bound: BoundQuery, refit: bool
-) -> CalibratedQuery:
-    """Return the query's probability as some labelled photos have it; the product without any."""
-    columns = list(bound.columns)
-    if photos is None:
-        nothing = np.empty((0, len(columns)))
-        return calibrate_query(bound, nothing, nothing, nothing)
-    log_p, log_q = index.held_out_log_probs(photos, columns, refit=refit)
-    observed = None if photos.observed is None else photos.observed[:, columns]
-    return calibrate_query(bound, log_p, log_q, photos.majority[:, columns], observed)
-
-
-def _score_at(calibrated: CalibratedQuery, probability: float) -> float:
-    """Return the log score at which a query has this probability."""
-    if probability <= 0:
-        return -np.inf
-    if probability >= 1:
-        return 0.0
-    slope = max(calibrated.slope, LEAST_SLOPE)
-    return float(log_expit((logit(probability) - calibrated.offset) / slope))

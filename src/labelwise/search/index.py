@@ -83,7 +83,7 @@ class Index:
         self.spec = ModelSpec.load(self.folder / "model.json")
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
-        self._odds: OrderedDict[tuple[int, bool], tuple[Any, LabelOdds]] = OrderedDict()
+        self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._codes: NDArray[np.uint64] | None = None
 
     @classmethod
@@ -197,13 +197,15 @@ class Index:
 
     # Probabilities
 
-    def odds(self, label: int, *, refit: bool = True) -> LabelOdds:
+    def odds(self, label: int, *, refit: bool = True, corrected: bool = True) -> LabelOdds:
         """Return the log probabilities of one label, as corrected so far.
 
-        Without ``refit`` only the corrected photos have other ones than the model's.
+        Without ``refit`` only the corrected photos have other ones than the model's; without
+        ``corrected`` none has, as the held-out photos of a promise have none.
         """
-        corrections = self.corrections_of(label)
-        key, state = (label, refit and bool(corrections)), (len(self), corrections)
+        corrections = self.corrections_of(label) if corrected else []
+        kind = "model" if not corrections else "refitted" if refit else "corrected"
+        key, state = (label, kind), (len(self), corrections)
         if key not in self._odds or self._odds[key][0] != state:
             self._odds[key] = (state, self._computed(label, corrections, refit))
         self._odds.move_to_end(key)

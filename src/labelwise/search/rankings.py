@@ -50,6 +50,10 @@ class Ranking(ABC):
         """Return how many rows have a score of at least ``least``."""
 
     @abstractmethod
+    def scores_at_least(self, least: float) -> Scores:
+        """Return the scores that are at least ``least``, in no order."""
+
+    @abstractmethod
     def expected(self, query: CalibratedQuery) -> HitCount:
         """Return how many rows are expected to answer the query as it is calibrated."""
 
@@ -66,10 +70,18 @@ class SumRanking(Ranking):
     def count_at_least(self, least: float) -> int:
         return count_at_least(self.terms, least, self.gone)
 
+    def scores_at_least(self, least: float) -> Scores:
+        return self._scores[self._scores >= least]
+
     def expected(self, query: CalibratedQuery) -> HitCount:
+        return query.count(self._scores)
+
+    @cached_property
+    def _scores(self) -> Scores:
+        """The scores of all rows; minus infinity where a row is gone."""
         scores = sum_of(self.terms, slice(None))
         scores[self.gone] = -np.inf
-        return query.count(scores)
+        return scores
 
 
 class OddsRanking(Ranking):
@@ -104,14 +116,19 @@ class OddsRanking(Ranking):
         return best_of(rows, self._scores(rows), count)
 
     def count_at_least(self, least: float) -> int:
-        with np.errstate(divide="ignore"):
-            odds = np.exp(np.float64(least)) / -np.expm1(np.float64(least))
+        odds = _odds_at(least)
         if odds * (1 - ROUNDING) <= LEAST_ODDS:
             return int(np.count_nonzero(self._scores(self._present) >= least))
         surely = self.odds > odds * (1 + ROUNDING) if odds < MOST_ODDS else np.False_
         doubtful = np.flatnonzero((self.odds >= min(odds, MOST_ODDS) * (1 - ROUNDING)) & ~surely)
         reached = self._scores(doubtful) >= least
         return int(np.count_nonzero(surely) + np.count_nonzero(reached))
+
+    def scores_at_least(self, least: float) -> Scores:
+        near = min(_odds_at(least), MOST_ODDS) * (1 - ROUNDING)
+        rows = np.flatnonzero(self.odds >= near) if near > LEAST_ODDS else self._present
+        scores = self._scores(rows)
+        return scores[scores >= least]
 
     def expected(self, query: CalibratedQuery) -> HitCount:
         return query.count_of_odds(self.odds)
@@ -146,13 +163,27 @@ class OddsRanking(Ranking):
         return scores.astype(np.float32)
 
 
-def ranking_of(index: Index, query: BoundQuery, gone: Rows, *, refit: bool) -> Ranking:
-    """Return the ranking of an index's rows, those in ``gone`` (sorted) left out."""
+def _odds_at(least: float) -> float:
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.float64(least)) / -np.expm1(np.float64(least)))
+
+
+def ranking_of(
+    index: Index, query: BoundQuery, gone: Rows, *, refit: bool, corrected: bool = True
+) -> Ranking:
+    """Return the ranking of an index's rows, those in ``gone`` (sorted) left out.
+
+    Without ``corrected`` it is the model's own, as if nobody had said anything.
+    """
+
+    def odds_of(column: int) -> LabelOdds:
+        return index.odds(column, refit=refit, corrected=corrected)
+
     expression = query.expression
     parts = expression.parts if isinstance(expression, AllOf) else (expression,)
     literals = [literal for literal in map(literal_of, parts) if literal is not None]
     each_once = len({column for column, _ in literals}) == len(parts)
     if each_once and not query.limits:
-        odds = [(index.odds(int(column), refit=refit), wanted) for column, wanted in literals]
+        odds = [(odds_of(int(column)), wanted) for column, wanted in literals]
         return SumRanking([one.log_p if wanted else one.log_q for one, wanted in odds], gone)
-    return OddsRanking(query, [index.odds(k, refit=refit) for k in query.columns], gone)
+    return OddsRanking(query, [odds_of(k) for k in query.columns], gone)

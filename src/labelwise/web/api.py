@@ -191,6 +191,10 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
         top: Annotated[int, Query(ge=1, le=500)] = 50,
         at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
         wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
+        promise: Annotated[
+            Literal["expected", "sure"],
+            Query(description="Of lists on average, or of this list with 95 % confidence."),
+        ] = "expected",
         sort: Literal["score", "date"] = "score",
         cursor: Annotated[
             str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
@@ -198,7 +202,7 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
     ) -> SearchAnswer:
         start = int(cursor or 0)
         return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, sort)
+            lambda: library.search(q, top, start, at_least, wrong_at_most, promise, sort)
         )
 
     @api.get("/complete", summary="How an unfinished query may go on")

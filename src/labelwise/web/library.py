@@ -21,7 +21,7 @@ from labelwise.decide import Check, Promise, check_promise
 from labelwise.errors import CheckpointError, DataError
 from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
-from labelwise.retrieval import Query, complete
+from labelwise.retrieval import ListKind, Query, complete
 from labelwise.search import Index, questions
 from labelwise.search.answering import Sort, answer, nearest_photos
 from labelwise.search.likeness import LibraryLikeness, likeness_of
@@ -169,6 +169,7 @@ class Library:
         start: int,
         at_least: float,
         wrong_at_most: float | None,
+        promise: ListKind,
         sort: Sort,
     ) -> SearchAnswer:
         """Return one page of the answer to a query."""
@@ -179,11 +180,12 @@ class Library:
             top=start + top + 1,
             at_least=at_least,
             wrong_at_most=wrong_at_most,
+            promise=promise,
             sort=sort,
         )
         shown = found.hits[start : start + top]
         ids = self._ids([hit.row for hit in shown])
-        promise = found.promise.promise if found.promise is not None else None
+        promised = found.promised
         return SearchAnswer(
             query=found.query,
             hits=[
@@ -204,7 +206,10 @@ class Library:
             low=found.count.lower,
             high=found.count.upper,
             above=found.above,
-            promise=None if promise is None else str(promise),
+            promise=None if promised is None else str(promised),
+            promise_kind=None if promised is None else promise,
+            refused=found.refused or None,
+            bounded=None if found.bounded is None else str(found.bounded),
             cursor=str(start + top) if len(found.hits) > start + top else None,
         )
 

@@ -131,7 +131,7 @@ class PromiseView(BaseModel):
     text: str
     what: str
     level: float
-    confidence: float
+    confidence: float | None
     photos: int
     made: str
     verdict: Literal["kept", "broken", "cannot tell"]
@@ -196,6 +196,9 @@ class SearchAnswer(BaseModel):
     high: float
     above: int | None
     promise: str | None
+    promise_kind: Literal["expected", "sure"] | None = None
+    refused: str | None = None
+    bounded: str | None = None
     cursor: str | None
 
 

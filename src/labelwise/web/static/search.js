@@ -21,7 +21,7 @@ export function start() {
     find("wrong-shown").value = `${wrong.value} % wrong`;
     promised.checked = true;
   });
-  for (const control of [wrong, promised, find("sort")]) {
+  for (const control of [wrong, promised, find("kind"), find("sort")]) {
     control.addEventListener("change", () => { if (query.value.trim()) run(); });
   }
   find("more").addEventListener("click", () => run(true));
@@ -54,6 +54,7 @@ async function run(more = false) {
       top: 48,
       sort: find("sort").value,
       wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
+      promise: find("promised").checked ? find("kind").value : null,
       cursor: more ? cursor : null,
     });
     if (turn !== asked) return;
@@ -70,8 +71,7 @@ async function run(more = false) {
 
     cursor = null;
     counted.classList.add("error");
-    counted.textContent = error.message.startsWith("no list can be promised")
-      ? `${error.message}. To see photos, let more of them be wrong, or clear the box.` : error.message;
+    counted.textContent = error.message;
   }
   grid.removeAttribute("aria-busy");
   find("more").hidden = cursor === null;
@@ -80,7 +80,9 @@ async function run(more = false) {
 function words(answer) {
   let text = ` (${count(answer.low)} to ${count(answer.high)}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} are in this list.`;
-  if (answer.promise) text += ` ${answer.promise[0].toUpperCase()}${answer.promise.slice(1)}.`;
+  for (const said of [answer.promise, answer.refused, answer.bounded]) {
+    if (said) text += ` ${said[0].toUpperCase()}${said.slice(1)}.`;
+  }
   const start = `About ${count(answer.expected)} of ${count(answer.photos)} photos match `;
   return [start, make("strong", { class: "asked" }, answer.query), text];
 }

@@ -1,0 +1,120 @@
+"""How many misses a library's list holds, from the misses of held-out photos: an exact law.
+
+Held-out photos (n) and a library's photos (m) are exchangeable. Give each photo its score if it
+misses, that is, does not answer the query, and minus infinity if it answers: these n + m numbers
+are exchangeable too, so that walking down the misses, each next one belongs to the held-out
+photos or to the library as in a draw without replacement. The number G of library misses above
+the (w + 1)-th held-out miss then has a law that depends on n and m alone,
+
+    P(G >= g) = P(Hypergeometric(n + m, n, w + g) <= w),
+
+whatever the scores, their ties (broken at random; a list that stops above a tie holds no more
+misses), how many photos answer, and how long the list is. ``most_misses`` is its quantile.
+
+One w that was chosen without the held-out answers gives a bound for one list. Several, each with
+a share of delta, give a bound that holds for all lists at once, and so for a cut that is chosen
+after looking (the idea of uniform bounds for conformal p-values, Gazin, Blanchard and Roquain,
+2024): a list with w held-out misses has at most as many misses as for the next larger w of the
+grid, and at most as many more than a shorter list as it has more photos.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaln
+
+from labelwise.decide.arrays import Matrix, as_numpy
+
+__all__ = ["ListBound", "chance_of_misses", "descending", "list_bound", "most_misses"]
+
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int64]
+GRID = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # held-out misses at which every list is bounded
+
+
+def chance_of_misses(passed: Counts, misses: Counts, held_out: int, library: int) -> Numbers:
+    """Return P(G >= misses) above held-out miss number ``passed`` + 1; both (T,)."""
+    passed, misses = np.broadcast_arrays(passed, misses)
+    drawn = np.minimum(passed + misses, held_out + library)[:, None]
+    hit = np.arange(int(passed.max(initial=0)) + 1)
+    possible = (hit <= passed[:, None]) & (hit <= held_out)
+    possible &= (drawn - hit <= library) & (hit <= drawn)
+    logs = _log_choose(held_out, hit) + _log_choose(library, drawn - hit)
+    logs = np.where(possible, logs - _log_choose(held_out + library, drawn), -np.inf)
+    chances = np.exp(logs).sum(1)
+    return np.asarray(np.minimum(np.where(misses <= 0, 1.0, chances), 1.0))
+
+
+def most_misses(passed: Counts, held_out: int, library: int, delta: Numbers | float) -> Counts:
+    """Return the least numbers (T,) that G exceeds with chance at most ``delta``."""
+    passed = np.asarray(passed, np.int64)
+    low, high = np.full(passed.shape, -1), np.full(passed.shape, library)
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        rare = chance_of_misses(passed, middle + 1, held_out, library) <= delta
+        low, high = np.where(rare, low, middle), np.where(rare, middle, high)
+    return high
+
+
+@dataclass(frozen=True, eq=False)
+class ListBound:
+    """A bound of the misses of every list of a library at once, held with ``confidence``.
+
+    ``cuts`` fall; a list holds the photos at or above a cut, and ``misses`` bounds its misses.
+    """
+
+    cuts: Numbers
+    misses: Counts
+    confidence: float
+
+    def wrong_at_most(self, cut: float, listed: int) -> float:
+        """Return the share of a list of ``listed`` photos at or above a cut that may be wrong."""
+        if listed == 0:
+            return 0.0
+        place = int(np.searchsorted(-self.cuts, -cut, side="left"))
+        if place == len(self.cuts):
+            return 1.0
+        return min(1.0, int(self.misses[place]) / listed)
+
+
+def list_bound(
+    scores: Matrix,
+    right: Matrix,
+    library: Matrix,
+    *,
+    confidence: float = 0.95,
+    size: int | None = None,
+) -> ListBound:
+    """Return the bound for every list of a library of scores (m,), from held-out photos (n,).
+
+    Where ``library`` holds only the highest scores, ``size`` is the number of all its photos.
+    """
+    scores_of, library_of = as_numpy(scores).astype(np.float64), descending(library)
+    truth = as_numpy(right).astype(bool) | np.isneginf(scores_of)
+    missed = np.sort(scores_of[~truth])[::-1]
+    scores_of = scores_of[~np.isneginf(scores_of)]
+    total = len(library_of) if size is None else size
+    grid = np.array([one for one in GRID if one <= len(scores_of)], np.int64)
+    most = most_misses(grid, len(scores_of), total, (1 - confidence) / len(grid))
+    cuts = np.unique(library_of)[::-1]
+    listed = np.searchsorted(-library_of, -cuts, side="right")
+    passed = np.searchsorted(-missed, -cuts, side="right")
+    place = np.searchsorted(grid, passed)
+    bounds = np.where(place < len(grid), most[np.minimum(place, len(grid) - 1)], listed)
+    right_ones = np.maximum.accumulate(np.maximum(listed - bounds, 0))
+    return ListBound(cuts, listed - right_ones, confidence)
+
+
+def descending(scores: Matrix) -> Numbers:
+    """Return scores that are not minus infinity, the highest first."""
+    values = np.asarray(as_numpy(scores))
+    return np.sort(values[~np.isneginf(values)])[::-1].astype(np.float64)
+
+
+def _log_choose(total: int, chosen: Counts) -> Numbers:
+    """Return log C(total, chosen); betaln keeps its digits where gammaln would lose them."""
+    inside = np.clip(chosen, 0, total)
+    if total == 0:
+        return np.zeros(inside.shape)
+    return np.asarray(-betaln(inside + 1, total - inside + 1) - np.log(total + 1))

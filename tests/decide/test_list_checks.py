@@ -1,0 +1,157 @@
+"""Oracles: capital computed with exact fractions over every number of wrong photos, enumeration of
+all orders of small lists (Ville's bound), and lists checked to the end.
+"""
+
+from fractions import Fraction
+from itertools import permutations
+from math import exp, inf, log
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from labelwise.decide import ListCheck, error_share, list_to_check, promised_check
+
+
+def falling(start, count):
+    value = Fraction(1)
+    for step in range(count):
+        value *= max(start - step, 0)
+    return value
+
+
+def capital_slowly(check):
+    """The least capital over all numbers of wrong photos that are too many, in fractions."""
+    a, b = (Fraction(one) for one in check.prior)
+    total, drawn = check.held_out + check.listed, check.held_out + check.checked
+    seen = check.held_out_wrong + check.wrong
+    mixture = Fraction(1)
+    for step in range(seen):
+        mixture *= a + step
+    for step in range(drawn - seen):
+        mixture *= b + step
+    for step in range(drawn):
+        mixture /= a + b + step
+    allowed = int(Fraction(check.wrong_at_most).limit_denominator(1000) * check.left)
+    least = check.held_out_wrong + check.wrong + allowed + 1
+    capitals = []
+    for wrong in range(least, total + 1):
+        chance = falling(wrong, seen) * falling(total - wrong, drawn - seen) / falling(total, drawn)
+        if chance > 0:
+            capitals.append(mixture / chance)
+    return min(capitals) if capitals else inf
+
+
+@pytest.mark.parametrize("held", [(0, 0), (12, 1), (30, 6)])
+@pytest.mark.parametrize("answers", [(0, 0), (5, 0), (9, 3), (20, 1), (25, 20), (30, 0)])
+def test_the_capital_is_the_least_over_all_numbers_of_wrong_photos(held, answers):
+    check = ListCheck(
+        30, 0.1, held_out=held[0], held_out_wrong=held[1], prior=(0.5, 9.5)
+    ).after(*answers)  # fmt: skip
+    slow = capital_slowly(check)
+    if slow == inf:
+        assert check.log_capital == inf
+    else:
+        assert exp(check.log_capital) == pytest.approx(float(slow), rel=1e-8)
+
+
+@pytest.mark.parametrize("wrong", range(1, 8))
+def test_a_list_with_too_many_wrong_is_promised_in_at_most_delta_of_all_orders(wrong):
+    """Oracle: every order of 7 photos; a person stops at the first promise."""
+    check = ListCheck(7, 0.3, confidence=0.6, prior=(0.2, 1.8))
+    broken = orders = 0
+    for order in set(permutations([0] * (7 - wrong) + [1] * wrong)):
+        orders += 1
+        for done in range(8):
+            found = sum(order[:done])
+            now = check.after(done, found)
+            if now.promised:
+                broken += wrong - found > 0.3 * now.left + 1e-9
+                break
+    assert broken / orders <= 0.4
+
+
+def test_checks_with_held_out_photos_break_as_rarely_as_said_and_are_soon_done():
+    """Oracle: lists as wrong as is just too much, and good ones, drawn many times."""
+    rng = np.random.default_rng(0)
+    broken, draws = 0, 400
+    for _ in range(draws):
+        pool = np.zeros(200, bool)
+        pool[:24] = True  # 12 % of held-out photos and list together
+        rng.shuffle(pool)
+        held, listed = pool[:80], pool[80:]
+        check = ListCheck(120, 0.1, held_out=80, held_out_wrong=int(held.sum()), prior=(0.3, 9.7))
+        for done in range(61):
+            now = check.after(done, int(listed[:done].sum()))
+            if now.promised:
+                broken += (listed.sum() - now.wrong) > 0.1 * now.left
+                break
+    assert binomtest(broken, draws, 0.05, alternative="greater").pvalue > 0.01
+    good = ListCheck(120, 0.1, held_out=40, held_out_wrong=1, prior=(0.3, 9.7))
+    alone = ListCheck(120, 0.1, prior=(0.3, 9.7))
+    assert good.more() < alone.more() < 70
+
+
+def test_photos_found_wrong_leave_the_list_and_a_list_checked_to_the_end_is_certain():
+    one = ListCheck(1, 0.1)
+    assert one.more() == 1
+    assert promised_check(one) is None
+    told = promised_check(one.after(1, 0))
+    assert (told.listed, told.checked, told.n, told.condition) == (1, 1, 0, "")
+    assert str(told) == (
+        "with 95% confidence at most 10% of this list of 1 photo is wrong; a person checked "
+        "1 photo of it, drawn at random"
+    )
+    assert promised_check(one.after(1, 1)) is None  # nothing is left to promise
+    half = ListCheck(20, 0.1).after(20, 10)
+    assert half.promised
+    assert promised_check(half).listed == 10
+
+
+def test_about_how_many_more_is_where_the_promise_comes():
+    """Oracle: answers given one by one, all right, from a list that expects nothing wrong."""
+    check = ListCheck(5000, 0.1, prior=(1e-3, 12.0))
+    more = check.more()
+    assert not check.after(more - 1, 0).promised
+    assert check.after(more, 0).promised
+    assert ListCheck(5000, 0.1).after(40, 20).more() is None
+
+
+def test_shorter_lists_share_the_error():
+    """Oracle: the shares of all lists that can ever be tried sum to one."""
+    shares = [error_share(place) for place in range(60)]
+    assert sum(shares) == pytest.approx(1)
+    first, second = (ListCheck(100, 0.1, place=place) for place in (0, 1))
+    assert first.needed == pytest.approx(-log(0.05 * 0.8))
+    assert second.needed > first.needed
+
+
+def test_a_list_worth_checking_takes_few_checks():
+    """Oracle: answers as the probabilities expect them; a longer list would take too many."""
+    probs = np.sort(np.random.default_rng(3).beta(6, 0.5, 3000))[::-1]
+    alone, joined = (list_to_check(probs, 0.1, held_out=share) for share in (0.0, 0.5))
+    assert alone is None or alone.length < joined.length
+    wrong = 1.25 * (1 - probs[: joined.length]).sum()
+    a, b = joined.prior
+    assert a / (a + b) == pytest.approx(wrong / joined.length)
+    held = int(0.5 * joined.length)
+    check = ListCheck(
+        joined.length, 0.1, held_out=held,
+        held_out_wrong=round(held * wrong / joined.length), prior=joined.prior,
+    )  # fmt: skip
+    assert check.more() <= 12
+    assert list_to_check(np.full(100, 0.5), 0.1) is None
+    assert list_to_check(np.ones(1), 0.1).length == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"listed": 0, "wrong_at_most": 0.1}, "must hold a photo"),
+        ({"listed": 5, "wrong_at_most": 0.1, "checked": 6}, "6 cannot be checked"),
+        ({"listed": 5, "wrong_at_most": 0.1, "held_out_wrong": 1}, "held-out photos"),
+    ],
+)
+def test_impossible_checks_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        ListCheck(**arguments)
