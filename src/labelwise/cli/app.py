@@ -14,6 +14,7 @@ from labelwise import __version__
 from labelwise.cli import (
     apply,
     calibrate,
+    check,
     compare,
     data,
     decide,
@@ -61,6 +62,7 @@ for verb in (
     index.index,
     search.search,
     estimate.estimate,
+    check.check,
     label.review,
     label.label,
     tag.tag,

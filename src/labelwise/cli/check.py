@@ -1,0 +1,170 @@
+"""``labelwise check``: a person checks photos of a list until it can be promised."""
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labelwise.cli.index import IndexFolder
+
+if TYPE_CHECKING:
+    from labelwise.search.check_log import Answer
+    from labelwise.search.checking import CheckSession, CheckState
+    from labelwise.search.index import Index
+
+__all__ = ["check"]
+
+WORDS: "dict[str, Answer]" = {"y": "yes", "n": "no", "u": "unsure", "?": "unsure"}
+WORDS |= {"yes": "yes", "no": "no", "unsure": "unsure"}
+WIDTH = 24
+
+
+def check(
+    folder: IndexFolder,
+    query: Annotated[str, typer.Argument(help="As in 'dog, -beach', as for search.")],
+    wrong_at_most: Annotated[
+        float, typer.Option(help="Share of the list that may be wrong.")
+    ] = 0.1,
+    confidence: Annotated[float, typer.Option(help="Of the promise.")] = 0.95,
+    cut: Annotated[
+        float | None, typer.Option(help="Check the photos of at least this probability.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", "-n", min=1, help="Check the best so many photos.")
+    ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option(
+            "--alone", help="Let only the answers count, for photos unlike the held-out ones."
+        ),
+    ] = False,
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="A CSV of path and answer (yes, no, unsure) instead of questions."),
+    ] = None,
+    who: Annotated[str | None, typer.Option(help="Who answers. Default: the user.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write the promised list, one path per line."),
+    ] = None,
+) -> None:
+    """Check a few photos of a list, chosen by the program, to turn it into a promise.
+
+    Photos are drawn at random; nothing is opened, their paths are shown. Answer y (it matches the
+    query), n (it does not), u (cannot be told), undo or stop. Stop whenever you like: the next
+    call goes on from there. Unless you choose the list, it is one that should take about 12
+    answers. Photos found wrong leave the list.
+    """
+    from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
+    from labelwise.retrieval import Query
+    from labelwise.search import Index
+    from labelwise.search.checking import CheckSession
+
+    if cut is not None and top is not None:
+        raise SettingsError("--cut and --top both end the list; give one of them")
+    if cut is not None and not 0 <= cut <= 1:
+        raise SettingsError(f"--cut must be a probability between 0 and 1, got {cut}")
+    with Index(folder) as index:
+        session = CheckSession(
+            index,
+            Query.parse(query, index.space, index.taxonomy),
+            wrong_at_most=wrong_at_most,
+            confidence=confidence,
+            cut=cut,
+            top=top,
+            alone=alone,
+            who=who,
+        )
+        say(f"does each photo match {query}? The list has {len(session.rows):,} photos")
+        given = None if answers is None else _read(answers, index)
+        state = _asked(session) if given is None else _from_table(session, given, answers)
+        say(str(state))
+        if state.promise is not None and output is not None:
+            _write(output, session, index)
+            say(f"the list: {output}")
+
+
+def _asked(session: "CheckSession") -> "CheckState":
+    """Ask until the list is promised, all photos are answered, or the person stops."""
+    from labelwise.cli.text import say
+
+    state = session.state()
+    while state.promise is None and (state.more is not None or state.check.checked == 0):
+        photo = session.next_photo()
+        if photo is None:
+            break
+        say(_bar(state))
+        again = " (again)" if photo.repeated else ""
+        try:
+            word = typer.prompt(f"{photo.paths[0]}{again}\n  y, n, u, undo or stop").strip().lower()
+        except typer.Abort:  # the end of the input, or Ctrl-C: every answer is kept
+            break
+        if word == "stop":
+            break
+        if word == "undo":
+            state = session.undo()
+        elif word in WORDS:
+            state = session.answer(photo, WORDS[word])
+        else:
+            say(f"{word!r} is not an answer; type y, n, u, undo or stop")
+    return state
+
+
+def _bar(state: "CheckState") -> str:
+    """Return how far the check is, as a bar of text."""
+    done, more = state.check.checked, state.more
+    if more is None:
+        return f"{done:,} checked"
+    filled = round(WIDTH * done / max(done + more, 1))
+    return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
+
+
+def _read(path: Path, index: "Index") -> "dict[int, Answer]":
+    """Return the answers of a table by photo; the last one of a photo stands."""
+    from labelwise.errors import DataError
+
+    given: dict[int, Answer] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if not {"path", "answer"} <= set(reader.fieldnames or ()):
+            raise DataError(f"{path} must have the columns path and answer")
+        for number, line in enumerate(reader, start=2):
+            word = (line["answer"] or "").strip().lower()
+            if not word:
+                continue
+            if word not in WORDS:
+                raise DataError(
+                    f"{path}, line {number}: the answer must be yes, no or unsure, got {word!r}"
+                )
+            given[index.row_of(line["path"])] = WORDS[word]
+    return given
+
+
+def _from_table(
+    session: "CheckSession", given: "dict[int, Answer]", path: Path | None
+) -> "CheckState":
+    """Answer from a table, in the order in which photos are drawn, as far as it goes."""
+    from labelwise.cli.text import say
+
+    state = session.state()
+    while state.promise is None:
+        photo = session.next_photo()
+        if photo is None:
+            break
+        if photo.row not in given:
+            say(f"{path} has no answer for {photo.paths[0]}; add it and run this again")
+            break
+        state = session.answer(photo, given[photo.row])
+    return state
+
+
+def _write(path: Path, session: "CheckSession", index: "Index") -> None:
+    from labelwise.system.files import replacing
+
+    rows = session.left().tolist()
+    paths = index.store.paths_of(rows)
+    with replacing(path) as temporary:
+        text = "".join(f"{paths[row][0]}\n" for row in rows)
+        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,128 @@
+"""What people answered when they checked lists of an index, append-only, in its database.
+
+    checked_lists   which lists of a query were begun, in order: each has its share of the error
+    check_answers   what was answered about a photo, by whom, when; "undone" takes the last one back
+
+The photos of a query are drawn in the order of random numbers, one per row, from a seed that is
+kept with the query's first list. So a list's order of draws does not depend on any answer, photos
+that come later do not change it, and within a shorter list the photos already answered come
+first in its own order.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from getpass import getuser
+from secrets import randbits
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.search.store import Store
+
+__all__ = ["Answer", "CheckLog", "Said"]
+
+Answer = Literal["yes", "no", "unsure"]
+
+SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS checked_lists (id INTEGER PRIMARY KEY, query TEXT NOT NULL,
+    wrong_at_most REAL NOT NULL, listed INTEGER NOT NULL, cut REAL NOT NULL, seed INTEGER NOT NULL,
+    at TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS check_answers (id INTEGER PRIMARY KEY, query TEXT NOT NULL,
+    row INTEGER NOT NULL, answer TEXT NOT NULL, who TEXT NOT NULL, at TEXT NOT NULL)""",
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer about one photo."""
+
+    row: int
+    answer: Answer
+    who: str
+
+
+class CheckLog:
+    """The lists and answers of one query."""
+
+    def __init__(self, store: Store, query: str) -> None:
+        self._store, self._query = store, query
+        with store.transaction() as database:
+            for statement in SCHEMA:
+                database.execute(statement)
+
+    def place_of(self, wrong_at_most: float, listed: int, cut: float) -> int:
+        """Return the number of lists tried before this one, which is noted if it is new."""
+        with self._store.transaction() as database:
+            known = database.execute(
+                "SELECT wrong_at_most, listed, cut, seed FROM checked_lists WHERE query = ? "
+                "ORDER BY id",
+                (self._query,),
+            ).fetchall()
+            lists = [tuple(one[:3]) for one in known]
+            if (wrong_at_most, listed, cut) in lists:
+                return lists.index((wrong_at_most, listed, cut))
+            seed = known[0][3] if known else randbits(62)
+            database.execute(
+                "INSERT INTO checked_lists (query, wrong_at_most, listed, cut, seed, at) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (self._query, wrong_at_most, listed, cut, seed, _now()),
+            )
+            return len(lists)
+
+    def lists(self) -> list[tuple[float, int, float]]:
+        """Return the share that may be wrong, the length and the cut of each list, in order."""
+        with self._store.transaction() as database:
+            found = database.execute(
+                "SELECT wrong_at_most, listed, cut FROM checked_lists WHERE query = ? ORDER BY id",
+                (self._query,),
+            ).fetchall()
+        return [(float(share), int(listed), float(cut)) for share, listed, cut in found]
+
+    def order_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of a list in the order in which they are drawn."""
+        with self._store.transaction() as database:
+            (seed,) = database.execute(
+                "SELECT seed FROM checked_lists WHERE query = ? ORDER BY id LIMIT 1",
+                (self._query,),
+            ).fetchone()
+        draws = np.random.default_rng(seed).random(int(rows.max(initial=0)) + 1)
+        return np.asarray(rows[np.argsort(draws[rows], kind="stable")])
+
+    def answers(self) -> list[Said]:
+        """Return every answer that was not taken back, in order."""
+        with self._store.transaction() as database:
+            found = database.execute(
+                "SELECT row, answer, who FROM check_answers WHERE query = ? ORDER BY id",
+                (self._query,),
+            ).fetchall()
+        kept: list[Said] = []
+        for row, answer, who in found:
+            if answer == "undone":
+                kept.pop()
+            else:
+                kept.append(Said(int(row), answer, who))
+        return kept
+
+    def add(self, row: int, answer: Answer, who: str | None) -> None:
+        """Note an answer."""
+        self._note(row, answer, who or getuser())
+
+    def undo(self) -> Said | None:
+        """Take the last answer back, and return it; None where there is none."""
+        kept = self.answers()
+        if not kept:
+            return None
+        self._note(kept[-1].row, "undone", kept[-1].who)
+        return kept[-1]
+
+    def _note(self, row: int, answer: str, who: str) -> None:
+        with self._store.transaction() as database:
+            database.execute(
+                "INSERT INTO check_answers (query, row, answer, who, at) VALUES (?, ?, ?, ?, ?)",
+                (self._query, row, answer, who, _now()),
+            )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,256 @@
+"""A person checks a list: which photo is next, what the answers say, when the list is promised.
+
+``CheckSession`` keeps nothing but its list; answers stand in the index (:mod:`check_log`), so a
+check goes on where it was left, by whoever opens it next. A photo counts as right where everybody
+who was asked about it said yes; "no", "unsure" and answers that disagree count as wrong. Those
+photos leave the list.
+
+Every REPEAT-th question is about a photo that was answered before. Where one person changes answers
+for more than a third of at least three such photos, no promise is made: they then say little
+about the photos.
+
+Photos that belong together (bursts, albums) are drawn one by one; copies of one file are one
+photo of the index already. ``CheckLog.order_of`` is where a draw by groups would go.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.decide import ListCheck, Promise, promised_check
+from labelwise.errors import DataError
+from labelwise.retrieval import Query
+from labelwise.retrieval.query import AllOf, literal_of
+from labelwise.search.asked import AskedQuery
+from labelwise.search.check_log import Answer, CheckLog, Said
+from labelwise.search.index import Index
+from labelwise.search.store import Fact
+
+__all__ = ["CheckSession", "CheckState", "PhotoToCheck"]
+
+REPEAT = 8  # questions from one repeated photo to the next
+FEWEST_REPEATS = 3  # of which a third may change before the answers are called unsteady
+PATIENCE = 40  # checks; a list that takes more is better made shorter
+SHORTER = 0.5  # of a list whose check failed
+
+
+@dataclass(frozen=True)
+class PhotoToCheck:
+    """The next question: does this photo answer the query?"""
+
+    row: int
+    paths: tuple[str, ...]
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class CheckState:
+    """What is known of the list now, in numbers and in words.
+
+    ``more`` is about how many more checks it takes; None where checking would not do. Where it
+    would take many, ``shorter`` is the length of a list that is worth a try, if there is one.
+    """
+
+    check: ListCheck
+    promise: Promise | None
+    more: int | None
+    shorter: int | None
+    unsure: int
+    disagreed: int
+    repeats: int
+    changed: int
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether too many repeated photos were answered in another way."""
+        return self.repeats >= FEWEST_REPEATS and 3 * self.changed > self.repeats
+
+    def __str__(self) -> str:
+        check = self.check
+        done = f"{check.checked:,} checked, {check.wrong:,} wrong or unsure"
+        if self.unsteady:
+            return (
+                f"{done}; {self.changed} of {self.repeats} photos shown twice were answered "
+                "differently. That happens when one is tired or the question is hard: take a "
+                "break, or say unsure. Nothing is promised on these answers"
+            )
+        if self.promise is not None:
+            return f"{done}; {self.promise}"
+        if check.checked and self.unsure == check.checked:
+            return (
+                f"{done}; every answer was unsure, so nothing can be promised; "
+                "ask somebody who can tell, or another query"
+            )
+        if check.checked == check.listed:
+            return f"{done}; the whole list was checked and no photo of it is right"
+        shorter = (
+            f"a list of the best {self.shorter:,} may take fewer: --top {self.shorter}"
+            if self.shorter
+            else "try another query or a larger share"
+        )
+        if self.more is None:
+            return f"{done}; this list holds too many wrong photos to be promised; {shorter}"
+        return f"{done}; about {self.more:,} more" + (f"; {shorter}" if self.shorter else "")
+
+
+class CheckSession:
+    """The check of one list of an index."""
+
+    def __init__(
+        self,
+        index: Index,
+        query: Query,
+        *,
+        wrong_at_most: float = 0.1,
+        confidence: float = 0.95,
+        cut: float | None = None,
+        top: int | None = None,
+        alone: bool = False,
+        who: str | None = None,
+    ) -> None:
+        """Begin or resume a check: of our own list, down to a probability, or of the best few.
+
+        ``alone``: the answers are all that counts, whatever held-out photos say.
+        """
+        if cut is not None and top is not None:
+            raise DataError("a list ends at a probability (cut) or after a number (top), not both")
+        self._index, self._who = index, who
+        asked = AskedQuery.of(index, query, own=True)
+        chosen = asked.list_to_check(wrong_at_most, cut=cut, top=top)
+        if chosen is None:
+            raise DataError(
+                f"no list of {query} is likely to pass a check at {wrong_at_most:g}; "
+                "give its length yourself with top, or let more of it be wrong"
+            )
+        rows, scores = asked.ranking.best(chosen.length)
+        self._asked, self._log = asked, CheckLog(index.store, str(query))
+        place = self._log.place_of(wrong_at_most, len(rows), float(scores[-1]))
+        self.rows: NDArray[np.int64] = self._log.order_of(rows)
+        self._check = asked.check_of(
+            replace(chosen, length=len(rows)),
+            wrong_at_most,
+            confidence=confidence,
+            place=place,
+            alone=alone or not _may_join(index),
+        )
+
+    def next_photo(self) -> PhotoToCheck | None:
+        """Return the photo to ask about next; None where every photo of the list was answered."""
+        said = self._log.answers()
+        repeated = self._to_repeat(said)
+        if repeated is not None:
+            return self._photo(repeated, True)
+        answered = {one.row for one in said}
+        fresh = next((int(row) for row in self.rows if int(row) not in answered), None)
+        return None if fresh is None else self._photo(fresh, False)
+
+    def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
+        """Note an answer, and return what is known then."""
+        self._log.add(photo.row, answer, self._who)
+        facts = self._facts(answer)
+        if facts and not photo.repeated:
+            self._index.correct(photo.row, facts, who=self._who, source="check")
+        return self.state()
+
+    def undo(self) -> CheckState:
+        """Take the last answer back."""
+        last = self._log.undo()
+        if last is not None and last.row not in {one.row for one in self._log.answers()}:
+            facts: dict[str, Fact] = dict.fromkeys(self._facts(last.answer), "withdrawn")
+            if facts:
+                self._index.correct(last.row, facts, who=self._who, source="check")
+        return self.state()
+
+    def state(self) -> CheckState:
+        """Return what the answers say of the list now."""
+        said = self._log.answers()
+        by_row: dict[int, list[Said]] = {}
+        for one in said:
+            by_row.setdefault(one.row, []).append(one)
+        done = 0
+        while done < len(self.rows) and int(self.rows[done]) in by_row:
+            done += 1
+        drawn = [by_row[int(row)] for row in self.rows[:done]]
+        wrong = sum({one.answer for one in some} != {"yes"} for some in drawn)
+        check = self._check.after(done, wrong)
+        repeats, changed = _repeats(by_row.values())
+        state = CheckState(
+            check=check,
+            promise=None,
+            more=check.more(),
+            shorter=None,
+            unsure=sum({one.answer for one in some} == {"unsure"} for some in drawn),
+            disagreed=sum(
+                len({one.who for one in some}) > 1 and len({one.answer for one in some}) > 1
+                for some in drawn
+            ),
+            repeats=repeats,
+            changed=changed,
+        )
+        if (state.more is None or state.more > PATIENCE) and len(self.rows) > 1:
+            state = replace(state, shorter=max(1, int(SHORTER * len(self.rows))))
+        if state.unsteady:
+            return state
+        return replace(state, promise=promised_check(check, "photos of the list"))
+
+    def left(self) -> NDArray[np.int64]:
+        """Return the photos of the list that were not found wrong, the most probable first."""
+        said = {one.row for one in self._log.answers() if one.answer != "yes"}
+        best, _ = self._asked.ranking.best(len(self.rows))
+        return np.array([row for row in best.tolist() if row not in said], np.int64)
+
+    def _to_repeat(self, said: Sequence[Said]) -> int | None:
+        """Return a photo to ask about again, where it is time for one."""
+        if not said or len(said) % REPEAT:
+            return None
+        once = [one.row for one in said if sum(one.row == other.row for other in said) == 1]
+        return once[len(said) % len(once)] if once else None
+
+    def _photo(self, row: int, repeated: bool) -> PhotoToCheck:
+        return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
+
+    def _facts(self, answer: Answer) -> dict[str, Fact]:
+        """Return what an answer says of single labels: all of a query's, or none."""
+        literals = self._literals
+        if literals is None or answer == "unsure":
+            return {}
+        states: tuple[Fact, Fact] = ("absent", "present")
+        if answer == "yes":
+            return {name: states[wanted] for name, wanted in literals}
+        return {name: states[not wanted] for name, wanted in literals if len(literals) == 1}
+
+    @cached_property
+    def _literals(self) -> list[tuple[str, bool]] | None:
+        """The labels of a query that wants some and not others; None for any other query."""
+        expression = self._asked.bound.expression
+        parts = expression.parts if isinstance(expression, AllOf) else (expression,)
+        literals = [literal_of(part) for part in parts]
+        if self._asked.bound.limits or any(one is None for one in literals):
+            return None
+        names = self._index.space.names
+        return [(names[int(one[0])], bool(one[1])) for one in literals if one is not None]
+
+
+def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
+    """Return how many photos one person answered twice, and how many in another way."""
+    repeats = changed = 0
+    for some in answered:
+        by_who: dict[str, list[str]] = {}
+        for one in some:
+            by_who.setdefault(one.who, []).append(one.answer)
+        for given in by_who.values():
+            repeats += len(given) > 1
+            changed += len(given) > 1 and len(set(given)) > 1
+    return repeats, changed
+
+
+def _may_join(index: Index) -> bool:
+    """Return whether held-out photos fitted nothing, and so may join a check."""
+    try:
+        index.evidence()
+    except DataError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""Oracles: the session below the command (tested on its own), and the files that are written."""
+
+import csv
+
+import pytest
+from open_indexes import open_index
+from search_setup import picture, save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import LabelwiseError
+
+
+def labelwise(*arguments, said=None):
+    call = [str(one) for one in arguments]
+    return CliRunner().invoke(app, call, input=said, catch_exceptions=False).output
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = save_model(tmp_path / "run")
+    for number in range(10):
+        picture(tmp_path / "photos" / f"{number}.png", number)
+    labelwise("index", tmp_path / "photos", "--model", model, "-o", tmp_path / "photos.index")
+    return tmp_path
+
+
+def check(folder, *options, said=None):
+    call = ("check", folder / "photos.index", "dog", "--top", "10", "--wrong-at-most", "0.3")
+    return labelwise(*call, *options, said=said)
+
+
+def test_questions_in_the_terminal_stop_and_go_on(folder):
+    output = check(folder, said="y\nwhat\nundo\ny\ny\nstop\n")
+    assert "does each photo match dog? The list has 10 photos" in output
+    assert "'what' is not an answer" in output
+    assert "1 checked, about" in output
+    assert "[" in output
+    assert "2 checked, 0 wrong or unsure; about" in output
+    output = check(folder, "-o", folder / "list.txt", said="y\n" * 12)
+    assert "with 95% confidence at most 30% of this list of 10 photos is wrong" in output
+    assert len((folder / "list.txt").read_text().splitlines()) == 10
+
+
+def test_the_end_of_the_input_keeps_every_answer(folder):
+    assert "3 checked, 3 wrong or unsure" in check(folder, said="n\nu\nn\n")
+    index = open_index(folder / "photos.index")
+    assert [one.state for one in index.store.corrections("dog")] == ["absent", "absent"]
+
+
+def test_answers_of_a_table_and_what_is_missing_from_it(folder):
+    paths = sorted((folder / "photos").iterdir())
+    table = folder / "answers.csv"
+
+    def write(rows):
+        with table.open("w", newline="") as file:
+            csv.writer(file).writerows([("path", "answer"), *rows])
+
+    write([(path, "yes") for path in paths[:1]])
+    output = check(folder, "--answers", table)
+    assert "has no answer for" in output
+    write([(path, "yes") for path in paths])
+    output = check(folder, "--answers", table)
+    assert "a person checked" in output
+    write([(paths[0], "perhaps")])
+    with pytest.raises(LabelwiseError, match="line 2: the answer must be yes, no or unsure"):
+        check(folder, "--answers", table)
+    table.write_text("photo,said\n")
+    with pytest.raises(LabelwiseError, match="must have the columns path and answer"):
+        check(folder, "--answers", table)
+
+
+def test_options_that_contradict_are_refused(folder):
+    with pytest.raises(LabelwiseError, match="--cut and --top both end the list"):
+        check(folder, "--cut", "0.5")
+    with pytest.raises(LabelwiseError, match="--cut must be a probability"):
+        labelwise("check", folder / "photos.index", "dog", "--cut", "5")
