@@ -15,6 +15,14 @@ Data: ``posterior``, of known probabilities and labels that depend on each other
 installed, does recall (RCPS) and precision (LTT) beside ours on photos that carry a label, as it
 refuses others: time and memory of one fit each.
 
+``--lists`` prints another table: promised lists of queries, by kind, world, number of held-out
+photos, size of the library and number of labels. Broken are lists of which more than a tenth is
+wrong, with the Clopper-Pearson interval of the share among all attempts, and the share among the
+promises made, the only ones a person sees; for ``expected`` the mean share that is wrong counts.
+Power is the hits listed as a share of those on the longest list that is right in hindsight, 0 where
+nothing is promised. ``any cut``: broken if any list of the library exceeds its bound. ``checked``:
+a person checks up to 40 photos; "made" is of the attempts with a list worth checking.
+
 ``--compare`` runs two comparisons instead. Cross-fitting: precision promised where half of the
 photos calibrate (Platt, shared) and the others test; where both halves do both, each at half of
 delta, and the better one is taken; and as ``labelwise decide --cross-fit`` does. Expectation:
@@ -25,10 +33,12 @@ photos; "risk" is the mean over draws, which for the latter is what must keep th
 import argparse
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from measure import measure
+from promised_lists import list_table
 from scipy.stats import binomtest
 
 from labelwise.calibrate import platt
@@ -39,10 +49,8 @@ from labelwise.decide import (
     certainty,
     control_f,
     control_precision,
-    list_candidates,
     promise_answers,
     promise_f,
-    promise_list,
     promise_precision,
     promise_recall,
     promise_tags,
@@ -132,24 +140,6 @@ def label_row(what, make, probs, truth, level, arguments):
             results.append((value < level, np.nan, False))
         results += [(False, np.nan, True) for _ in found.refused]
     return row(f"{what} per label", level, arguments.confidence, results)
-
-
-def list_row(probs, truth, wrong, arguments):
-    order = np.argsort(-truth.sum(0))[:2]
-    score = probs[:, order[0]] * (1 - probs[:, order[1]])
-    right = truth[:, order[0]] & ~truth[:, order[1]]
-    ranked = np.argsort(-score, kind="stable")
-    precision = right[ranked].cumsum() / np.arange(1, len(right) + 1)
-    best = (np.flatnonzero(precision >= 1 - wrong)[-1] + 1) / len(right)
-    results = []
-    for held, new in draws(probs, truth, arguments.photos, arguments.draws):
-        options = {"wrong_at_most": wrong, "confidence": arguments.confidence}
-        candidates = list_candidates(score, len(held), **options)
-        found = promise_list(score[held], right[held], candidates=candidates, **options)
-        listed = score[new] >= found.threshold
-        broken = listed.any() and (~right[new][listed]).mean() > wrong
-        results.append((broken, listed.mean() / best, found.promise is None))
-    return row("list of a query", 1 - wrong, arguments.confidence, results)
 
 
 def answers_row(probs, truth, level, arguments):
@@ -318,9 +308,16 @@ def main():
     levels = {"precision": 0.8, "recall": 0.8, "f": 0.5, "tags": 0.8, "answers": 0.8}
     for name, level in levels.items():
         parser.add_argument(f"--{name}", type=float, default=level)
-    parser.add_argument("--wrong", type=float, default=0.4)
+    parser.add_argument("--lists", action="store_true", help="lists of queries instead")
+    parser.add_argument("--data", type=Path, help="of --lists: folder of scene and COCO photos")
+    parser.add_argument("--worlds", nargs="+", help="of --lists: some of its worlds")
+    parser.add_argument("--labels", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--held-out", type=int, nargs="+", default=[300, 1000, 3000])
+    parser.add_argument("--library", type=int, nargs="+", default=[100, 1000, 100_000])
     parser.add_argument("--compare", action="store_true", help="cross-fitting, and expectation")
     arguments = parser.parse_args()
+    if arguments.lists:
+        raise SystemExit(0 if list_table(arguments) else 1)
     probs, truth = problem(arguments.scores)
     levels = {name: getattr(arguments, name) for name in levels}
     empty = 1 - truth.any(1).mean()
@@ -342,7 +339,6 @@ def main():
         label_row(what, make, probs, truth, levels[what], arguments)
         for what, make in makers.items()
     ]
-    kept.append(list_row(probs, truth, arguments.wrong, arguments))
     kept.append(answers_row(probs, truth, levels["answers"], arguments))
     beside_mapie(probs, truth, levels, arguments.confidence)
     raise SystemExit(0 if all(kept) else 1)
