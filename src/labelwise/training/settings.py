@@ -255,7 +255,8 @@ class Settings(BaseModel):
     is not trained: its features are computed once, and the head is solved or trained on them.
     ``squash`` scales whole pictures to the input, so that no edge is cut off. ``reduced_jpeg``
     decodes large JPEGs at a fraction of their size, in training and ever after: several times
-    faster, but no other program has the same pixels, so that such a model is not exported.
+    faster, but no other program has the same pixels, so that exports which begin with a picture
+    refuse such a model.
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
     not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror image, at
     twice the cost; ``crops=5`` with the mean over five windows of it, enlarged by 8/7.
