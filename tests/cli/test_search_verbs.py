@@ -276,6 +276,7 @@ def test_tags_are_written_and_undone(library, tmp_path):
     before = sorted(path.name for path in (tmp_path / "photos").iterdir())
     output, _ = labelwise("tag", folder, "--xmp", "--dry-run")
     assert "nothing was written" in output
+    assert re.search(r"^label +photos\n(dog|beach|ball) +\d+$", output, re.M)
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     labelwise("tag", folder, "--xmp")
     assert list((tmp_path / "photos").glob("*.png.xmp"))
@@ -283,6 +284,8 @@ def test_tags_are_written_and_undone(library, tmp_path):
     assert sorted(path.name for path in (tmp_path / "photos").iterdir()) == before
     with pytest.raises(LabelwiseError, match="say where the labels go"):
         labelwise("tag", folder)
+    with pytest.raises(LabelwiseError, match="--per-label says what is promised"):
+        labelwise("tag", folder, "--xmp", "--per-label")
     with pytest.raises(LabelwiseError, match="--confidence is that of a promise"):
         labelwise("tag", folder, "--xmp", "--confidence", "0.9")
 

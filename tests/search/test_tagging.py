@@ -7,6 +7,7 @@ from open_indexes import open_index
 from sidecar_samples import drawn_sidecar, subjects
 
 from labelwise.decide import Threshold
+from labelwise.errors import DataError
 from labelwise.search.tagging import (
     promised_rule,
     raw_partners,
@@ -115,7 +116,8 @@ def test_tags_are_the_sets_of_the_rule(update):
 def test_tags_can_be_promised(update):
     update()
     index = open_index(update.folder)
-    rule, promise = promised_rule(index, 0.3, 0.9)
+    made = promised_rule(index, 0.3, 0.9)
+    (promise,), rule = made.promises, made.rule
     assert promise.what == "tags"
     assert promise.observed >= 0.7
     # The photos it was made on are four fifths of these: their own share of right tags is near.
@@ -123,6 +125,25 @@ def test_tags_can_be_promised(update):
     sets, present = rule(photos.link.decision_probs(photos.logits)), photos.labels == 1
     assert (sets & present).sum() / sets.sum() == pytest.approx(promise.observed, abs=0.05)
     assert sets.sum(1).max() <= promise.at_most
+
+
+def test_tags_can_be_promised_of_each_label_and_others_are_not_given(update):
+    update()
+    index = open_index(update.folder)
+    made = promised_rule(index, 0.4, 0.8, per_label=True)
+    names = index.space.names
+    promised = {name for promise in made.promises for name in promise.labels}
+    assert promised
+    photos = index.held_out
+    sets, present = made.rule(photos.link.decision_probs(photos.logits)), photos.labels == 1
+    given = {name for name, column in zip(names, sets.T, strict=True) if column.any()}
+    assert given <= promised
+    for promise in made.promises:
+        columns = [names.index(name) for name in promise.labels]
+        chosen = sets[:, columns]
+        assert (chosen & present[:, columns]).sum() >= 0.6 * chosen.sum()
+    with pytest.raises(DataError, match="cannot be promised"):
+        promised_rule(index, 0.001, 0.999, per_label=True)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,14 @@ def tag(
     confidence: Annotated[
         float | None, typer.Option(help="Of that promise; 0.95 unless given.")
     ] = None,
+    per_label: Annotated[
+        bool,
+        typer.Option(
+            "--per-label",
+            help="Promise it of each label's tags, not of all together, which one common label "
+            "may decide; labels that cannot be promised are not written.",
+        ),
+    ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Take out all that we wrote.")] = False,
     adopt: Annotated[
         bool,
@@ -43,7 +51,7 @@ def tag(
     out exactly that. Keywords that another index wrote stay too, unless --adopt is given.
     Photos themselves are never written.
     """
-    from labelwise.cli.text import complain, say
+    from labelwise.cli.text import complain, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.search import Index
     from labelwise.search.tagging import (
@@ -56,6 +64,7 @@ def tag(
     )
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import is_uri, without_options
+    from labelwise.system.text import counted
 
     if not xmp and not undo:
         raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")
@@ -65,6 +74,8 @@ def tag(
         raise SettingsError("--adopt does not apply to --undo, which takes out what we wrote")
     if wrong_at_most is None and confidence is not None:
         raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
+    if wrong_at_most is None and per_label:
+        raise SettingsError("--per-label says what is promised: say --wrong-at-most 0.05 too")
     with Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
@@ -73,19 +84,25 @@ def tag(
                 f"{without_options(bucket)}; index the photos on a disk apart and tag those"
             )
         watch = make_watch()
-        outcomes = []
+        outcomes, given = [], Counter[str]()
         if undo:
             places = index.store.sidecars()
             outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
         else:
             rule = None
             if wrong_at_most is not None:
-                rule, promise = promised_rule(
-                    index, wrong_at_most, 0.95 if confidence is None else confidence
+                made = promised_rule(
+                    index,
+                    wrong_at_most,
+                    0.95 if confidence is None else confidence,
+                    per_label=per_label,
                 )
-                say(str(promise))
+                rule = made.rule
+                for sentence in (*map(str, made.promises), *made.refused):
+                    say(sentence)
             watch.start("tagging", len(index))
             for row, keywords in tags_of(index, rule):
+                given.update(keyword.label for keyword in keywords)
                 for photo in index.store.paths_of([row])[row]:
                     for place in dict.fromkeys(map(sidecar_of, [photo, *raw_partners(photo)])):
                         outcomes.append(
@@ -95,6 +112,10 @@ def tag(
                         )
                 watch.advance(1)
             watch.finish()
+    if given:
+        show_table(("label", "photos"), [(name, f"{n:,}") for name, n in given.most_common(SHOWN)])
+        if len(given) > SHOWN:
+            say(f"and {counted(len(given) - SHOWN, 'more label')}")
     for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)

@@ -16,7 +16,7 @@ from typing import Literal, TypeGuard
 
 import numpy as np
 
-from labelwise.decide import Promise, Rule, promise_tags
+from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.index import Index
@@ -55,14 +55,24 @@ class SidecarOutcome:
     reason: str = ""
 
 
-def promised_rule(index: Index, wrong_at_most: float, confidence: float) -> tuple[Rule, Promise]:
-    """Return the rule by which at most this share of all tags is wrong, and the promise made."""
-    made = promise_tags(
-        index.evidence(), level=1 - wrong_at_most, confidence=confidence, tuning=index.tuning()
-    )
+def promised_rule(
+    index: Index, wrong_at_most: float, confidence: float, *, per_label: bool = False
+) -> Promised:
+    """Return the rule by which at most this share of the tags is wrong, and what it promises.
+
+    Of all tags together, which the most common label may decide; or of each label's, where labels
+    that cannot be promised are not given, and those with few photos have one promise together.
+    """
+    level, evidence, tuning = 1 - wrong_at_most, index.evidence(), index.tuning()
+    if per_label:
+        made = promise_precision(
+            evidence, level=level, confidence=confidence, tuning=tuning, scope="label"
+        )
+    else:
+        made = promise_tags(evidence, level=level, confidence=confidence, tuning=tuning)
     if not made.promises:
         raise DataError("; ".join(made.refused))
-    return made.rule, made.promises[0]
+    return made
 
 
 def tags_of(index: Index, rule: Rule | None) -> Iterator[tuple[int, list[Keyword]]]:
