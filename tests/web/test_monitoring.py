@@ -60,7 +60,9 @@ def test_recent_pictures_tell_the_share_of_a_label(run):
         assert 'labelwise_label_share{label="dog"}' in text
 
 
-def test_promises_are_shown_and_checked_on_reviewed_photos(run, own_library, tmp_path):
+def test_promises_are_checked_on_audited_photos_and_not_on_what_people_happened_to_see(
+    run, own_library, tmp_path
+):
     import shutil
 
     from labelwise.decide import Promise
@@ -77,12 +79,15 @@ def test_promises_are_shown_and_checked_on_reviewed_photos(run, own_library, tmp
         assert one["text"] == str(promise)
         hits = server.get("/api/v1/search?q=dog")["hits"]
         # Read before the first correction, which changes what the model says of the others.
-        for photo in [server.get(f"/api/v1/photos/{hit['id']}") for hit in hits]:
-            wrong = {
-                label["label"]: "absent" if label["decided"] else "present"
-                for label in photo["labels"]
-            }
-            assert server.put(f"/api/v1/photos/{photo['id']}/labels", {"labels": wrong})[0] == 200
-        (one,) = server.get("/api/v1/promises")
-        assert one["verdict"] == "broken"
+        photos = [server.get(f"/api/v1/photos/{hit['id']}") for hit in hits]
+        for source, verdict in (("correction", "cannot tell"), ("audit", "broken")):
+            for photo in photos:
+                wrong = {
+                    label["label"]: "absent" if label["decided"] else "present"
+                    for label in photo["labels"]
+                }
+                told = {"labels": wrong, "source": source}
+                assert server.put(f"/api/v1/photos/{photo['id']}/labels", told)[0] == 200
+            (one,) = server.get("/api/v1/promises")
+            assert one["verdict"] == verdict
         assert "on 12 new photos" in one["checked"]

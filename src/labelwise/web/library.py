@@ -349,8 +349,13 @@ class Library:
         return likeness_of(self.index)
 
     def check(self, promises: Sequence[Promise]) -> list[Check]:
-        """Return whether photos whose every label a person has told keep promises."""
-        corrections = [one for one in self.index.store.corrections() if one.state != "unknown"]
+        """Return whether audited photos whose every label a person has told keep promises.
+
+        What people correct on their own is what they happened to see, most of it wrong.
+        """
+        corrections = [
+            one for audited in self._audited().values() for one in audited if one.state != "unknown"
+        ]
         places = {row: at for at, row in enumerate(sorted({one.row for one in corrections}))}
         labels = np.zeros((len(places), len(self.index.space)), np.float32)
         told = np.zeros(labels.shape, np.bool_)
