@@ -27,7 +27,7 @@ from labelwise.system.files import replacing
 
 __all__ = [
     "LibraryEstimate",
-    "Sample",
+    "PhotoSample",
     "draw_sample",
     "estimate_from_answers",
     "read_answers",
@@ -42,7 +42,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Sample:
+class PhotoSample:
     """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows."""
 
     query: str
@@ -70,7 +70,7 @@ class LibraryEstimate:
 
 def draw_sample(
     index: Index, query: Query, answers: int, *, by_folder: bool = False, seed: int | None = None
-) -> Sample:
+) -> PhotoSample:
     """Return ``answers`` photos drawn at random, in each folder if asked.
 
     If so many were drawn before for the same, it is those. Without a ``seed`` nobody knows the draw
@@ -92,12 +92,12 @@ def draw_sample(
     if not drawn:
         raise DataError(f"{index.folder} holds no photos to draw from")
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    sample = Sample(str(query), by_folder, answers, len(index), seed, at, drawn)
+    sample = PhotoSample(str(query), by_folder, answers, len(index), seed, at, drawn)
     _journal(index).write({"kind": "sample", **vars(sample)})
     return sample
 
 
-def write_questions(index: Index, sample: Sample, path: Path) -> None:
+def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
     """Write the table to answer: path, question, and an empty answer for each photo."""
     rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
     paths = index.store.paths_of(rows.values())
@@ -212,12 +212,12 @@ def _journal(index: Index) -> Journal:
     return Journal(index.folder / SAMPLES_FILE)
 
 
-def _samples(index: Index, query: Query, by_folder: bool) -> Sequence[Sample]:
+def _samples(index: Index, query: Query, by_folder: bool) -> Sequence[PhotoSample]:
     """Return what was drawn for a query and grouping, the latest first."""
     found = []
     for record in _journal(index).read():
         if record.pop("kind", None) == "sample":
             groups = {group: tuple(photos) for group, photos in record.pop("drawn").items()}
-            found.append(Sample(**record, drawn=groups))
+            found.append(PhotoSample(**record, drawn=groups))
     wanted = [one for one in found if (one.query, one.by_folder) == (str(query), by_folder)]
     return wanted[::-1]
