@@ -1,5 +1,7 @@
 """Oracles: the link applied to the stored logits by hand, and a maximum-likelihood fit by scipy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from open_indexes import open_index
@@ -10,8 +12,8 @@ from labelwise.decide import Threshold, TopK
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
-from labelwise.retrieval import Query, ScoredLibrary, bind, calibrate_query
-from labelwise.search import answer, questions
+from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
+from labelwise.search import Found, answer, questions
 
 DOG = LABELS.index("dog")
 
@@ -223,3 +225,14 @@ def test_promises_are_made_and_kept_under_the_models_own_link(index):
     rule = Threshold(float(np.exp(np.sort(log_p[8:])[1:3].mean())))
     chosen = index.sets(slice(8, 12), rule)[:, DOG]
     np.testing.assert_array_equal(chosen, np.exp(log_p[8:]) >= rule.value)
+
+
+def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested():
+    """As ``none`` is, where every photo that the model was tested on carries a label."""
+    count = HitCount(3.2, 0.5, 6.7, 0.95)
+    tested = Found("none", (), 40, count, checked_on=300, positives=4)
+    assert tested.counted == "about 3 of 40 photos match none (95% interval: 0 to 7)"
+    never = replace(tested, positives=0)
+    assert never.counted.endswith("; never tested: none of the 300 held-out photos matches")
+    without = replace(never, checked_on=0)
+    assert without.counted.endswith("no held-out photos of which the answer is known")

@@ -92,10 +92,17 @@ class Found:
         """How many photos match, in words and whole photos."""
         count = self.count
         low, high = floor(count.lower), ceil(count.upper)
-        return (
+        text = (
             f"about {round(count.expected):,} of {self.photos:,} photos match {self.query} "
             f"({count.confidence:.0%} interval: {low:,} to {high:,})"
         )
+        return text if self.positives else f"{text}; {self._untested}"
+
+    @property
+    def _untested(self) -> str:
+        if not self.checked_on:
+            return "never tested: there are no held-out photos of which the answer is known"
+        return f"never tested: none of the {self.checked_on:,} held-out photos matches"
 
 
 def answer(
