@@ -6,31 +6,38 @@ to the database of an index is counted, whoever made it.
 
 import sqlite3
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _OPEN: dict[int, str] = {}
 _OF_THE_TEST = ExitStack()
 
 
-class CountedConnection(sqlite3.Connection):
-    """A connection that is in ``_OPEN`` from its making to its close."""
+@cache
+def counting(kind: type[sqlite3.Connection]) -> type[sqlite3.Connection]:
+    """Return a kind of connection that is in ``_OPEN`` from its making to its close."""
 
-    def __init__(self, database, *values, **options) -> None:
-        super().__init__(database, *values, **options)
-        if Path(database).name == "photos.sqlite":
-            _OPEN[id(self)] = str(database)
+    class CountedConnection(kind):
+        def __init__(self, database, *values, **options) -> None:
+            super().__init__(database, *values, **options)
+            place = urlsplit(str(database)).path
+            if Path(place).name == "photos.sqlite":
+                _OPEN[id(self)] = place
 
-    def close(self) -> None:
-        super().close()
-        _OPEN.pop(id(self), None)
+        def close(self) -> None:
+            super().close()
+            _OPEN.pop(id(self), None)
+
+    return CountedConnection
 
 
 def count_connections() -> None:
     """Count the connections made from now on."""
     connect = sqlite3.connect
 
-    def counted(database, *values, **options):
-        return connect(database, *values, **{"factory": CountedConnection, **options})
+    def counted(database, *values, factory=sqlite3.Connection, **options):
+        return connect(database, *values, factory=counting(factory), **options)
 
     sqlite3.connect = counted
 

@@ -248,8 +248,9 @@ def test_corrections_become_a_table_to_train_on(library, tmp_path):
     labelwise("label", folder, library / "photos" / "07.png", "--", "-dog", "row")
     labelwise("label", folder, library / "photos" / "07.png", "--undo", "--", "row")
     labelwise("label", folder, library / "photos" / "09.png", "--", "dog")
-    held_out = open_index(folder).held_out  # 09.png is one of the model's test photos
-    replace(held_out, ids=["photos/09.png", *held_out.ids[1:]]).save(folder / "held-out.parquet")
+    index = open_index(folder)
+    tested = replace(index.held_out, ids=["photos/09.png", *index.held_out.ids[1:]])
+    index.use(index.spec, tested)  # 09.png is one of the model's test photos
     out = tmp_path / "corrections.csv"
     output, _ = labelwise("label", folder, "--export", out)
     assert "3 labels of 2 photos" in output

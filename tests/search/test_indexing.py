@@ -249,7 +249,8 @@ def test_an_index_keeps_to_one_decoder(update, photos):
     facts = update.folder / "index.json"
     text = facts.read_text()
     assert '"decode": "cpu"' in text
-    facts.write_text(text.replace('"decode": "cpu"', '"decode": "cuda"'))
+    with open_index(update.folder).store.checksums.rewriting(facts.name):
+        facts.write_text(text.replace('"decode": "cpu"', '"decode": "cuda"'))
     with pytest.raises(LabelwiseError, match="--decode cuda, which needs --device cuda, got cpu"):
         update()
     assert counts(update(decode="cpu", rebuild=True)) == {"new": 12}

@@ -41,7 +41,10 @@ def index(
         bool, typer.Option("--forget-missing", help="Forget the files that are gone.")
     ] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Score every photo again with other weights.")
+        bool,
+        typer.Option(
+            "--rebuild", help="Score every photo again: with other weights, or for a damaged file."
+        ),
     ] = False,
     taxonomy: Annotated[
         Path | None,

@@ -6,6 +6,10 @@
 
 A file is named after its first row, and never changed once its rows are known. Whoever reads says
 how many rows are known: what a killed writer left behind them does not count.
+
+Each file of the cache has its hash beside it, ``NAME.bin.hash``. One that does not match it is made
+anew. Where the cache cannot be written, because the folder may only be read or the disk is full,
+the columns are read into memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +22,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
+from labelwise.search.checksums import Checksums, file_hash
 from labelwise.system.files import locked, replacing
+from labelwise.system.text import first_line
 
 __all__ = ["Columns"]
 
@@ -26,8 +32,9 @@ __all__ = ["Columns"]
 class Columns:
     """The logits and embeddings of an index folder, which are read as arrays of so many rows."""
 
-    def __init__(self, folder: Path, labels: Sequence[str]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, labels: Sequence[str], checksums: Checksums) -> None:
+        self.folder, self._checksums = folder, checksums
+        self._mapped_before: dict[str, int] = {}  # rows of cache files that match their hashes
         # A label that is called "row" would have the name of the first column.
         self._names = ["row (label)" if label == "row" else label for label in labels]
 
@@ -36,20 +43,28 @@ class Columns:
         first: int,
         logits: NDArray[np.float32],
         embeddings: NDArray[np.float16] | None,
-    ) -> None:
-        """Write the logits (n, K) and embeddings (n, D) of the rows from ``first`` on."""
+    ) -> list[str]:
+        """Write the logits (n, K) and embeddings (n, D) of the rows from ``first`` on.
+
+        Returns the names of the files written.
+        """
         rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
         columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
-        self._write("scores", first, pa.table([rows, *columns], names=["row", *self._names]))
+        table = pa.table([rows, *columns], names=["row", *self._names])
+        written = [self._write("scores", first, table)]
         if embeddings is not None:
             lists = pa.FixedSizeListArray.from_arrays(
                 pa.array(embeddings.reshape(-1)), embeddings.shape[1]
             )
-            self._write("embeddings", first, pa.table({"row": rows, "embedding": lists}))
+            table = pa.table({"row": rows, "embedding": lists})
+            written.append(self._write("embeddings", first, table))
+        return written
 
-    def _write(self, kind: str, first: int, table: pa.Table) -> None:
-        with replacing(self.folder / kind / f"{first:012d}.parquet") as temporary:
+    def _write(self, kind: str, first: int, table: pa.Table) -> str:
+        name = f"{kind}/{first:012d}.parquet"
+        with replacing(self.folder / name) as temporary:
             pq.write_table(table, temporary)
+        return name
 
     def logits(self, label: int, rows: int) -> NDArray[np.float32]:
         """Return the logits (rows,) of one label, mapped from the disk."""
@@ -63,6 +78,7 @@ class Columns:
         files = sorted((self.folder / "embeddings").glob("*.parquet"))
         if not files:
             return np.empty((rows, 0), np.float16)
+        self._checksums.check(f"embeddings/{files[0].name}", once=True)
         width = pq.read_schema(files[0]).field("embedding").type.list_size
         cache = "embeddings-00000.bin"
         return self._mapped("embeddings", "embedding", cache, np.dtype(np.float16), width, rows)
@@ -74,17 +90,27 @@ class Columns:
         if not rows:
             return np.empty((0, width), dtype)
         path, size = self.folder / "cache" / cache, dtype.itemsize * width
-        try:
-            path.parent.mkdir(exist_ok=True)
-            with path.open("ab") as stream, locked(path):
-                done = path.stat().st_size // size
-                stream.truncate(done * size)
-                for values in self._segments(kind, name, done, rows):
-                    stream.write(values.tobytes())
-            return np.memmap(path, dtype, "r", shape=(rows, width))
-        except PermissionError:  # an index that may only be read
-            values = np.concatenate([*self._segments(kind, name, 0, rows)])
-            return values.reshape(rows, width)
+        if self._mapped_before.get(cache) != rows:
+            try:
+                path.parent.mkdir(exist_ok=True)
+                with locked(path.parent):
+                    done = _whole_rows(path, size)
+                    if done < rows:
+                        self._grow(path, self._segments(kind, name, done, rows))
+            except OSError:  # an index that may only be read, or a full disk
+                values = np.concatenate([*self._segments(kind, name, 0, rows)])
+                return values.reshape(rows, width)
+            self._mapped_before[cache] = rows
+        return np.memmap(path, dtype, "r", shape=(rows, width))
+
+    def _grow(self, path: Path, parts: Iterator[NDArray[Any]]) -> None:
+        """Append to a file of the cache, and put its hash beside it."""
+        place = _hash_place(path)
+        place.unlink(missing_ok=True)
+        with path.open("ab") as stream:
+            for values in parts:
+                stream.write(values.tobytes())
+        place.write_bytes(file_hash(path))
 
     def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
@@ -94,19 +120,39 @@ class Columns:
             end = min(end, rows)
             if end <= done or first >= rows:
                 continue
+            self._checksums.check(f"{kind}/{file.name}", once=True)
             try:
                 column = pq.read_table(file, columns=[name])[name].combine_chunks()
             except (OSError, pa.ArrowException, KeyError) as error:
                 raise CheckpointError(
-                    f"{file} of the index cannot be read ({error}); "
-                    "put back the file, or make the index anew"
+                    f"{file} of the index cannot be read ({first_line(error)}); "
+                    f"{self._checksums.way_out}"
                 ) from None
             if len(column) < end - first:
                 raise CheckpointError(
                     f"{file} must hold {end - first} rows, got {len(column)}; "
-                    "put back the file, or make the index anew"
+                    f"{self._checksums.way_out}"
                 )
             column = column.slice(max(done - first, 0), end - max(done, first))
             if isinstance(column, pa.FixedSizeListArray):
                 column = column.flatten()
             yield column.to_numpy(zero_copy_only=False)
+
+
+def _hash_place(path: Path) -> Path:
+    return path.with_name(f"{path.name}.hash")
+
+
+def _whole_rows(path: Path, size: int) -> int:
+    """Return how many rows a file of the cache holds; one that is damaged is removed.
+
+    It is removed and not cut off, since another process may have mapped it.
+    """
+    try:
+        whole = _hash_place(path).read_bytes() == file_hash(path)
+    except FileNotFoundError:
+        whole = False
+    if whole and path.stat().st_size % size == 0:
+        return path.stat().st_size // size
+    path.unlink(missing_ok=True)
+    return 0

@@ -33,6 +33,7 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
+from labelwise.search.checksums import way_out
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm
@@ -80,9 +81,18 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.facts = IndexFacts.load(self.folder / "index.json")
-        self.spec = ModelSpec.load(self.folder / "model.json")
+        try:
+            self.spec = ModelSpec.load(self.folder / "model.json")
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {way_out(self.folder)}") from None
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
+        try:
+            for name in ("index.json", "model.json"):
+                self.store.checksums.check(name)
+        except BaseException:
+            self.store.close()
+            raise
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._codes: NDArray[np.uint64] | None = None
 
@@ -110,9 +120,11 @@ class Index:
         """Take another link, rule or promises of the same weights; no picture is read for it."""
         for name, predictions in (("held-out", held_out), ("validation", validation)):
             if predictions is not None:
-                predictions.save(self.folder / f"{name}.parquet")
+                with self.store.checksums.rewriting(f"{name}.parquet"):
+                    predictions.save(self.folder / f"{name}.parquet")
         if spec != self.spec:
-            spec.save(self.folder / "model.json")
+            with self.store.checksums.rewriting("model.json"):
+                spec.save(self.folder / "model.json")
         self.spec = spec
         (self.folder / LIKENESS_FILE).unlink(missing_ok=True)  # with the held-out photos before
         self._odds.clear()
@@ -145,13 +157,19 @@ class Index:
 
     def _predictions(self, name: str) -> Predictions | None:
         path = self.folder / f"{name}.parquet"
-        return Predictions.load(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        self.store.checksums.check(path.name)
+        return Predictions.load(path)
 
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
         """Which labels are kinds of which: as the index was told, or else its model."""
         path = self.folder / "taxonomy.csv"
-        return Taxonomy.read(path) if path.is_file() else self.spec.made_taxonomy
+        if not path.is_file():
+            return self.spec.made_taxonomy
+        self.store.checksums.check(path.name)
+        return Taxonomy.read(path)
 
     @cached_property
     def query_taxonomy(self) -> Taxonomy | None:
@@ -411,12 +429,20 @@ class Index:
     def projection(self) -> Projection | None:
         """From the backbone's features to the embeddings kept here; None before the first."""
         path = self.folder / "projection.npy"
-        return Projection(np.load(path, allow_pickle=False)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        self.store.checksums.check(path.name)
+        return Projection(np.load(path, allow_pickle=False))
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
         """Fit the projection of this index to its first features."""
         projection = Projection.fitted(features)
-        with replacing(self.folder / "projection.npy") as temporary, temporary.open("wb") as file:
+        path = self.folder / "projection.npy"
+        with (
+            self.store.checksums.rewriting(path.name),
+            replacing(path) as temporary,
+            temporary.open("wb") as file,
+        ):
             np.save(file, projection.numbers)
         self.__dict__.pop("projection", None)
         return projection
@@ -466,4 +492,6 @@ class IndexFacts(BaseModel):
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise CheckpointError(f"{path} does not describe an index: {reason}") from None
+            raise CheckpointError(
+                f"{path} does not describe an index: {reason}; {way_out(path.parent)}"
+            ) from None

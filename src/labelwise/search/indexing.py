@@ -1,8 +1,9 @@
 """Bringing an index up to date with photos in folders and buckets.
 
 An index belongs to one model. Another link or rule of the same weights changes its answers and
-reads no picture; other weights, or another decoder, need a rebuild: the index is set aside until
-every photo has been scored again, and what people said of photos is carried over by content.
+reads no picture; other weights, another decoder or a damaged file need a rebuild:
+the index is set aside until every photo has been scored again, and what people said of photos is
+carried over by content.
 """
 
 import os
@@ -13,15 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from labelwise.errors import DataError
+from labelwise.errors import CheckpointError, DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
 from labelwise.search.scored_files import score_files
+from labelwise.search.store import Store
 from labelwise.search.walk import root_place
-from labelwise.system.files import locked, replacing
+from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Watch
 from labelwise.system.storage import is_uri, storage_at
 from labelwise.taxonomy import Taxonomy
@@ -57,7 +59,10 @@ def update_index(
     """
     if not (folder / "index.json").exists():
         _check_new(folder, roots, model)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from None
     busy = f"another process is indexing into {folder}; wait for it"
     with locked(folder, busy), ExitStack() as opened:
         if taxonomy is not None:
@@ -65,8 +70,12 @@ def update_index(
         index, place = _opened(opened, folder, model, rebuild, decode)
         _require_device(index, device)
         if taxonomy is not None:
-            with replacing(folder / "taxonomy.csv") as temporary:
+            with (
+                index.store.checksums.rewriting("taxonomy.csv"),
+                replacing(folder / "taxonomy.csv") as temporary,
+            ):
                 shutil.copyfile(taxonomy, temporary)
+        index.store.checksums.put_missing()
         known = list(index.store.roots().values())
         places = [root_place(os.fspath(root)) for root in roots] or known
         if not places:
@@ -152,7 +161,13 @@ def _opened(
     ``opened`` closes it.
     """
     there = (folder / "index.json").exists()
-    index = opened.enter_context(Index(folder)) if there else None
+    try:
+        index = opened.enter_context(Index(folder)) if there else None
+    except CheckpointError:
+        if not rebuild or model is None:
+            raise
+        _start_rebuild(folder)  # of an index with a damaged file
+        index = None
     named = str(model) if model is not None else index.facts.model if index else ""
     place = fetched_run(named)
     spec = RunFolder(place).spec
@@ -162,20 +177,22 @@ def _opened(
                 f"{folder} was made with --decode {index.facts.decode}, got --decode {decode}; "
                 "add --rebuild to score every photo again"
             )
-        _start_rebuild(index)
+        _set_aside(index)
         index = None
     elif index is not None:
         decode = index.facts.decode
+    unfinished = (folder / ASIDE).is_dir()  # a rebuild that goes on, if it is of these weights
+    same = index is not None and index.spec.weights_sha256 == spec.weights_sha256
+    if index is not None and rebuild and not (unfinished and same):
+        _set_aside(index)
+        index = None
     if index is not None and model is None and spec == index.spec:
         return index, place
-    if index is not None and spec.weights_sha256 != index.spec.weights_sha256:
-        if not rebuild:
-            raise DataError(
-                f"{folder} was made with other weights than {named} has; "
-                "add --rebuild to score every photo again with them"
-            )
-        _start_rebuild(index)
-        index = None
+    if index is not None and not same:
+        raise DataError(
+            f"{folder} was made with other weights than {named} has; "
+            "add --rebuild to score every photo again with them"
+        )
     run = RunFolder(place)
     held_out = run.held_out()
     promising = held_out is not None and held_out.may_promise
@@ -185,39 +202,44 @@ def _opened(
         facts = IndexFacts(model=lasting, held_out=split, decode=decode or "cpu")
         index = opened.enter_context(Index.create(folder, spec, facts))
         if (folder / ASIDE).is_dir():
-            with Index(folder / ASIDE) as before:
-                for root in before.store.roots().values():
+            with Store(folder / ASIDE, ()) as before:
+                for root in before.roots().values():
                     index.store.root(root)
     elif index.facts.held_out != split:
         index.facts = index.facts.model_copy(update={"held_out": split})
-        index.facts.save(folder / "index.json")
+        with index.store.checksums.rewriting("index.json"):
+            index.facts.save(folder / "index.json")
     # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
     validation = run.predictions("val") if promising and "val" in run.splits else None
     index.use(spec, None if held_out is None else held_out.predictions, validation)
     return index, place
 
 
-def _start_rebuild(index: Index) -> None:
-    """Set the files of an index aside; its roots and corrections are taken up again."""
+def _set_aside(index: Index) -> None:
     index.close()
-    aside = index.folder / ASIDE
+    _start_rebuild(index.folder)
+
+
+def _start_rebuild(folder: Path) -> None:
+    """Set the files of an index aside; its roots and corrections are taken up again."""
+    aside = folder / ASIDE
     if aside.exists():  # an unfinished rebuild: the first index is the one to come back to
         for name in ("photos.sqlite", "model.json", "index.json"):
-            (index.folder / name).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
     else:
         aside.mkdir()
         for name in ("photos.sqlite", "model.json", "index.json"):
-            os.replace(index.folder / name, aside / name)
+            os.replace(folder / name, aside / name)
     for name in ("scores", "embeddings", "cache"):
-        shutil.rmtree(index.folder / name, ignore_errors=True)
-    (index.folder / "projection.npy").unlink(missing_ok=True)
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "projection.npy").unlink(missing_ok=True)
 
 
 def _finish_rebuild(index: Index) -> None:
     """Carry the corrections over by content, and remove what was set aside."""
-    with Index(index.folder / ASIDE) as before:
-        corrections = before.store.corrections()
-        contents = before.store.contents_of({one.row for one in corrections})
+    with Store(index.folder / ASIDE, ()) as before:
+        corrections = before.corrections()
+        contents = before.contents_of({one.row for one in corrections})
     hashes = {row: one.hash for row, one in contents.items()}
     rows = index.store.rows_by_hash(hashes.values())
     index.store.correct(

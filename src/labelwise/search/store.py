@@ -1,6 +1,6 @@
 """The index folder on disk: what is known of every photo, in formats that others read.
 
-    photos.sqlite                     roots, files, contents, corrections, side-cars
+    photos.sqlite                     roots, files, contents, corrections, side-cars, checksums
     scores/, embeddings/, cache/      logits and embeddings, see :mod:`labelwise.search.columns`
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
@@ -12,17 +12,20 @@ never changed afterwards, so a process killed at any moment leaves a whole index
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.errors import CheckpointError
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.search.checksums import Checksums
 from labelwise.search.columns import Columns
+from labelwise.search.database import Database, create_database, open_database
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
@@ -51,7 +54,14 @@ CREATE INDEX corrections_of_label ON corrections (label, row);
 CREATE TABLE sidecars (raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL);
 """
 # What each version added, in order; PRAGMA user_version counts those that a database has.
-MIGRATIONS = ("ALTER TABLE sidecars ADD COLUMN wrote TEXT;",)
+MIGRATIONS = (
+    "ALTER TABLE sidecars ADD COLUMN wrote TEXT;",
+    "CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;"
+    "ALTER TABLE corrections ADD COLUMN sum INTEGER;"
+    "UPDATE corrections SET sum = sum_of(row, label, state, who, at, source);",
+)
+
+SUMS_SINCE = 2  # the version that brought checksums
 
 
 @dataclass(frozen=True)
@@ -114,21 +124,22 @@ class Store:
 
     def __init__(self, folder: Path, labels: Sequence[str]) -> None:
         self.folder, self.labels = folder, tuple(labels)
-        self._columns = Columns(folder, labels)
-        if not (folder / "photos.sqlite").is_file():
-            raise CheckpointError(f"{folder} is not an index: it has no photos.sqlite")
-        self._database = _connect(folder / "photos.sqlite")
+        self._database = open_database(folder / "photos.sqlite")
+        try:
+            _migrate(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+        self.checksums = Checksums(folder, self._database)
+        self._columns = Columns(folder, labels, self.checksums)
+        self._known_corrections = 0  # which were compared with their sums
 
     @classmethod
     def create(cls, folder: Path, labels: Sequence[str]) -> "Store":
         """Make the files of an empty index in ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            replacing(folder / "photos.sqlite") as temporary,
-            closing(sqlite3.connect(temporary)) as database,
-        ):
-            database.executescript(SCHEMA)
-            _migrate(database, temporary)
+        with replacing(folder / "photos.sqlite") as temporary:
+            create_database(temporary, SCHEMA)
         return cls(folder, labels)
 
     def close(self) -> None:
@@ -144,13 +155,19 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Yield the database; all that is written in the block becomes known together."""
+        if not self._database.writable:
+            raise LabelwiseError(
+                f"{self.folder} may only be read, or its disk is full: nothing can be noted in it; "
+                "give this user the right to write there, or free some space"
+            )
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield self._database
+            self._database.execute("COMMIT")
         except BaseException:
-            self._database.execute("ROLLBACK")
+            with suppress(sqlite3.Error, LabelwiseError):  # a full disk has rolled back already
+                self._database.execute("ROLLBACK")
             raise
-        self._database.execute("COMMIT")
 
     @property
     def rows(self) -> int:
@@ -273,12 +290,13 @@ class Store:
             f"UPDATE files SET state = 'missing' WHERE {where}", values
         )
         self._mark_alive(rows)
-        return changed.rowcount
+        return int(changed.rowcount)
 
     def forget_missing(self) -> int:
         """Remove the files marked missing; their contents stay, should they come back."""
         with self.transaction() as database:
-            return database.execute("DELETE FROM files WHERE state = 'missing'").rowcount
+            gone = database.execute("DELETE FROM files WHERE state = 'missing'")
+            return int(gone.rowcount)
 
     def _mark_alive(self, rows: Iterable[int]) -> None:
         self._database.executemany(
@@ -323,9 +341,10 @@ class Store:
         A file comes with its place in ``contents``; None keeps the row it has.
         """
         first = self.rows
-        if len(contents):
-            self._columns.append(first, logits, embeddings)
+        written = self._columns.append(first, logits, embeddings) if len(contents) else []
         with self.transaction() as database:
+            for name in written:
+                self.checksums.put(name)
             database.executemany(
                 "INSERT INTO contents (row, hash, size, width, height, taken) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
@@ -352,9 +371,9 @@ class Store:
         """Append what people said; nothing said before is lost."""
         with self.transaction() as database:
             database.executemany(
-                "INSERT INTO corrections (row, label, state, who, at, source) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                [(c.row, c.label, c.state, c.who, c.at, c.source) for c in corrections],
+                "INSERT INTO corrections (row, label, state, who, at, source, sum) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(*values, sum_of(*values)) for values in map(astuple, corrections)],
             )
 
     def carry_corrections(self, pairs: Iterable[tuple[int, int]]) -> None:
@@ -368,6 +387,7 @@ class Store:
 
     def corrections(self, label: str | None = None, row: int | None = None) -> list[Correction]:
         """Return what was said last of each label of each picture, withdrawals left out."""
+        self._check_corrections()
         wheres, values = ["state != 'withdrawn'"], []
         for column, value in (("label", label), ("row", row)):
             if value is not None:
@@ -379,6 +399,22 @@ class Store:
             f"{' AND '.join(wheres)} ORDER BY id"
         )
         return [Correction(*values) for values in self._database.execute(query, values)]
+
+    def _check_corrections(self) -> None:
+        """Compare what was said since the last look with its sums; a flipped bit is an error."""
+        if self._database.version < SUMS_SINCE:
+            return
+        (last,) = self._database.execute("SELECT max(id) FROM corrections").fetchone()
+        if last is None or last == self._known_corrections:
+            return
+        query = "SELECT sum, row, label, state, who, at, source FROM corrections"
+        odd = sum(total != sum_of(*values) for total, *values in self._database.execute(query))
+        if odd:
+            raise CheckpointError(
+                f"{self._database.path} is damaged: {odd:,} of the corrections in it are not what "
+                "was written; put it back from a backup"
+            )
+        self._known_corrections = last
 
     # Side-cars
 
@@ -437,29 +473,21 @@ def _raw(file: PhotoFile) -> bytes | None:
     return None if shown(inside) == inside else os.fsencode(inside)
 
 
-def _migrate(database: sqlite3.Connection, path: Path) -> None:
-    """Bring a database that an earlier version wrote up to date."""
-    (version,) = database.execute("PRAGMA user_version").fetchone()
+def sum_of(*values: Any) -> int:
+    """Return the checksum of a row."""
+    return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
+
+
+def _migrate(database: Database) -> None:
+    """Bring a database that an earlier version wrote up to date, if it may be written."""
+    version = database.version
     if version > len(MIGRATIONS):
         raise CheckpointError(
-            f"{path} was written by a later version of labelwise (its format is {version}, this "
-            f"version knows {len(MIGRATIONS)}); install that version"
+            f"{database.path} was written by a later version of labelwise (its format is "
+            f"{version}, this version knows {len(MIGRATIONS)}); install that version"
         )
+    if not database.writable:
+        return
+    database.create_function("sum_of", 6, sum_of, deterministic=True)
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
         database.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=300.0, isolation_level=None, check_same_thread=False)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("SELECT count(*) FROM roots").fetchone()
-        _migrate(database, path)
-    except sqlite3.DatabaseError as error:
-        database.close()
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    except CheckpointError:
-        database.close()
-        raise
-    return database

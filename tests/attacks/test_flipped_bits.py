@@ -1,0 +1,179 @@
+"""A flipped bit in any file of an index: an error that names the file, or the same answers.
+
+Held to the answers of the index as it was written: whatever bit of whatever file is flipped, each
+probability and each promise is what it was before, or a sentence says that the file is damaged.
+"""
+
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from search_setup import picture, save_model
+
+from labelwise.decide import promise_tags
+from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.search import Index, update_index
+from labelwise.search.store import MIGRATIONS, SCHEMA, Store
+from labelwise.system.progress import Silent
+
+FLIPS = 12  # of each file
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An index with corrections, a taxonomy and a full cache, and its answers."""
+    home = tmp_path_factory.mktemp("flips")
+    model = save_model(home / "model")
+    for number in range(9):
+        picture(home / "photos" / f"{number}.png", number)
+    (home / "tree.csv").write_text("child,parent\ndog,pet\ncat,pet\n")
+    folder = home / "photos.index"
+    update_index(folder, [home / "photos"], model=model, taxonomy=home / "tree.csv", watch=Silent())
+    with Index(folder) as index:
+        index.correct(2, {"dog": "present", "cat": "absent"}, who="Anna")
+    return home, answers(folder)
+
+
+def answers(folder):
+    """Return all that an index says: probabilities, a promise, what it asks for, likenesses."""
+    with Index(folder) as index:
+        probs = np.stack([index.odds(k).log_p.values for k in range(4)])
+        promise = promise_tags(index.evidence(), level=0.7, confidence=0.9)
+        assert index.projection is not None
+        near = index.similar(index.store.embeddings()[0], 5)
+        said = [(one.row, one.label, one.state) for one in index.store.corrections()]
+        rest = (promise, index.taxonomy.parents, near, said, index.projection.numbers.tobytes())
+        return probs.tobytes(), repr(rest)
+
+
+def outcome(folder):
+    """Return the answers of an index, or the sentence that says why there are none."""
+    try:
+        return answers(folder), None
+    except LabelwiseError as error:
+        return None, str(error)
+
+
+def hashed_files(folder):
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith("photos.sqlite")
+    )
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place // 8] ^= 1 << place % 8
+    path.write_bytes(data)
+
+
+def test_every_kind_of_file_is_there(made):
+    names = {name.partition("/")[0] for name in hashed_files(made[0] / "photos.index")}
+    assert names == {
+        *("cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
+        *("projection.npy", "scores", "taxonomy.csv"),
+    }
+
+
+def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
+    home, expected = made
+    refused = set()
+    for name in hashed_files(home / "photos.index"):
+        draw = random.Random(name)
+        size = 8 * (home / "photos.index" / name).stat().st_size
+        for place in [0, size - 1, *(draw.randrange(size) for _ in range(FLIPS))]:
+            folder = tmp_path / "damaged.index"
+            shutil.copytree(home / "photos.index", folder)
+            if name.startswith(("scores", "embeddings")):
+                shutil.rmtree(folder / "cache")  # else they are not read
+            flip(folder / name, place)
+            found, sentence = outcome(folder)
+            if sentence is None:
+                assert found == expected, f"bit {place} of {name}"
+                assert name.startswith("cache"), f"bit {place} of {name} was not noticed"
+            else:
+                assert name.rpartition("/")[2] in sentence
+                refused.add(name)
+            shutil.rmtree(folder)
+    assert len(refused) >= 6
+
+
+def test_a_flipped_bit_of_a_correction_is_found(made, tmp_path):
+    """Each cell of what a person said is another one, as a flipped bit in the database makes it."""
+    home, _ = made
+    folder = tmp_path / "damaged.index"
+    for change in (
+        "row = row + 1", "label = 'dof'", "state = 'absent'", "who = 'Bnna'", "at = '1'",
+    ):  # fmt: skip
+        shutil.copytree(home / "photos.index", folder)
+        with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
+            database.execute(f"UPDATE corrections SET {change} WHERE id = 1")
+        with pytest.raises(CheckpointError, match=r"photos\.sqlite is damaged: 1 of the corr"):
+            answers(folder)
+        shutil.rmtree(folder)
+
+
+def test_damaged_pages_of_the_database_are_a_sentence(made, tmp_path):
+    home, _ = made
+    draw = random.Random(1)
+    folder = tmp_path / "damaged.index"
+    sentences = 0
+    for _ in range(30):
+        shutil.copytree(home / "photos.index", folder)
+        file = folder / "photos.sqlite"
+        data = bytearray(file.read_bytes())
+        start = draw.randrange(len(data) // 512) * 512
+        data[start : start + 512] = draw.randbytes(512)
+        file.write_bytes(data)
+        _, sentence = outcome(folder)
+        assert sentence is None or "index" in sentence
+        sentences += sentence is not None
+        shutil.rmtree(folder)
+    assert sentences
+
+
+def test_a_damaged_file_is_made_anew_by_the_way_out_that_is_named(made, tmp_path):
+    home, expected = made
+    folder = tmp_path / "photos.index"
+    shutil.copytree(home / "photos.index", folder)
+    for name in ("scores/000000000000.parquet", "model.json"):
+        flip(folder / name, 8 * 300)
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        with pytest.raises(CheckpointError, match="labelwise index --rebuild --model RUN -o"):
+            answers(folder)
+        update_index(folder, model=home / "model", rebuild=True, watch=Silent())
+        assert answers(folder)[0] == expected[0]
+
+
+def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(made, tmp_path):
+    home, expected = made
+    folder = tmp_path / "photos.index"
+    shutil.copytree(home / "photos.index", folder)
+    with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
+        for statement in (
+            "DROP TABLE checksums",
+            "ALTER TABLE corrections DROP COLUMN sum",
+            "ALTER TABLE sidecars DROP COLUMN wrote",
+            "PRAGMA user_version = 0",
+        ):
+            database.execute(statement)
+    for file in (folder / "cache").glob("*.hash"):
+        file.unlink()
+    assert answers(folder) == expected
+    update_index(folder, watch=Silent())
+    flip(folder / "held-out.parquet", 800)
+    with pytest.raises(CheckpointError, match=r"held-out\.parquet is damaged"):
+        answers(folder)
+
+
+def test_an_index_of_a_later_version_is_not_touched(tmp_path):
+    Store.create(tmp_path, ("a",)).close()
+    with closing(sqlite3.connect(tmp_path / "photos.sqlite")) as database, database:
+        database.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    with pytest.raises(CheckpointError, match="later version of labelwise"):
+        Store(tmp_path, ("a",))
+    assert "checksums" not in SCHEMA  # it is what 0.1 made, and migrations do the rest
