@@ -116,6 +116,14 @@ def test_an_unforeseen_error_is_a_sentence_too(monkeypatch, capsys):
     )
 
 
+def test_a_message_is_cut_in_its_middle(monkeypatch, capsys):
+    assert call(monkeypatch, "methods", "x" * 100_000) == 1
+    shown = capsys.readouterr().err
+    assert len(shown) <= len("labelwise: \n") + 2000
+    assert shown.startswith("labelwise: unknown method 'xxx")
+    assert " ... x" in shown
+
+
 def test_only_the_first_process_complains(monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert call(monkeypatch, "methods", "bse") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from labelwise.system.text import for_terminal, one_line
+from labelwise.system.text import for_terminal, one_line, shortened
 
 __all__ = ["complain", "duration", "in_all", "resumable", "say", "show_table"]
 
@@ -19,12 +19,12 @@ def say(text: str = "") -> None:
 
 
 def complain(sentence: str) -> None:
-    """Print one sentence, on one line, to the error output."""
+    """Print one sentence, on one line of at most 2,000 letters, to the error output."""
     from rich.console import Console
     from rich.text import Text
 
     Console(file=sys.stderr, soft_wrap=True).print(
-        Text.assemble(("labelwise: ", "bold red"), one_line(sentence)), highlight=False
+        Text.assemble(("labelwise: ", "bold red"), shortened(one_line(sentence))), highlight=False
     )
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "from_cell",
     "one_line",
     "one_line_of",
+    "shortened",
 ]
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -71,6 +72,18 @@ def first_line(error: BaseException) -> str:
     ('no such file', 'KeyboardInterrupt')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def shortened(text: str, most: int = 2000) -> str:
+    """Return the text with its middle left out where it is long: the way out stands at its end.
+
+    >>> shortened("a" * 30 + "; use -o", 20)
+    'aaaaaaaaaa ... se -o'
+    """
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    return f"{text[: most - tail - 5]} ... {text[-tail:]}"
 
 
 def as_cell(text: str) -> str:
