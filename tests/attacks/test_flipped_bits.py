@@ -15,11 +15,12 @@ from search_setup import picture, save_model
 
 from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.search import Index, update_index
+from labelwise.search import Index, likeness_of, update_index
 from labelwise.search.store import MIGRATIONS, SCHEMA, Store
 from labelwise.system.progress import Silent
 
 FLIPS = 12  # of each file
+MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,8 @@ def answers(folder):
         assert index.projection is not None
         near = index.similar(index.store.embeddings()[0], 5)
         said = [(one.row, one.label, one.state) for one in index.store.corrections()]
-        rest = (promise, index.taxonomy.parents, near, said, index.projection.numbers.tobytes())
+        other = (index.taxonomy.parents, index.projection.numbers.tobytes(), likeness_of(index))
+        rest = (promise, near, said, other)
         return probs.tobytes(), repr(rest)
 
 
@@ -75,7 +77,7 @@ def test_every_kind_of_file_is_there(made):
     names = {name.partition("/")[0] for name in hashed_files(made[0] / "photos.index")}
     assert names == {
         *("cache", "embeddings", "held-out.parquet", "index.json", "model.json"),
-        *("projection.npy", "scores", "taxonomy.csv"),
+        *("likeness.json", "projection.npy", "scores", "taxonomy.csv"),
     }
 
 
@@ -94,7 +96,7 @@ def test_a_flipped_bit_never_changes_an_answer_silently(made, tmp_path):
             found, sentence = outcome(folder)
             if sentence is None:
                 assert found == expected, f"bit {place} of {name}"
-                assert name.startswith("cache"), f"bit {place} of {name} was not noticed"
+                assert name.startswith(MADE_ANEW), f"bit {place} of {name} was not noticed"
             else:
                 assert name.rpartition("/")[2] in sentence
                 refused.add(name)

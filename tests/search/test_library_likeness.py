@@ -1,6 +1,6 @@
 """What an index says of its library, against libraries drawn like the held-out photos or not."""
 
-import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from search_setup import save_model
 from labelwise.errors import DataError
 from labelwise.links import Sigmoid
 from labelwise.search import Index, likeness_of
+from labelwise.search.likeness import SEALED, SealedLikeness
 from labelwise.search.tagging import promised_rule
 
 
@@ -55,16 +56,25 @@ def test_the_comparison_is_kept_until_the_library_or_the_model_changes(tmp_path,
     folder = made_index(tmp_path / "index", model, logits_of(1, 400))
     found = likeness(folder)
     path = folder / "likeness.json"
-    kept = json.loads(path.read_bytes())
-    path.write_text(json.dumps(kept | {"far": 333}))
+    path.write_bytes(SEALED.dump_json(SealedLikeness.of(replace(found, far=333))))
     assert likeness(folder).far == 333  # read, not computed
-    path.write_text(json.dumps(kept | {"far": 333, "rows": 300}))
-    assert likeness(folder) == found
-    path.write_text("{")
+    path.write_bytes(SEALED.dump_json(SealedLikeness.of(replace(found, far=333, rows=300))))
     assert likeness(folder) == found
     with Index(folder) as index:
         index.use(index.spec, index.held_out)
         assert not path.exists()
+
+
+def test_a_damaged_comparison_is_made_anew(tmp_path, model):
+    folder = made_index(tmp_path / "index", model, logits_of(1, 400))
+    found = likeness(folder)
+    path = folder / "likeness.json"
+    whole = path.read_text()
+    for damaged in (whole.replace(f'"far": {found.far}', '"far": 333'), "{"):
+        assert damaged != whole
+        path.write_text(damaged)
+        assert likeness(folder) == found
+        assert path.read_text() == whole
 
 
 @pytest.mark.parametrize("count", [1, 49])

@@ -3,9 +3,10 @@
 What the model says of photos, their logits, is compared with what it says of the held-out ones.
 Both are known wherever a model has held-out predictions, no picture is read, and the logits were
 fitted on neither side. The result stays in ``likeness.json`` until the library has grown or shrunk
-by more than a tenth, or the model changed.
+by more than a tenth, or the model changed. The file holds its own hash: a damaged one is made anew.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,21 @@ class LibraryLikeness:
         return words
 
 
-RECORD = TypeAdapter(LibraryLikeness)
+@dataclass(frozen=True)
+class SealedLikeness:
+    """What ``likeness.json`` holds: what was found, and the hash of it."""
+
+    found: LibraryLikeness
+    hash: str
+
+    @classmethod
+    def of(cls, found: LibraryLikeness) -> "SealedLikeness":
+        """Return what is written for it."""
+        digest = hashlib.blake2b(FOUND.dump_json(found), digest_size=16)
+        return cls(found, digest.hexdigest())
+
+
+FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
 
 
 def likeness_of(index: "Index") -> LibraryLikeness:
@@ -67,7 +82,7 @@ def likeness_of(index: "Index") -> LibraryLikeness:
     found = _compared(index, np.setdiff1d(np.arange(len(index)), dead))
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(RECORD.dump_json(found, indent=2))
+            temporary.write_bytes(SEALED.dump_json(SealedLikeness.of(found), indent=2))
     except OSError:  # an index that may only be read
         pass
     return found
@@ -75,9 +90,10 @@ def likeness_of(index: "Index") -> LibraryLikeness:
 
 def _stored(path: Path) -> LibraryLikeness | None:
     try:
-        return RECORD.validate_json(path.read_bytes())
+        read = SEALED.validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
+    return read.found if read == SealedLikeness.of(read.found) else None
 
 
 @torch.no_grad()
