@@ -290,13 +290,13 @@ def test_what_is_missing_is_said(update, tmp_path):
         open_index(tmp_path)
 
 
-def test_validation_photos_set_what_is_promised_on_all_held_out_ones(update, tmp_path):
-    """Oracle: how many photos a promise is made on; without validation a fifth sets the cuts."""
+def test_lists_are_promised_on_all_held_out_photos_with_validation_or_without(update, tmp_path):
+    """Oracle: how many photos a promise is made on; validation photos only set cuts."""
     query = Query.parse("dog")
     run = save_model(tmp_path / "run")
     update(model=run)
     promise = answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise
-    assert promise.n == 320
+    assert promise.n == 400
     test = open_index(update.folder).held_out
     test.save(run / "predictions" / "val.parquet")
     update(model=run)
@@ -334,20 +334,21 @@ def test_photos_of_a_cross_fitted_promise_promise_no_list(update, tmp_path):
     (predictions / "test.parquet").rename(predictions / "promise.parquet")
     update(model=run)
     query = Query.parse("dog")
-    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
+    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 400
     (run / "settings.yaml").write_text("cross_fit: true\n")
     update(model=run)  # the same weights
     assert open_index(update.folder).facts.held_out == "val"
     assert len(open_index(update.folder).held_out) == 400
-    with pytest.raises(LabelwiseError, match="a promise needs photos that fitted nothing"):
-        answer(open_index(update.folder), query, wrong_at_most=0.6)
+    found = answer(open_index(update.folder), query, wrong_at_most=0.6)
+    assert found.promised is None
+    assert "a promise needs photos that fitted nothing" in found.refused
     shutil.copy(predictions / "promise.parquet", predictions / "test.parquet")
     update(model=run)
-    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 320
+    assert answer(open_index(update.folder), query, wrong_at_most=0.6).promise.promise.n == 400
     (run / "settings.yaml").write_text("cross_fit: false\n")
     rows = Predictions.load(predictions / "test.parquet")
     replace(rows, ids=[f"t{id}" for id in rows.ids]).save(predictions / "test.parquet")
     update(model=run)  # photos of both splits fitted nothing
     index = open_index(update.folder)
     assert (len(index.held_out), index.facts.held_out) == (800, "promise and test")
-    assert answer(index, query, wrong_at_most=0.6).promise.promise.n == 640
+    assert answer(index, query, wrong_at_most=0.6).promise.promise.n == 800

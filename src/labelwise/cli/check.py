@@ -49,7 +49,7 @@ def check(
         typer.Option("-o", "--output", help="Write the promised list, one path per line."),
     ] = None,
 ) -> None:
-    """Check a few photos of a list, chosen by the program, to turn it into a promise.
+    """Check a few photos of a list, to turn it into a promise.
 
     Photos are drawn at random; nothing is opened, their paths are shown. Answer y (it matches the
     query), n (it does not), u (cannot be told), undo or stop. Stop whenever you like: the next

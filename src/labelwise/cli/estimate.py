@@ -32,7 +32,7 @@ def estimate(
         typer.Option("--out", "-o", help="The CSV to write: the questions, or the estimates."),
     ] = None,
 ) -> None:
-    """Say how many photos match, from photos drawn at random that a person answers.
+    """Say how many photos match, from random photos that you answer.
 
     First --answers 150 -o questions.csv draws photos and writes them to a table; fill in yes, no or
     unsure, and give it back with --answers-from questions.csv. The interval then holds however
