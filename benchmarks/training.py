@@ -41,7 +41,7 @@ from labelwise.objectives import BCE
 from labelwise.pictures import Transform
 from labelwise.pictures.processes import WORTH_STARTING
 from labelwise.pictures.sources import ArrayImages, FileImages
-from labelwise.training.execution import make_loss
+from labelwise.training.execution import accelerated
 from labelwise.training.loader import Batch, Loader
 from labelwise.training.pixels import DecodingStore, FedStore, RowRequest
 from labelwise.types import Outputs, Targets
@@ -73,9 +73,13 @@ def make_sgd(model: nn.Module, fused: bool) -> torch.optim.Optimizer:
 
 
 def our_step(device: torch.device) -> Callable[[Batch], Tensor]:
-    model = make_model(device)
+    model, objective = make_model(device), BCE()
     optimizer = make_sgd(model, fused=True)
-    loss_of = make_loss(model, BCE(), precision=torch.bfloat16, compiled=device.type == "cuda")
+
+    def loss_of(images: Tensor, targets: Targets) -> Tensor:
+        return objective(model(images), targets)
+
+    loss_of = accelerated(loss_of, precision=torch.bfloat16, compiled=device.type == "cuda")
 
     def step(batch: Batch) -> Tensor:
         loss = loss_of(batch.images, batch.targets)

@@ -56,6 +56,24 @@ def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
     assert found == OWN_ODDS
 
 
+# What torch offers under a private name alone: it may change with any version.
+PRIVATE_TORCH = {
+    "backbones/imports.py: torch._dynamo",
+    "export/parity.py: torch.utils._python_dispatch",
+    "training/execution.py: torch.ops.mkldnn._is_mkldnn_bf16_supported",
+}
+
+
+def test_private_names_of_torch_are_used_where_it_has_no_public_one():
+    private = re.compile(r"\btorch(?:\.[a-z]\w*)*\._[a-z]\w*")
+    used = {
+        f"{file.relative_to(SOURCE).as_posix()}: {name}"
+        for file in FILES
+        for name in private.findall(file.read_text())
+    }
+    assert used == PRIVATE_TORCH
+
+
 def test_no_pickle_is_read():
     for file in FILES:
         text = file.read_text()

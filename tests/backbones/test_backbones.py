@@ -273,10 +273,22 @@ def test_frozen_batch_norm_keeps_statistics_and_lets_the_rest_learn():
 QUICK = """
 import sys, torch
 from labelwise.backbones import create_backbone
+from labelwise.backbones.imports import without_compiler
 disable = torch.compiler.disable
 create_backbone("resnet10t", image_size=32)
 assert not {"torch._dynamo", "torch._dynamo.utils", "sympy"} & set(sys.modules)
 assert torch.compiler.disable is disable
+calls = []
+torch.compiler.disable = lambda *given, **named: calls.append(given) or disable(*given, **named)
+with without_compiler():
+    @torch.compiler.disable
+    def plain(x): return x + 1
+    @torch.compiler.disable(recursive=False)
+    def alone(x): return x + 2
+assert (calls, "torch._dynamo" in sys.modules) == ([], False)
+assert (plain(1), plain(2), alone(1)) == (2, 3, 3)
+assert [given[1] for given in calls] == [True, False]  # each was disabled once, as it was asked
+torch.compiler.disable = disable
 answer = sys.modules["torchvision.ops.roi_align"].is_compile_supported("cpu")
 from torch._dynamo.utils import is_compile_supported
 assert answer == is_compile_supported("cpu")

@@ -8,7 +8,7 @@ from labelwise.backbones import create_backbone
 from labelwise.heads import LinearHead
 from labelwise.models import Model
 from labelwise.objectives import BCE
-from labelwise.training.execution import compiles, make_loss
+from labelwise.training.execution import accelerated, compiles
 from labelwise.training.settings import Hardware
 from labelwise.types import Targets
 
@@ -19,6 +19,11 @@ def model():
     return Model(create_backbone("identity", channels=6), LinearHead(6, 3))
 
 
+def loss_function(model, **how):
+    objective = BCE()
+    return accelerated(lambda images, targets: objective(model(images), targets), **how)
+
+
 def batch() -> tuple[torch.Tensor, Targets]:
     generator = torch.Generator().manual_seed(1)
     labels = (torch.rand(8, 3, generator=generator) < 0.4).float()
@@ -27,13 +32,13 @@ def batch() -> tuple[torch.Tensor, Targets]:
 
 def test_the_loss_and_its_gradient_are_the_objectives(model):
     images, targets = batch()
-    make_loss(model, BCE())(images, targets).backward()
+    loss_function(model)(images, targets).backward()
     gradient = model.head.classifier.weight.grad.clone()
     model.zero_grad()
     logits = model.head.classifier(images)
     expected = binary_cross_entropy_with_logits(logits, targets.labels)
     expected.backward()
-    torch.testing.assert_close(make_loss(model, BCE())(images, targets), expected)
+    torch.testing.assert_close(loss_function(model)(images, targets), expected)
     torch.testing.assert_close(gradient, model.head.classifier.weight.grad)
 
 
@@ -41,7 +46,7 @@ def test_half_precision_reaches_the_model_but_not_the_objective(model):
     images, targets = batch()
     seen = []
     model.head.register_forward_hook(lambda *call: seen.append(call[2].logits.dtype))
-    loss = make_loss(model, BCE(), precision=torch.bfloat16)(images, targets)
+    loss = loss_function(model, precision=torch.bfloat16)(images, targets)
     assert seen == [torch.bfloat16]
     assert loss.dtype == torch.float32
 
@@ -61,9 +66,10 @@ def test_long_runs_on_one_gpu_are_compiled(asked, device, world, steps, expected
     assert compiles(Hardware(compile=asked), torch.device(device), world, steps) is expected
 
 
-def test_the_function_compiles_without_a_break(model):
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_the_function_compiles_without_a_break(model, precision):
     images, targets = batch()
-    plain = make_loss(model, BCE())
+    plain = loss_function(model, precision=precision)
     graph = torch.compile(
         lambda images, labels: plain(images, Targets(labels)), backend="eager", fullgraph=True
     )

@@ -6,19 +6,19 @@ takes more than a second of every command that makes a network:
 * ``roi_align`` takes ``is_compile_supported`` from ``torch._dynamo.utils``. A stand-in takes that
   module's place meanwhile: the function, once it is called, and whatever else is asked for come
   from the real one.
-* ``torch.compiler.disable`` decorates a few functions. torch has the same decorator for its own
-  modules, which waits until the function is called.
+* ``torch.compiler.disable`` decorates a function of torchvision's. Meanwhile it waits until that
+  function is called.
 """
 
 import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial, wraps
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
 
 __all__ = ["without_compiler"]
 
@@ -34,7 +34,7 @@ def without_compiler() -> Iterator[None]:
         return
     stand_in, at_once = _StandIn(NAME), torch.compiler.disable
     sys.modules[NAME] = stand_in
-    torch.compiler.disable = _disable_later
+    torch.compiler.disable = partial(_disabled_when_called, at_once)
     try:
         yield
     finally:
@@ -42,10 +42,23 @@ def without_compiler() -> Iterator[None]:
         stand_in.leave()
 
 
-def _disable_later(
-    fn: Callable[..., Any] | None = None, recursive: bool = True, *, reason: str | None = None
-) -> Any:
-    return _disable_dynamo(fn, recursive)
+def _disabled_when_called(
+    disable: Callable[..., Any],
+    fn: Callable[..., Any] | None = None,
+    recursive: bool = True,
+    *,
+    reason: str | None = None,
+) -> Callable[..., Any]:
+    """Do as ``torch.compiler.disable`` does, once the function is called."""
+    if fn is None:  # used as @disable(...)
+        return partial(_disabled_when_called, disable, recursive=recursive, reason=reason)
+    disabled = cache(partial(disable, fn, recursive, reason=reason))
+
+    @wraps(fn)
+    def called(*given: Any, **named: Any) -> Any:
+        return disabled()(*given, **named)
+
+    return called
 
 
 class _StandIn(ModuleType):

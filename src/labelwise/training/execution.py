@@ -1,9 +1,10 @@
 """Where a run is computed: devices, processes, precision, and the loss as one compiled function.
 
-    loss = make_loss(model, objective, precision=torch.bfloat16, compiled=True)
-    loss(batch.images, batch.targets).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    def loss_of(images, targets):
+        return objective(model(images), targets)
+
+    loss_of = accelerated(loss_of, precision=torch.bfloat16, compiled=True)
+    loss_of(batch.images, batch.targets).backward()
 
 Compiled for CUDA, forward and backward pass are each one CUDA graph: a step of a small network
 costs a few launches instead of hundreds. A graph stands for one shape, so the last short batch of
@@ -19,25 +20,29 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
-from labelwise.objectives import Objective
 from labelwise.training.settings import Hardware, Precision
 from labelwise.types import Targets
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = [
     "LossFunction",
+    "accelerated",
     "autocast_type",
     "compiles",
     "errors_told_by_the_first",
     "fabric_class",
     "fastest_convolutions",
     "make_fabric",
-    "make_loss",
 ]
 
 WORTH_COMPILING = 2000  # steps: ResNet-18 on an H200 compiles in 20 s and saves 7 to 10 ms a step
@@ -47,7 +52,7 @@ ANSWER = timedelta(seconds=3)  # the launcher ends all processes five seconds af
 LossFunction = Callable[[Tensor, Targets], Tensor]
 
 
-def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
+def make_fabric(hardware: Hardware, precision: Precision = "32") -> "Fabric":
     """Return a launched Fabric; with several devices this starts the other processes.
 
     Under torchrun the processes are there already, and their number is torchrun's.
@@ -73,7 +78,7 @@ def make_fabric(hardware: Hardware, precision: Precision = "32") -> Any:
     return fabric
 
 
-def fabric_class() -> Any:
+def fabric_class() -> "type[Fabric]":
     """Return Lightning's ``Fabric``, imported without torchmetrics where nobody has imported that.
 
     Fabric asks for its version by importing it, which takes longer than all the rest of Fabric, and
@@ -118,7 +123,7 @@ def fastest_convolutions() -> Iterator[None]:
 
 
 @contextmanager
-def errors_told_by_the_first(fabric: Any) -> Iterator[None]:
+def errors_told_by_the_first(fabric: "Fabric") -> Iterator[None]:
     """Let the first process raise what went wrong in another one, instead of a lost connection.
 
     The others leave their error in the store that all share and wait until it is taken; one that
@@ -127,7 +132,8 @@ def errors_told_by_the_first(fabric: Any) -> Iterator[None]:
     if fabric.world_size == 1:
         yield
         return
-    store = torch.distributed.distributed_c10d._get_default_store()
+    # The variables that the processes found each other by lead to the store that stands already.
+    store, _, _ = next(rendezvous("env://", fabric.global_rank, fabric.world_size))
     try:
         yield
     except Exception as error:
@@ -142,7 +148,7 @@ def errors_told_by_the_first(fabric: Any) -> Iterator[None]:
         raise TrainingError(told) from error
 
 
-def _leave_error(store: Any, rank: int, error: Exception) -> None:
+def _leave_error(store: Store, rank: int, error: Exception) -> None:
     lost = not isinstance(error, LabelwiseError)
     text = f"{type(error).__name__}: {error}" if lost else str(error)
     try:
@@ -157,7 +163,7 @@ def _leave_error(store: Any, rank: int, error: Exception) -> None:
         pass  # the first process has ended, and said why
 
 
-def _error_of_another(store: Any) -> str | None:
+def _error_of_another(store: Store) -> str | None:
     try:
         store.wait(["labelwise/error"], ANSWER)
     except RuntimeError:
@@ -188,16 +194,13 @@ def compiles(hardware: Hardware, device: torch.device, world: int, steps: int) -
     return device.type == "cuda" and world == 1 and steps >= WORTH_COMPILING
 
 
-def make_loss(
-    model: nn.Module,
-    objective: Objective,
-    *,
-    precision: torch.dtype | None = None,
-    compiled: bool = False,
+def accelerated(
+    loss_of: LossFunction, *, precision: torch.dtype | None = None, compiled: bool = False
 ) -> LossFunction:
-    """Return ``loss(images, targets) -> scalar``; ``precision`` is the autocast type, if any.
+    """Return the same function, computed faster.
 
-    The objective itself always computes in float32 or more.
+    ``precision`` is the autocast type of the model, if any: an objective leaves autocast by itself
+    and computes in float32 or more.
     """
 
     def plain(
@@ -205,9 +208,7 @@ def make_loss(
     ) -> Tensor:
         kind = images.device.type
         with torch.autocast(kind, precision or torch.bfloat16, enabled=precision is not None):
-            outputs = model(images)
-        loss: Tensor = objective(outputs, Targets(labels, observed, index))
-        return loss
+            return loss_of(images, Targets(labels, observed, index))
 
     graphs = torch.cuda.is_available()
     mode = "reduce-overhead" if graphs else "default"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from labelwise.system.progress import Watch
 from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 __all__ = ["FrozenBackbone", "frozen_features", "standardised"]
 
@@ -47,7 +50,7 @@ class FrozenBackbone:
 
 
 def frozen_features(
-    settings: Settings, table: LabelTable, fabric: Any, watch: Watch
+    settings: Settings, table: LabelTable, fabric: "Fabric", watch: Watch
 ) -> tuple[FrozenBackbone, LabelTable]:
     """Return the network that is not trained, and the table with its features as images."""
     held = table.images.features if isinstance(table.images, FeatureRows) else None

@@ -1,6 +1,6 @@
 """The logits of a split, each row exactly once, over any number of processes."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from labelwise.system.distributed import gather_rows, world_size
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import Outputs
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = ["infer_logits"]
 
 BATCH = 256
@@ -19,7 +22,7 @@ ROWS_AT_ONCE = 1 << 15
 
 
 def infer_logits(
-    fabric: Any,
+    fabric: "Fabric",
     model: Model,
     images: ImageSource,
     *,

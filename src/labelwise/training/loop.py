@@ -26,13 +26,14 @@ from labelwise.models import Model
 from labelwise.pictures import ImageSource
 from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
-from labelwise.training.execution import LossFunction, autocast_type, compiles, make_loss
+from labelwise.training.execution import LossFunction, accelerated, autocast_type, compiles
 from labelwise.training.inference import infer_logits
 from labelwise.training.loader import Batch
 from labelwise.training.loggers import opened_loggers
 from labelwise.training.optimizer import WeightAverage, make_optimizer, rate, set_rate
 from labelwise.training.prepare import Training
 from labelwise.training.validation import higher_is_better, validation_figures
+from labelwise.types import Targets
 
 __all__ = ["fit"]
 
@@ -61,11 +62,11 @@ class _Loop:
         self.saved_at = time.monotonic()
         self.saving_seconds = 0.0
         self.state = self._new_state()
-        # The model as ``loss`` calls it: itself, or wrapped for data parallelism.
+        # The model as a step calls it: itself, or wrapped for data parallelism.
         self.model: nn.Module = self.state.model
         if self.world > 1:
             self.model = self.fabric.strategy.setup_module(self.state.model)
-        self.loss = self._compiled_loss()
+        self.loss_of = self._loss_function()
         self._restore()
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
         if "val" in training.splits:
@@ -86,8 +87,14 @@ class _Loop:
             self.training.contents,
         )
 
-    def _compiled_loss(self) -> LossFunction:
-        settings = self.training.settings
+    def _loss_function(self) -> LossFunction:
+        """Return the loss of a batch as one function, compiled where that pays."""
+        settings, model, objective = self.training.settings, self.model, self.state.objective
+
+        def loss_of(images: Tensor, targets: Targets) -> Tensor:
+            loss: Tensor = objective(model(images), targets)
+            return loss
+
         batches = self.recipe.epochs * max(
             1, len(self.training.splits["train"]) // settings.batch_size
         )
@@ -95,9 +102,7 @@ class _Loop:
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
         precision = autocast_type(settings.precision, self.device.type)
-        return make_loss(
-            self.model, self.training.objective, precision=precision, compiled=compiled
-        )
+        return accelerated(loss_of, precision=precision, compiled=compiled)
 
     def _restore(self) -> None:
         rank, state = self.fabric.global_rank, self.state
@@ -152,7 +157,7 @@ class _Loop:
         """Add the gradient of a batch; take a step of the optimiser if the batch ends one."""
         state, recipe = self.state, self.recipe
         with self._gradients_kept_apart(not ends_step):
-            loss = self.loss(batch.images, batch.targets)  # objective(model(images), targets)
+            loss = self.loss_of(batch.images, batch.targets)
             torch.autograd.backward(loss / self._batches_in_step())
         self.losses.add(loss)
         if not ends_step:

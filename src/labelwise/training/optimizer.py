@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from labelwise.errors import SettingsError
 from labelwise.models import Model
@@ -146,7 +147,8 @@ class WeightAverage:
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         averages, values = _floats(self.model), _floats(model)
-        torch._foreach_lerp_(averages, values, 1 - decay)
+        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        move(averages, values, self.updates)
         for buffer, source in zip(self.model.buffers(), model.buffers(), strict=True):
             if not buffer.is_floating_point():
                 buffer.copy_(source)

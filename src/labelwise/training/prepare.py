@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -59,6 +59,9 @@ from labelwise.training.network import choose_network
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = [
     "Training",
     "check_names",
@@ -75,7 +78,7 @@ class Training:
 
     settings: Settings
     run: RunFolder
-    fabric: Any
+    fabric: "Fabric"
     watch: Watch
     table: LabelTable
     splits: Mapping[str, LabelTable]
@@ -152,7 +155,7 @@ class Training:
 def prepare(
     settings: Settings,
     run: RunFolder,
-    fabric: Any,
+    fabric: "Fabric",
     watch: Watch,
     *,
     table: LabelTable | None = None,

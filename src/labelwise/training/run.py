@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
@@ -25,6 +25,9 @@ from labelwise.training.prepare import Training, check_names, prepare
 from labelwise.training.settings import Settings
 from labelwise.training.solved_head import solve_head
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = ["Run", "train"]
 
 
@@ -45,7 +48,7 @@ def train(
     table: LabelTable | None = None,
     watch: Watch | None = None,
     fresh: bool = False,
-    fabric: Any = None,
+    fabric: "Fabric | None" = None,
 ) -> Run | None:
     """Train, or go on training, and return the finished run; None in helper processes.
 
@@ -98,7 +101,7 @@ def _train_with_effort(
     watch: Watch,
     *,
     fresh: bool,
-    fabric: Any,
+    fabric: "Fabric",
 ) -> Run:
     """Train what the effort asks for, each in a folder of its own, and keep the best."""
     runs: list[Run] = []
