@@ -2,10 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from labelwise.data import LabelTable
-from labelwise.errors import CheckpointError
+from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.report import choose_examples, write_report
 from labelwise.report.explain import model_with_attention
@@ -24,6 +24,7 @@ def train(
     method: str = "auto",
     progress: bool = True,
     fresh: bool = False,
+    engine: Literal["local", "ray"] = "local",
     **settings: Any,
 ) -> RunFolder:
     """Train a model, calibrate it, measure it, write its report; return the finished run.
@@ -32,16 +33,28 @@ def train(
     command line (``epochs=10``, ``backbone="resnet18"``, ``rule="best-f"``) and of the YAML file
     (``recipe={"ema": 0.999}``). The same call on the same folder goes on where it was stopped,
     and returns at once if the run is finished. Of a run that is kept in a bucket, a copy is
-    returned.
+    returned. ``engine="ray"`` trains by ``workers`` processes of a Ray cluster.
     """
     table = data if isinstance(data, LabelTable) else None
     flags = {SHORT_NAMES.get(name, name): value for name, value in settings.items()}
+    if engine not in ("local", "ray"):
+        raise SettingsError(f"engine must be 'local' or 'ray', got {engine!r}")
+    if engine == "ray" and table is not None:
+        raise SettingsError(
+            "with engine='ray' every worker reads the data: give where they are, not a table"
+        )
+    on_ray = flags.pop(SHORT_NAMES["workers"], 1) if engine == "ray" else None
     source = table.name if table is not None else str(data)
     resolved = read_settings(None, flags | {"data": source, "method": method})
     place = folder if folder is not None else default_folder(resolved)
     watch = make_watch() if progress else Silent()
     with RunFolder.working_in(place) as run:
-        done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
+        if on_ray is None:
+            done = train_in(resolved, run, table=table, watch=watch, fresh=fresh)
+        else:
+            from labelwise.shards.ray_training import RayTraining
+
+            done = RayTraining(on_ray)(resolved, run, watch, fresh=fresh)
         if done is not None:  # None in the helper processes of a run on several devices
             report_run(done)
             run.publish()

@@ -107,7 +107,7 @@ def compare(
     name = f"{table.name}, features of {features}" if features else table.name
     executor: Executor = InProcess(table)
     if engine == "ray":
-        from labelwise.experiments.ray_runs import RayRuns
+        from labelwise.experiments.jobs import RayRuns
 
         executor = RayRuns(workers, gpus=1.0 if base.hardware.accelerator == "cuda" else 0.0)
     elif workers > 1 and not features:

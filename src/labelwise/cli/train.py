@@ -210,9 +210,8 @@ def train(
         if folds is not None:
             raise SettingsError("--folds trains in this process; leave out --engine ray")
     resolved = read_settings(settings, flags | parse_assignments(set_ or ()))
-    if resolved.effort in ("good", "best") and (folds is not None or on_ray is not None):
-        option = "--engine ray" if folds is None else "--folds"
-        raise SettingsError(f"{option} trains one model, and this effort several; leave one out")
+    if resolved.effort in ("good", "best") and folds is not None:
+        raise SettingsError("--folds trains one model, and this effort several; leave one out")
     with RunFolder.working_in(out or default_folder(resolved)) as run:
         train_and_report(resolved, run, fresh=fresh, folds=folds, on_ray=on_ray)
 
@@ -238,17 +237,15 @@ def train_and_report(
     from labelwise.system.storage import address_of
     from labelwise.training.run import train as run
 
-    place, trained_elsewhere = folder.address, False
+    place = folder.address
     with resumable(place):
         watch = make_watch()
-        if on_ray is not None and (fresh or not _is_finished(folder)):
-            from labelwise.experiments.ray_training import RayTraining
+        if on_ray is None:
+            done = run(settings, folder, watch=watch, fresh=fresh)
+        else:
+            from labelwise.shards.ray_training import RayTraining
 
-            RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
-            trained_elsewhere, fresh = True, False
-            hardware = settings.hardware.model_copy(update={"accelerator": "auto"})
-            settings = settings.model_copy(update={"hardware": hardware})
-        done = run(settings, folder, watch=watch, fresh=fresh)
+            done = RayTraining(on_ray)(settings, folder, watch, fresh=fresh)
     if done is None:
         return None
     report_run(done, command=command())
@@ -258,7 +255,7 @@ def train_and_report(
 
         with resumable(place):
             train_folds(done, folds, watch=make_watch(), fresh=fresh, publish=folder.publish)
-    if done.was_finished and not trained_elsewhere:
+    if done.was_finished:
         say(f"{place} was finished before; --fresh starts over")
     summarise(done.evaluation)
     say()
@@ -271,8 +268,3 @@ def train_and_report(
     if folds is not None:
         say(f"  labelwise data suspects {named} -o suspects.csv")
     return done
-
-
-def _is_finished(run: "RunFolder") -> bool:
-    run.fetch(tensors=False)
-    return run.is_finished

@@ -4,8 +4,7 @@ A finished run is recognised by its folder and not repeated; a killed one goes o
 carried out is given: an executor takes jobs and yields each as it finishes. :class:`InProcess`
 runs them one after the other, :class:`LocalProcesses` side by side, each worker process keeping
 its data between runs. On one GPU small runs fill each other's gaps; on a CPU they only share the
-cores. ``ray_runs.RayRuns`` spreads them over a cluster; whoever carries jobs out calls
-:func:`run_job`.
+cores. :class:`RayRuns` spreads them over a cluster; whoever carries jobs out calls :func:`run_job`.
 """
 
 import json
@@ -24,9 +23,12 @@ from typing import Protocol
 import torch
 
 from labelwise.data import LabelTable
+from labelwise.errors import LabelwiseError
 from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.sources import Frozen, open_table
 from labelwise.models.run_folder import RunFolder
+from labelwise.shards.engine import ATTEMPTS, LostShardError
+from labelwise.shards.ray_cluster import RayEngine
 from labelwise.system.files import replacing
 from labelwise.system.progress import NamedWatch, Watch
 from labelwise.training.run import train
@@ -37,11 +39,11 @@ __all__ = [
     "FigureFunction",
     "InProcess",
     "LocalProcesses",
+    "RayRuns",
     "TrainingJob",
     "default_workers",
     "figures_of",
     "peak_memory",
-    "progress_of",
     "run_job",
     "run_jobs",
     "start_peak_memory",
@@ -123,12 +125,24 @@ class LocalProcesses:
                     for future in done:
                         del pending[future]
                         yield future.result()
-                    text = "; ".join(filter(None, map(progress_of, pending.values())))
-                    if watch is not None and text and not done:
-                        watch.say(text)
+                    if not done:
+                        _say_progress(pending.values(), watch)
             finally:
                 for future in pending:
                     future.cancel()
+
+
+def _say_progress(jobs: Iterable[TrainingJob], watch: Watch | None) -> None:
+    """Say the epoch each run is at and its time left."""
+    if watch is None:
+        return
+    found = {
+        _name(job): RunFolder(job.folder).journal.progress(job.settings.recipe.epochs)
+        for job in jobs
+    }
+    text = "; ".join(f"{name}: {progress}" for name, progress in found.items() if progress)
+    if text:
+        watch.say(text)
 
 
 def run_job(
@@ -149,6 +163,47 @@ def run_job(
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(cost), encoding="utf-8")
     return job
+
+
+@dataclass(frozen=True)
+class RayRuns:
+    """Runs ``workers`` jobs at a time on a Ray cluster; each takes a core and ``gpus`` GPUs.
+
+    A run that was cut short goes on from its newest checkpoint, so that a worker or a node that
+    dies costs the steps since then. The folders of runs, data and weights must be the same place
+    for every node. ``run`` is what a worker does with a job.
+    """
+
+    workers: int
+    gpus: float = 0.0
+    run: Callable[[TrainingJob], TrainingJob] = run_job
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs; ``watch`` is told now and then how far they are."""
+
+        def report(running: Sequence[int]) -> None:
+            _say_progress([jobs[number] for number in running], watch)
+
+        engine = RayEngine(self.workers, gpus=self.gpus, report=report)
+        try:
+            yield from engine.run(_JobsTask(tuple(jobs), self.run), range(len(jobs)))
+        except LostShardError as lost:
+            raise LabelwiseError(
+                f"{ATTEMPTS} workers died over the run in {jobs[lost.shard].folder}; it may need "
+                "more memory than a node has: run the same command again with fewer --jobs"
+            ) from None
+
+
+@dataclass(frozen=True)
+class _JobsTask:
+    """A list of jobs as shards of one: what an engine carries out."""
+
+    jobs: tuple[TrainingJob, ...]
+    run: Callable[[TrainingJob], TrainingJob]
+
+    def start(self) -> Callable[[int], TrainingJob]:
+        """Return the function that runs the job of a number."""
+        return lambda number: self.run(self.jobs[number])
 
 
 def figures_of(folder: Path, function: FigureFunction) -> Figures:
@@ -204,19 +259,6 @@ def _end_with_parent() -> None:
 
 def _name(job: TrainingJob) -> str:
     return f"{job.folder.parent.name}, {job.folder.name}"
-
-
-def progress_of(job: TrainingJob) -> str:
-    """Return the epoch a run is at and its time left, or its step in the first epoch."""
-    records = RunFolder(job.folder).journal.read()
-    if not records:
-        return ""
-    last = next((record for record in reversed(records) if "epoch" in record), None)
-    if last is None:
-        return f"{_name(job)}: step {records[-1]['step']}"
-    done, epochs = last["epoch"], job.settings.recipe.epochs
-    left = last["seconds"] / done * (epochs - done) / 60
-    return f"{_name(job)}: epoch {done}/{epochs}, {left:,.1f} min left"
 
 
 @lru_cache(maxsize=1)

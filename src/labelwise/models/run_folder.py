@@ -432,6 +432,18 @@ class Journal:
                 warnings.warn(f"{self.path}: line {number} is damaged, left out", stacklevel=2)
         return records
 
+    def progress(self, epochs: int) -> str:
+        """Return the epoch of a run of ``epochs`` and its time left; its step in the first one."""
+        records = self.read()
+        if not records:
+            return ""
+        last = next((record for record in reversed(records) if "epoch" in record), None)
+        if last is None:
+            return f"step {records[-1]['step']}"
+        done = last["epoch"]
+        left = last["seconds"] / done * (epochs - done) / 60
+        return f"epoch {done}/{epochs}, {left:,.1f} min left"
+
     def cut(self, size: int) -> None:
         """Forget what was written after the first ``size`` bytes, and a line that has no end."""
         try:

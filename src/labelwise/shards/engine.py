@@ -39,6 +39,7 @@ class LostShardError(LabelwiseError):
     """A shard over which too many workers died."""
 
     def __init__(self, shard: int) -> None:
+        self.shard = shard
         super().__init__(
             f"{ATTEMPTS} workers died over shard {shard}; they may have run out of memory: run the "
             "same command again with fewer --workers, or with a smaller --batch-size elsewhere"

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, TypeVar
@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
 
-__all__ = ["RayEngine", "joined", "require_ray", "worker_environment"]
+__all__ = ["REPORT_SECONDS", "RayEngine", "joined", "require_ray", "worker_environment"]
 
 T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
+REPORT_SECONDS = 30.0  # between two looks at shards that are under way
 
 
 def require_ray() -> Any:
@@ -38,12 +39,21 @@ def require_ray() -> Any:
 
 
 class RayEngine:
-    """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own."""
+    """``workers`` actors on a Ray cluster; each takes one core, and ``gpus`` of its own.
 
-    def __init__(self, workers: int = 1, *, gpus: int = 0) -> None:
+    ``report`` is told now and then, while nothing finishes, which shards are under way.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        gpus: float = 0,
+        report: Callable[[Sequence[int]], None] | None = None,
+    ) -> None:
         if workers < 1 or gpus < 0:
             raise ValueError(f"workers must be positive, gpus not negative, got {workers}, {gpus}")
-        self.workers, self.gpus = workers, gpus
+        self.workers, self.gpus, self.report = workers, gpus, report
 
     def run(self, task: Task[T], shards: Iterable[int]) -> Iterator[T]:
         """Yield the result of each shard when it is finished, in any order."""
@@ -52,8 +62,9 @@ class RayEngine:
             there = int(ray.cluster_resources().get("GPU", 0))
             if there < self.gpus:  # workers would wait for one for ever
                 raise SettingsError(
-                    f"each worker needs {self.gpus} GPU, the cluster has {there}: "
-                    "give --device cpu, or join one that has some by RAY_ADDRESS"
+                    f"each worker needs {self.gpus:g} GPU, the cluster has {there}: give "
+                    "--device cpu (runs that are trained: --set hardware.accelerator=cpu), "
+                    "or join one that has some by RAY_ADDRESS"
                 )
             needs = {"num_cpus": 1, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
             actor = ray.remote(**needs)(_Worker)
@@ -81,7 +92,13 @@ class RayEngine:
                         awaited[worker.run.remote(shard)] = worker, shard
                     if idle and all(shard is None for _, shard in awaited.values()):
                         return  # whoever still starts, or waits for a core, has nothing to do
-                    (ready,), _ = ray.wait(list(awaited), num_returns=1)
+                    done, _ = ray.wait(list(awaited), num_returns=1, timeout=REPORT_SECONDS)
+                    if not done:
+                        if self.report is not None:
+                            running = (shard for _, shard in awaited.values())
+                            self.report([shard for shard in running if shard is not None])
+                        continue
+                    ready = done[0]
                     worker, shard = awaited.pop(ready)
                     try:
                         result: T = ray.get(ready)

@@ -13,26 +13,25 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
-from labelwise.experiments.jobs import REPORT_SECONDS, TrainingJob, progress_of
 from labelwise.models.run_folder import RunFolder
 from labelwise.shards.engine import ATTEMPTS
-from labelwise.shards.ray_cluster import joined, require_ray
+from labelwise.shards.ray_cluster import REPORT_SECONDS, joined, require_ray
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError
 from labelwise.training import checkpoint
-from labelwise.training.run import train
+from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings
 
 __all__ = ["RayTraining"]
 
 START_SECONDS = 600.0  # that workers may take to start where there is room for them
-ROOM_SECONDS = 60.0  # that missing nodes have to join the cluster, before fewer workers are tried
-FAILURE_SECONDS = 15.0  # that the others have to end by themselves after the first failure
+ROOM_SECONDS = 180.0  # that missing nodes have to join the cluster, before fewer workers are tried
+FAILURE_SECONDS = 60.0  # that the others have to end by themselves after the first failure
 STOP_SECONDS = 600.0  # that a checkpoint may take when the user stops the command
 
 
@@ -51,9 +50,20 @@ class RayTraining:
     workers: int
     run: Callable[[Settings, Place, bool], None] = _train
 
-    def __call__(self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool) -> None:
-        """Train to the end, or raise what went wrong in a worker."""
+    def __call__(
+        self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool
+    ) -> Run | None:
+        """Train to the end and return the run as ``train`` does, or raise a worker's error."""
         _check(settings, self.workers)
+        finished = not fresh and _is_finished(run)
+        if not finished:
+            self._train(settings, run, watch, fresh=fresh)
+        # This machine only reads the finished run, whatever devices the workers had.
+        hardware = settings.hardware.model_copy(update={"accelerator": "auto"})
+        read = train(settings.model_copy(update={"hardware": hardware}), run, watch=watch)
+        return read and replace(read, was_finished=finished)
+
+    def _train(self, settings: Settings, run: RunFolder, watch: Watch, *, fresh: bool) -> None:
         ray = require_ray()
         with joined(self.workers):
             gpus = 1.0 if _uses_gpus(ray, settings) else 0.0
@@ -80,6 +90,12 @@ class RayTraining:
 
 
 def _check(settings: Settings, workers: int) -> None:
+    if workers < 1:
+        raise SettingsError(f"workers must be positive, got {workers}")
+    if settings.effort in ("good", "best"):
+        raise SettingsError(
+            f"--engine ray trains one model, and effort {settings.effort} several; leave one out"
+        )
     if settings.features is not None:
         raise SettingsError("heads on --features are solved in one process; leave out --engine ray")
     if settings.hardware.devices > 1:
@@ -100,6 +116,11 @@ def _room(ray: Any, gpus: float) -> int:
     there = ray.cluster_resources()
     cores, devices = int(there.get("CPU", 0)), there.get("GPU", 0.0)
     return min(cores, int(devices / gpus)) if gpus else cores
+
+
+def _is_finished(run: RunFolder) -> bool:
+    run.fetch(tensors=False)
+    return run.is_finished
 
 
 def _step(run: RunFolder) -> int:
@@ -215,21 +236,21 @@ class _Group:
         told = [error for error in errors if isinstance(error, LabelwiseError)]
         if errors:
             raise told[0] if told else TrainingError(f"a worker stopped: {errors[0]}")
-        run.fetch(tensors=False)
-        return run.is_finished
+        return _is_finished(run)
 
     def _wait(
         self, pending: Sequence[Any], settings: Settings, run: RunFolder, watch: Watch
     ) -> None:
         """Wait until all have ended, or a little longer than the first that failed."""
-        left, shown, job = list(pending), "", TrainingJob(settings, run.path)
+        left, shown, name = list(pending), "", f"{run.path.parent.name}, {run.path.name}"
         while left:
             done, left = self.ray.wait(left, num_returns=1, timeout=REPORT_SECONDS)
             with suppress(StorageError):  # it is only told
                 run.fetch(tensors=False)
-            text = progress_of(job)
+            text = run.journal.progress(settings.recipe.epochs)
             if text and text != shown and not done:
-                watch.say(shown := text)
+                shown = text
+                watch.say(f"{name}: {text}")
             if done and self._error(done[0]) is not None:
                 if left:
                     self.ray.wait(left, num_returns=len(left), timeout=FAILURE_SECONDS)

@@ -1,6 +1,7 @@
 """Runs on a Ray cluster. Oracle: the same jobs, and the same run, carried out in this process."""
 
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,13 @@ import torch
 from bucket_setup import served_bucket
 from tiny_run import Hearing
 
+import labelwise
 from labelwise.cli import main
-from labelwise.errors import DataError, SettingsError
-from labelwise.experiments.jobs import InProcess, TrainingJob, run_job, run_jobs
-from labelwise.experiments.ray_runs import RayRuns
-from labelwise.experiments.ray_training import RayTraining
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.experiments.jobs import InProcess, RayRuns, TrainingJob, run_job, run_jobs
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.shards.ray_cluster import joined
+from labelwise.shards.ray_training import RayTraining
 from labelwise.system.files import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
@@ -96,6 +97,23 @@ def test_an_error_of_a_run_is_the_error_of_the_command(cluster, tmp_path):
         list(run_jobs([job], executor=RayRuns(1)))
 
 
+def dies_always(job):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_run_that_kills_every_worker_is_named_and_one_under_way_is_told(
+    cluster, tmp_path, monkeypatch
+):
+    deadly = TrainingJob(read_settings(None, LINEAR), tmp_path / "deadly")
+    with pytest.raises(LabelwiseError, match=f"3 workers died over the run in {deadly.folder}"):
+        list(run_jobs([deadly], executor=RayRuns(1, run=dies_always)))
+    monkeypatch.setattr("labelwise.shards.ray_cluster.REPORT_SECONDS", 0.02)
+    heard = Hearing()
+    job = TrainingJob(read_settings(None, LINEAR | {"recipe.epochs": 40}), tmp_path / "long")
+    assert list(run_jobs([job], executor=RayRuns(1), watch=heard)) == [job]
+    assert re.search(r"long: (step \d+|epoch \d+/40, 0.\d min left)", "\n".join(heard.messages))
+
+
 # One run by two workers.
 
 LINEAR = {
@@ -156,7 +174,7 @@ def test_one_worker_two_of_which_one_dies_and_one_again_train_as_one_process(
     settings = read_settings(None, LINEAR)
     cut_short(settings, tmp_path / "ray")
     dying = partial(RayTraining, run=second_worker_dies_once)
-    monkeypatch.setattr("labelwise.experiments.ray_training.RayTraining", dying)
+    monkeypatch.setattr("labelwise.shards.ray_training.RayTraining", dying)
     words = [f"--set={key}={value}" for key, value in LINEAR.items() if key != "data"]
     words += ["--engine", "ray", "--workers", "2", "-o", str(tmp_path / "ray")]
     monkeypatch.setattr("sys.argv", ["labelwise", "train", "posterior", *words])
@@ -187,9 +205,37 @@ def test_an_error_of_a_worker_is_the_error_of_the_command(cluster, tmp_path):
         RayTraining(1, run=refuses)(*given, fresh=False)
     for changed, told in (
         ({"batch_size": 15}, "batch_size must be a multiple of 2 workers, got 15"),
+        ({"effort": "good"}, "--engine ray trains one model, and effort good several"),
         ({"hardware.devices": 2}, "--devices is for --engine local"),
         ({"features": "resnet18", "backbone": "resnet18"}, "solved in one process"),
     ):
         settings = read_settings(None, LINEAR | changed)
         with pytest.raises(SettingsError, match=told):
             RayTraining(2)(settings, RunFolder(tmp_path), Hearing(), fresh=False)
+
+
+def notes_its_rank(settings, folder, fresh):
+    (folder.parent / f"rank-{os.environ['RANK']}").touch()
+    train(settings, folder, fresh=fresh)
+
+
+def test_a_program_trains_on_a_cluster_by_naming_the_engine(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    noting = partial(RayTraining, run=notes_its_rank)
+    monkeypatch.setattr("labelwise.shards.ray_training.RayTraining", noting)
+    given = {key.removeprefix("hardware.").removeprefix("recipe."): LINEAR[key] for key in LINEAR}
+    given.pop("log_steps")
+    ours = labelwise.train(
+        given.pop("data"), "ray", engine="ray", workers=2, progress=False, **given
+    )
+    assert sorted(path.name for path in tmp_path.glob("rank-*")) == ["rank-0", "rank-1"]
+    assert ours.is_finished
+    assert ours.report.exists()
+    here = labelwise.train("posterior", "here", progress=False, **given)
+    first, second = (load_tensors(run.path / "model.safetensors") for run in (ours, here))
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], atol=1e-6, rtol=1e-6)
+    with pytest.raises(SettingsError, match="every worker reads the data"):
+        labelwise.train(labelwise.load("posterior"), "table", engine="ray")
+    with pytest.raises(SettingsError, match="engine must be 'local' or 'ray', got 'spark'"):
+        labelwise.train("posterior", "other", engine="spark")
