@@ -9,10 +9,11 @@ from sample_scores import sample
 from scipy.stats import binomtest
 
 from labelwise.calibrate import isotonic, platt
-from labelwise.decide import NEVER, AtMost, Threshold
+from labelwise.decide import NEVER, AtMost, Threshold, find_promise
 from labelwise.decide.cross_fit import same_sets
-from labelwise.errors import SettingsError
+from labelwise.errors import DataError, SettingsError
 from labelwise.fitting import ScoreTable, promise_scores
+from labelwise.fitting.fit import make_promise
 from labelwise.links import Link, Sigmoid, Softmax
 
 DRAWS, CONFIDENCE = 30, 0.9
@@ -93,3 +94,11 @@ def test_what_cannot_be_cross_fitted_is_refused():
     for rule, link in ((AtMost(Threshold(0.5), 1), Sigmoid()), (Threshold(0.5), Softmax())):
         with pytest.raises(SettingsError, match="links of single labels"):
             same_sets(rule, link, Sigmoid(), rows.logits, rows.names)
+
+
+def test_a_promise_is_not_made_on_rows_that_fitted_its_link():
+    rows = sample(60, seed=1)
+    held, fitted = rows.take(np.arange(40)), rows.take(np.arange(39, 60))
+    how = {"photos": "scores.csv", "confidence": CONFIDENCE, "seed": 0}
+    with pytest.raises(DataError, match=f"1 of 40 were used for fitting, first '{rows.ids[39]}'"):
+        make_promise(find_promise("recall=0.6"), Sigmoid(), held, fitted, **how)

@@ -13,7 +13,7 @@ import yaml
 from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise.calibrate import platt
-from labelwise.decide import Promise
+from labelwise.decide import Promise, find_promise
 from labelwise.errors import (
     CheckpointError,
     DataError,
@@ -347,7 +347,15 @@ def test_a_cross_fitted_promise_keeps_its_sets_and_its_photos_promise_nothing_ag
     both = torch.cat([val.logits, apart.logits]), torch.cat([val.labels, apart.labels])
     torch.testing.assert_close(model.link(test.logits), platt(*both, own)(test.logits))
     first = platt(val.logits, val.labels, own)
-    promised = make_promise("recall=0.6", first, apart, val, 0.9, settings.seed)
+    promised = make_promise(
+        find_promise("recall=0.6"),
+        first,
+        apart,
+        val,
+        photos="apart",
+        confidence=0.9,
+        seed=settings.seed,
+    )
     assert [promise.n for promise in promised.promises] == [len(apart)]
     for part in (test, val, apart):
         sets = promised.rule(first.decision_probs(part.logits).numpy())

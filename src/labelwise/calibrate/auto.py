@@ -29,7 +29,16 @@ from labelwise.links import Link
 from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
 from labelwise.types import nearest
 
-__all__ = ["CALIBRATORS", "Candidate", "Choice", "auto", "find_calibrator", "fit_calibrator"]
+__all__ = [
+    "AUTO",
+    "CALIBRATORS",
+    "FOLDS",
+    "Candidate",
+    "Choice",
+    "auto",
+    "find_calibrator",
+    "fit_calibrator",
+]
 
 Calibrator = Callable[..., Link]
 Part = tuple[Tensor, Tensor, Tensor | None]
@@ -74,6 +83,11 @@ class Choice:
     name: str
     candidates: tuple[Candidate, ...]
     folds: int
+
+    @property
+    def words(self) -> str:
+        """Which calibrator was chosen, and how."""
+        return f"{self.name}, chosen by log loss over {self.folds} folds"
 
     def __str__(self) -> str:
         lines = [f"chosen: {self.name}, by log loss over {self.folds} folds of held-out images"]
@@ -120,8 +134,8 @@ def fit_calibrator(
         if name == AUTO:
             count = len(logits) if groups is None else len(np.unique(groups))
             choice = auto(logits, labels, link, observed, groups=groups, folds=min(folds, count))
-            words = f"{choice.name}, chosen by log loss over {choice.folds} folds"
-            return (None, "", choice) if choice.link is link else (choice.link, words, choice)
+            kept = choice.link is link
+            return (None, "", choice) if kept else (choice.link, choice.words, choice)
         if fit is None:
             return None, "", None
         return fit(logits, labels, link, observed), name, None

@@ -1,4 +1,8 @@
-"""Calibrators and rules, by their names in calibrate and decide, fitted on held-out rows."""
+"""Calibrators, rules and promises, by their names in calibrate and decide, on held-out rows.
+
+The one road from predictions to what is fitted on them: ``train`` takes it after training, and
+``calibrate`` and ``decide`` with people's own scores.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise import calibrate, decide
+from labelwise.calibrate import Choice
+from labelwise.calibrate.auto import FOLDS
 from labelwise.decide import Check, Promise, Promised, Rule
 from labelwise.decide.cross_fit import same_sets
+from labelwise.decide.promised_rules import Wish
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 
@@ -20,16 +27,18 @@ def fit_calibrator(
     predictions: Predictions,
     link: Link | None,
     groups: NDArray[np.str_] | None = None,
-) -> tuple[Link | None, str, str]:
-    """Return the fitted link, what it is in words, and the name of what fitted it.
+    *,
+    folds: int = FOLDS,
+    source: str = "these scores",
+) -> tuple[Link | None, str, Choice | None]:
+    """Return the fitted link, what it is in words, and what ``auto`` compared.
 
-    The link is None, without words, where it stays as it is.
+    The link is None, without words, where it stays as it is. ``source`` names the rows in errors.
     """
     logits, labels, observed = predictions.logits, predictions.labels, predictions.observed
-    fitted, words, choice = calibrate.fit_calibrator(
-        name, logits, labels, link, observed, groups=groups, source=predictions.split
+    return calibrate.fit_calibrator(
+        name, logits, labels, link, observed, groups=groups, folds=folds, source=source
     )
-    return fitted, words, name if choice is None else choice.name
 
 
 def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str]:
@@ -39,16 +48,24 @@ def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str
 
 
 def make_promise(
-    text: str, link: Link, promise: Predictions, val: Predictions, confidence: float, seed: int
+    wish: Wish,
+    link: Link,
+    rows: Predictions,
+    fitted_on: Predictions | None,
+    *,
+    photos: str,
+    confidence: float,
+    seed: int,
 ) -> Promised:
-    """Return the rule that keeps a promise, made on rows that neither link nor weights saw.
+    """Return the rule that keeps a promise, made on ``rows`` that neither link nor weights saw.
 
-    The validation rows, which they did see, only set the order in which thresholds are tried.
+    The rows that the link was fitted on only set the order in which thresholds are tried.
+    ``photos`` says in words which rows the promise is made on.
     """
-    words = f"{len(promise):,} of validation that fitted nothing"
-    kept = promise.with_link(link).evidence(photos=words, fitted_on=val.ids)
-    tuning = val.with_link(link).evidence(photos="validation")
-    return decide.find_promise(text)(kept, confidence, tuning, seed)
+    used = () if fitted_on is None else fitted_on.ids
+    kept = rows.with_link(link).evidence(photos=photos, fitted_on=used)
+    tuning = None if fitted_on is None else fitted_on.with_link(link).evidence(photos=photos)
+    return wish(kept, confidence, tuning, seed)
 
 
 def cross_fitted(

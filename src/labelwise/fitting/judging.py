@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.calibrate import Candidate, Choice, fit_calibrator
+from labelwise.calibrate import Candidate, Choice
+from labelwise.calibrate.auto import AUTO
 from labelwise.decide import Rule, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
-from labelwise.fitting.fit import fit_rule
+from labelwise.fitting.fit import fit_calibrator, fit_rule
 from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import Kind
 from labelwise.links import Link
@@ -170,29 +171,24 @@ def judge(
 
 def chosen_plan(predictions: Predictions, plan: FitPlan) -> tuple[FitPlan, Choice | None]:
     """Return the plan with ``auto`` replaced by what it chooses on these rows."""
-    if plan.calibrator != "auto":
+    if plan.calibrator != AUTO:
         return plan, None
-    *_, choice = _calibrator(predictions, plan)
+    *_, choice = fit_calibrator(AUTO, predictions, predictions.link, folds=plan.folds)
     if choice is None or choice.link is predictions.link:
         return replace(plan, calibrator="none"), choice
     return replace(plan, calibrator=choice.name), choice
 
 
-def _calibrator(predictions: Predictions, plan: FitPlan) -> tuple[Link | None, str, Choice | None]:
-    logits, labels, observed = predictions.logits, predictions.labels, predictions.observed
-    link = predictions.link
-    return fit_calibrator(plan.calibrator, logits, labels, link, observed, folds=plan.folds)
-
-
 def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = None) -> FittedPair:
     """Return what the plan fits on these rows."""
-    link, words, _ = _calibrator(predictions, plan)
+    given = predictions.link
+    link, words, _ = fit_calibrator(plan.calibrator, predictions, given, folds=plan.folds)
     notes: tuple[str, ...] = ()
     if choice is not None:
-        words = words and f"{words}, chosen by log loss over {choice.folds} folds"
+        words = words and choice.words
         if link is None:
             notes = ("No calibrator had less log loss than the scores as they are.",)
-    last = link or predictions.link
+    last = link or given
     compared = () if choice is None else choice.candidates
     if plan.rule == "none":
         return FittedPair(link, words, None, "", compared, notes)

@@ -4,15 +4,15 @@ With cross-fitting, the calibrator is fitted again on all rows once the promise 
 ``decide.cross_fit``.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from labelwise.decide import Check, Promised, find_promise
-from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit, same_sets
+from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import SettingsError
-from labelwise.fitting.fit import check_promises
+from labelwise.fitting.fit import check_promises, cross_fitted, make_promise
 from labelwise.fitting.judging import FitPlan, chosen_plan, divided_rows, fit_pair, split_rows
 from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import FITTED_FORMAT, Kind
@@ -95,32 +95,29 @@ def promise_scores(
         )
     if not 0 < share < 1:
         raise SettingsError(f"the share for the promise must lie between 0 and 1, got {share}")
-    link, link_words, tuning, photos = held.link, "", None, held
+    link, link_words, rows = held.link, "", held
+    fitted: Predictions | None = None
     if calibrator != "none":
         order = np.random.default_rng(seed).permutation(len(held))
         cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
-        fitted, photos = (held.take(np.sort(part)) for part in (order[:cut], order[cut:]))
-        plan = chosen_plan(fitted, FitPlan(calibrator, "none"))
-        made = fit_pair(fitted, *plan)
+        fitted, rows = (held.take(np.sort(part)) for part in (order[:cut], order[cut:]))
+        plan, choice = chosen_plan(fitted, FitPlan(calibrator, "none"))
+        calibrator, made = plan.calibrator, fit_pair(fitted, plan, choice)
         link, link_words = made.link or held.link, made.link_words
-        if link is not None:
-            tuning = fitted.with_link(link).evidence(photos=words)
     if link is None:
         raise SettingsError(
             "these scores only rank, so nothing can be promised; calibrate them first, "
             "for example with --calibrate platt"
         )
-    used = tuning.ids if tuning is not None and tuning.ids is not None else ()
-    evidence = photos.with_link(link).evidence(photos=words, fitted_on=used)
-    promised = wish(evidence, confidence, tuning, seed)
+    promised = make_promise(
+        wish, link, rows, fitted, photos=words, confidence=confidence, seed=seed
+    )
     if cross_fit:
-        last = fit_pair(held, *plan).link or link
-        rule = same_sets(promised.rule, link, last, held.logits, held.names)
-        promised, link = replace(promised, rule=rule), last
+        promised, link = cross_fitted(promised, calibrator, link, held.link, held)
     checks: tuple[Check, ...] = ()
     if seen is not None:
         checks = check_promises(promised.promises, promised.rule, seen.with_link(link))
-    part = "" if tuning is None else f"; the calibrator was fitted on {len(tuning):,} others"
+    part = "" if fitted is None else f"; the calibrator was fitted on {len(fitted):,} others"
     if cross_fit:
         part += f", and for the probabilities again on all {len(held):,}"
     return PromisedScores(
@@ -128,7 +125,7 @@ def promise_scores(
         link,
         link_words,
         held.names,
-        f"{len(evidence):,} rows of {words}{part}",
+        f"{len(rows):,} rows of {words}{part}",
         checks,
         table.kind,
     )

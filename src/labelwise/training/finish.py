@@ -14,7 +14,7 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from labelwise.calibrate import expect_zero_share
-from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents
+from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.fitting.fit import (
@@ -158,7 +158,10 @@ def _fit_link(
         try:
             group = training.splits["val"].group
             groups = None if group is None else np.array(list(group))
-            fitted, words, calibrator = fit_calibrator(settings.calibrate, val, own, groups)
+            fitted, words, choice = fit_calibrator(
+                settings.calibrate, val, own, groups, source=val.split
+            )
+            calibrator = settings.calibrate if choice is None else choice.name
             if fitted is None and settings.calibrate != "none":
                 notes.append("No calibrator was better than the model's own probabilities.")
         except DataError as error:
@@ -205,13 +208,15 @@ def _promise(
     settings = training.settings
     if settings.promise is None or link is None:
         return None
+    kept = predictions["promise"]
     promised = make_promise(
-        settings.promise,
+        find_promise(settings.promise),
         link,
-        predictions["promise"],
+        kept,
         predictions["val"],
-        settings.confidence,
-        settings.seed,
+        photos=f"{len(kept):,} of validation that fitted nothing",
+        confidence=settings.confidence,
+        seed=settings.seed,
     )
     notes += [f"Not promised: {sentence}." for sentence in promised.refused]
     if not promised.promises:
