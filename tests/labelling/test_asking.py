@@ -274,6 +274,19 @@ def test_an_index_and_the_output_of_predict_are_pools(place, monkeypatch, capsys
     assert sorted(load("of-list.csv").ids) == ["photos/0/0.png", "photos/1/1.png"]
 
 
+def test_an_exported_model_asks_what_its_own_answers_ask(place, monkeypatch):
+    """Neither has embeddings, so photos count as alike where their probabilities are."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(place)
+    (place / "some.csv").write_text("path,labels\nphotos/0/0.png,dog\nphotos/1/1.png,\n")
+    run("export", "model", "--data", "some.csv", "-o", "model.onnx")
+    run("predict", "model.onnx", "photos", "-o", "exported.parquet")
+    for pool, out in (("photos", "first.csv"), ("exported.parquet", "second.csv")):
+        run("data", "next", pool, "-m", "model.onnx", "--by", "value", "--budget", 5, "-o", out)
+    assert list(load("first.csv").ids) == list(load("second.csv").ids)
+    assert len(load("first.csv")) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

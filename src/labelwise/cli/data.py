@@ -231,7 +231,9 @@ def export_table(
     model: Annotated[
         Path | None,
         typer.Option(
-            "--model", "-m", help="A run whose predictions are given to the tool to begin from."
+            "--model",
+            "-m",
+            help="A run, or a model in any form, whose predictions the tool begins from.",
         ),
         A_MODEL,
     ] = None,
@@ -265,10 +267,10 @@ def export_table(
     guesses = None
     if model is not None:
         from labelwise.fitting.pools import score_pool
-        from labelwise.models import Predictor
+        from labelwise.models import load_model
         from labelwise.system.progress import make_watch
 
-        scored = score_pool(table, Predictor.load(model), watch=make_watch())
+        scored = score_pool(table, load_model(model), watch=make_watch())
         for note in scored.notes:
             complain(note)
         table = scored.table

@@ -35,7 +35,9 @@ def next_questions(
     ],
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", help="The folder of a run or model; an index has its own."),
+        typer.Option(
+            "--model", "-m", help="A run or model, or an exported model; an index has its own."
+        ),
         A_MODEL,
     ] = None,
     budget: Annotated[int, typer.Option(min=1, help="How many photos, or questions.")] = 200,

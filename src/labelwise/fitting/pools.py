@@ -3,6 +3,8 @@
 a folder        every picture in and below it, nothing known of their labels
 a table, data   known labels are known; a table of paths alone knows nothing
 predict's file  .parquet, .csv or .jsonl with probabilities; it has no embeddings
+
+Any model judges them, an exported one too, which has no embeddings either.
 """
 
 import json
@@ -20,9 +22,8 @@ from labelwise.errors import DataError
 from labelwise.fitting.read import aligned_labels, load_for_labels
 from labelwise.fitting.tables import ANSWER_COLUMNS, read_raw
 from labelwise.labelling import Pool
-from labelwise.models import Predictor
-from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import Scored, score
+from labelwise.models import load_model
+from labelwise.models.scoring import Embedder, Scored, Scorer, score
 from labelwise.pictures import FileImages, ImageSource
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import matching_columns
@@ -53,10 +54,10 @@ def read_pool(
 ) -> PhotoPool:
     """Return what a model says of the photos of a folder, of data, or of predict's output."""
     path = Path(source)
+    scorer = load_model(model, device)
     if path.is_file() and holds_answers(path):
-        return _answered(path, model)
-    predictor = Predictor.load(model, device)
-    names = predictor.space.names
+        return _answered(path, scorer, str(model))
+    names = scorer.space.names
     if path.is_dir() or (paths := _paths_alone(path, names)) is not None:
         found, notes = find_images(path) if path.is_dir() else (paths, ())
         if not found:
@@ -67,7 +68,7 @@ def read_pool(
         table = replace(table, notes=notes)
     else:
         table = _of_train(load_for_labels(source, names, check_files=True))
-    made = score_pool(table, predictor, batch_size=batch_size, watch=watch)
+    made = score_pool(table, scorer, batch_size=batch_size, watch=watch)
     return replace(made, named=not path.is_dir())
 
 
@@ -87,13 +88,13 @@ def _of_train(table: LabelTable) -> LabelTable:
 
 
 def score_pool(
-    table: LabelTable, predictor: Predictor, *, batch_size: int = 64, watch: Watch | None = None
+    table: LabelTable, scorer: Scorer, *, batch_size: int = 64, watch: Watch | None = None
 ) -> PhotoPool:
     """Return what a model says of the photos of a table, which is put in the model's labels."""
     table.require_hard("questions to people are answered by yes, no and unknown")
-    truth, more = aligned_labels(table, predictor.space.names)
+    truth, more = aligned_labels(table, scorer.space.names)
     notes = [*table.notes, *more]
-    scored = _scored(predictor, table.images, batch_size, watch or Silent())
+    scored = _scored(scorer, table.images, batch_size, watch or Silent())
     if scored.failures:
         notes.append(
             f"{len(scored.failures):,} of {len(table):,} images could not be read and are left "
@@ -104,7 +105,7 @@ def score_pool(
     known = truth[scored.rows]
     pool = Pool.of(scored.probs, scored.sets, known, scored.embeddings)
     photos = LabelTable.from_arrays(
-        predictor.space,
+        scorer.space,
         table.images.subset(scored.rows),
         known == 1,
         ~np.isnan(known),
@@ -114,10 +115,10 @@ def score_pool(
     return PhotoPool(pool, photos, tuple(notes), named=True)
 
 
-def _scored(predictor: Predictor, images: ImageSource, batch_size: int, watch: Watch) -> Scored:
+def _scored(scorer: Scorer, images: ImageSource, batch_size: int, watch: Watch) -> Scored:
     watch.start("scoring", len(images))
-    parts = []
-    for part in score(predictor, images, batch_size=batch_size, embed=True):
+    embed, parts = isinstance(scorer, Embedder), []
+    for part in score(scorer, images, batch_size=batch_size, embed=embed):
         parts.append(part)
         watch.advance(len(part) + len(part.failures))
     watch.finish()
@@ -142,15 +143,14 @@ def _paths_alone(path: Path, names: tuple[str, ...]) -> list[str] | None:
     return found
 
 
-def _answered(path: Path, model: Path) -> PhotoPool:
-    raw, spec = read_raw(path), RunFolder(model).spec
-    names = spec.space.names
+def _answered(path: Path, scorer: Scorer, model: str) -> PhotoPool:
+    raw, names = read_raw(path), scorer.space.names
     if raw.scores is None:
         raise DataError(f"{path} holds no scores; write it again with `labelwise predict`")
-    probs = raw.scores[:, matching_columns(names, raw.names, of=str(model), in_=str(path))]
+    probs = raw.scores[:, matching_columns(names, raw.names, of=model, in_=str(path))]
     if not ((probs >= 0) & (probs <= 1)).all():
         raise DataError(f"{path}: a probability lies in [0, 1]")
-    sets = np.asarray(spec.made_rule(torch.from_numpy(probs.astype(np.float32))))
+    sets = np.asarray(scorer.rule(torch.from_numpy(probs.astype(np.float32))))
     notes = [f"{raw.failed:,} images of {path} have no scores and are left out."]
     nothing = np.zeros(probs.shape, bool)
     images = FileImages(Path(), raw.ids)
