@@ -17,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 PATIENCE = 300
@@ -24,7 +25,6 @@ PRELOADED = (
     "labelwise.api",
     "labelwise.search",
     "labelwise.training.run",
-    "pandas",  # pyarrow imports it where it is installed
     "sklearn.datasets",
 )
 
@@ -81,6 +81,8 @@ def preload():
     """Import what commands and runs import, so that forked processes need not."""
     for name in PRELOADED:
         import_module(name)
+    if find_spec("pandas"):  # pyarrow imports it where it is installed
+        import_module("pandas")
     import_module("labelwise.training.execution").fabric_class()
 
 
