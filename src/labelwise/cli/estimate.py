@@ -35,8 +35,8 @@ def estimate(
     """Say how many photos match, from random photos that you answer.
 
     First --answers 150 -o questions.csv draws photos and writes them to a table; fill in yes, no or
-    unsure, and give it back with --answers-from questions.csv. The interval then holds however
-    wrong the model is on these photos. Without answers the model's own interval is shown.
+    unsure, and give it back with --answers-from questions.csv. The interval then rests on the
+    answers: exact up to 100, approximate above. Without answers the model's own interval is shown.
     """
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
