@@ -83,6 +83,7 @@ def test_no_request_made_up_from_the_description_breaks_the_server(server):
         for path, methods in whole["paths"].items()
         for method, operation in methods.items()
         if not (method == "put" and path.endswith("/labels"))  # this library is only read
+        and not path.endswith("/check/answer")
     ]
     assert len(operations) >= 20
     statuses = set()

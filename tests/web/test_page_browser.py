@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_setup import CONTRAST, launched
+from made_index import made_index
 from open_indexes import open_index
 from patience import PATIENCE
 from PIL import Image
@@ -232,9 +233,71 @@ def test_review_goes_by_keyboard_alone(own, visit):
     expect(page.locator(".question .small")).to_contain_text("20 in this round")
 
 
+def test_a_list_is_checked_by_key_and_by_touch_until_it_is_promised(own, visit):
+    page = visit(own, "/#search/dog", viewport={"width": 390, "height": 800}, has_touch=True)
+    page.get_by_role("link", name="Check photos of this list").tap()
+    expect(page.locator("#check-title")).to_be_focused()
+    refused = page.locator("#check-state.error")
+    expect(refused).to_contain_text("no list of dog is likely to pass a check at 0.1; give its")
+    assert len(page.heard) == 1  # the browser notes the refusal, 422
+    assert "422" in page.heard.pop()
+    page.fill("#check-top", "12")
+    page.fill("#check-wrong", "30")
+    page.get_by_role("button", name="Check this list").tap()
+    state, photo = page.locator("#check-state"), page.locator("#check-body figcaption")
+    expect(state).to_contain_text("0 checked, 0 wrong or unsure; about")
+    expect(page.locator("#check-ask strong")).to_have_text("dog")
+    first = photo.text_content()
+    for name in ("Yes, it matches", "No, it does not", "I cannot tell"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box["height"] >= 44, name
+        assert box["y"] + box["height"] <= page.evaluate("document.body.scrollHeight"), name
+    page.get_by_role("button", name="No, it does not").tap()
+    expect(state).to_contain_text("1 checked, 1 wrong or unsure")
+    assert photo.text_content() != first
+    assert list(corrections(own).values()) == ["absent"]
+    page.locator("#check-title").focus()
+    page.keyboard.press("u")
+    expect(state).to_contain_text("0 checked")
+    expect(photo).to_have_text(first)
+    assert corrections(own) == {}
+    page.keyboard.press("d")
+    expect(state).to_contain_text("1 checked, 1 wrong or unsure")
+    page.reload()  # answers stand in the index
+    expect(state).to_contain_text("1 checked, 1 wrong or unsure")
+    done, repeated = 1, 0
+    while page.locator("#check-ask").count():
+        assert page.locator("#check-bar progress").get_attribute("value") == str(done)
+        again = page.get_by_text("You have seen this photo before").count()
+        done, repeated = done + 1 - again, repeated + again
+        with page.expect_response("**/check/answer", timeout=1000 * PATIENCE):
+            page.keyboard.press("y")
+        expect(state).to_contain_text(f"{done} checked")
+        expect(page.locator("#check-body")).not_to_have_attribute("aria-busy", "true")
+    assert repeated == 1  # the ninth question
+    expect(state).to_contain_text("with 95% confidence at most 30% of this list of 11 photos")
+    expect(page.locator("#check-body .grid li")).to_have_count(11)
+    assert first not in page.locator("#check-body .grid").text_content().split()
+    assert page.heard == []
+
+
+def test_a_check_that_would_take_long_offers_a_shorter_list(run, tmp_path, visit):
+    logits = np.random.default_rng(0).normal(-1, 2, (600, 4))
+    folder = made_index(tmp_path / "many.index", run, logits)
+    with running(run, folder, decoders=0) as server:
+        page = visit(server, "/#check/5,600/dog")
+        expect(page.locator("#check-state")).to_contain_text("too many wrong photos to be promised")
+        page.get_by_role("link", name="Check the best 300 instead").click()
+        expect(page.locator("#check-top")).to_have_value("300")
+        page.goto(server.address + "/#check/1/row")
+        error = page.locator("#check-state.error")
+        expect(error).to_contain_text("no list of row is likely to pass")
+
+
 VIEWS = {
     "tag": ".drop",
     "search/dog": "#grid img",
+    "check/30,12/dog": "#check-body img",
     "review": "#question img",
     "trust": "#trust-body svg",
     "photo": "#photo-similar img",

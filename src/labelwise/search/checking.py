@@ -69,6 +69,10 @@ class CheckState:
         return self.repeats >= FEWEST_REPEATS and 3 * self.changed > self.repeats
 
     def __str__(self) -> str:
+        return self.sentence(f": --top {self.shorter}")
+
+    def sentence(self, way: str = "") -> str:
+        """Return what is known and what to do; ``way`` says how to take a shorter list."""
         check = self.check
         done = f"{check.checked:,} checked, {check.wrong:,} wrong or unsure"
         if self.unsteady:
@@ -87,7 +91,7 @@ class CheckState:
         if check.checked == check.listed:
             return f"{done}; the whole list was checked and no photo of it is right"
         shorter = (
-            f"a list of the best {self.shorter:,} may take fewer: --top {self.shorter}"
+            f"a list of the best {self.shorter:,} may take fewer{way}"
             if self.shorter
             else "try another query or a larger share"
         )
@@ -143,8 +147,12 @@ class CheckSession:
         repeated = self._to_repeat(said)
         if repeated is not None:
             return self._photo(repeated, True)
-        answered = {one.row for one in said}
-        fresh = next((int(row) for row in self.rows if int(row) not in answered), None)
+        fresh = self._fresh(said)
+        return None if fresh is None else self._photo(fresh, False)
+
+    def photo_after(self, photo: PhotoToCheck) -> PhotoToCheck | None:
+        """Return the next photo that was never asked about, so that it can be fetched early."""
+        fresh = self._fresh(self._log.answers(), photo.row)
         return None if fresh is None else self._photo(fresh, False)
 
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
@@ -201,6 +209,11 @@ class CheckSession:
         said = {one.row for one in self._log.answers() if one.answer != "yes"}
         best, _ = self._asked.ranking.best(len(self.rows))
         return np.array([row for row in best.tolist() if row not in said], np.int64)
+
+    def _fresh(self, said: Sequence[Said], *others: int) -> int | None:
+        """Return the first photo of the order drawn that nobody answered, nor is one of others."""
+        answered = {one.row for one in said}.union(others)
+        return next((int(row) for row in self.rows if int(row) not in answered), None)
 
     def _to_repeat(self, said: Sequence[Said]) -> int | None:
         """Return a photo to ask about again, where it is time for one."""

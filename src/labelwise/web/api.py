@@ -11,10 +11,14 @@ from pydantic_core import to_json
 from labelwise.errors import DataError
 from labelwise.search.review import Reason
 from labelwise.web.batching import Tagged, Upload
+from labelwise.web.checking import ListChecks
 from labelwise.web.forms import read_form
 from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
 from labelwise.web.library import SIDES, Library
 from labelwise.web.models import (
+    CheckAnswerIn,
+    CheckIn,
+    CheckView,
     CorrectionsIn,
     LabelView,
     ModelView,
@@ -102,6 +106,7 @@ def make_api(service: Service) -> APIRouter:
     _add_model(api, service)
     if service.library is not None:
         _add_library(api, service, service.library)
+        _add_checks(api, service.library)
     else:
         _add_no_library(api)
     return api
@@ -175,9 +180,9 @@ def _add_model(api: APIRouter, service: Service) -> None:
 
 
 def _add_no_library(api: APIRouter) -> None:
-    for path in ("/search", "/complete", "/review", "/photos/{rest:path}"):
+    for path in ("/search", "/complete", "/review", "/check/{rest:path}", "/photos/{rest:path}"):
 
-        @api.api_route(path, methods=["GET", "PUT"], include_in_schema=False)
+        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
         async def no_index() -> None:
             raise RefusedError(
                 404, "no index is served; start the server with one: labelwise serve RUN INDEX"
@@ -258,6 +263,25 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
             reason: Reason = by
             asked = await library.run(lambda: library.review(reason, count, label))
         return Review(by=by, questions=asked)
+
+
+def _add_checks(api: APIRouter, library: Library) -> None:
+    checks = ListChecks(library)
+
+    @api.post("/check/list", summary="Begin to check a list, or resume it")
+    async def begin(request: Request, asked: CheckIn) -> CheckView:
+        require_json(request)
+        return await asyncio.shield(library.run(lambda: checks.begin(asked)))
+
+    @api.post("/check/answer", summary="Say whether the photo asked about matches the query")
+    async def answer(request: Request, given: CheckAnswerIn) -> CheckView:
+        require_json(request)
+        return await asyncio.shield(library.run(lambda: checks.answer(given)))
+
+    @api.post("/check/undo", summary="Take the last answer about a query back")
+    async def undo(request: Request, asked: CheckIn) -> CheckView:
+        require_json(request)
+        return await asyncio.shield(library.run(lambda: checks.undo(asked)))
 
 
 async def read_pictures(request: Request, service: Service) -> list[Upload]:

@@ -41,7 +41,7 @@ from labelwise.web.models import (
 )
 from labelwise.web.threads import Threads
 
-__all__ = ["SIDES", "Library", "PhotoNotFoundError"]
+__all__ = ["SIDES", "Library", "PhotoNotFoundError", "photo_name"]
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class Library:
         ]
         return PhotoView(
             id=photo,
-            name=_name(paths),
+            name=photo_name(paths),
             taken=content.taken,
             width=content.width,
             height=content.height,
@@ -150,13 +150,14 @@ class Library:
     def similar(self, photo: str, count: int) -> list[SimilarView]:
         """Return the photos that look most like one."""
         _, near = nearest_photos(self.index, self.row(photo), count)
-        ids = self._ids([hit.row for hit in near])
+        ids = self.ids([hit.row for hit in near])
         return [
-            SimilarView(id=ids[hit.row], name=_name(hit.paths), likeness=hit.probability)
+            SimilarView(id=ids[hit.row], name=photo_name(hit.paths), likeness=hit.probability)
             for hit in near
         ]
 
-    def _ids(self, rows: Sequence[int]) -> dict[int, str]:
+    def ids(self, rows: Sequence[int]) -> dict[int, str]:
+        """Return the ids of rows."""
         found = self.index.store.contents_of(rows)
         return {row: content.hash.hex() for row, content in found.items()}
 
@@ -184,14 +185,14 @@ class Library:
             sort=sort,
         )
         shown = found.hits[start : start + top]
-        ids = self._ids([hit.row for hit in shown])
+        ids = self.ids([hit.row for hit in shown])
         promised = found.promised
         return SearchAnswer(
             query=found.query,
             hits=[
                 SearchHit(
                     id=ids[hit.row],
-                    name=_name(hit.paths),
+                    name=photo_name(hit.paths),
                     probability=_share(hit.probability),
                     reasons=hit.reasons,
                     taken=hit.taken,
@@ -280,11 +281,11 @@ class Library:
         self, asked: Sequence[tuple[int, str, float, bool]], *, audit: bool
     ) -> list[QuestionView]:
         rows = [row for row, *_ in asked]
-        ids, paths = self._ids(rows), self.index.store.paths_of(rows)
+        ids, paths = self.ids(rows), self.index.store.paths_of(rows)
         return [
             QuestionView(
                 id=ids[row],
-                name=_name(paths[row]),
+                name=photo_name(paths[row]),
                 label=label,
                 probability=_share(probability),
                 given=given,
@@ -369,7 +370,7 @@ class Library:
         return [check_promise(one, sets, labels[whole], names=names) for one in promises]
 
 
-def _name(paths: Sequence[str]) -> str:
+def photo_name(paths: Sequence[str]) -> str:
     """Return what a photo is called: the last part of its first path, as printable text."""
     if not paths:
         return "(no file)"

@@ -7,11 +7,16 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "AlarmView",
     "BinView",
+    "CheckAnswerIn",
+    "CheckIn",
+    "CheckQuestion",
+    "CheckView",
     "CorrectedState",
     "CorrectionsIn",
     "Health",
     "LabelAnswer",
     "LabelView",
+    "ListedPhoto",
     "ModelView",
     "PhotoLabel",
     "PhotoView",
@@ -251,6 +256,61 @@ class QuestionView(BaseModel):
     probability: Probability
     given: bool
     source: Literal["correction", "audit"]
+
+
+class ListedPhoto(BaseModel):
+    """A photo of a list."""
+
+    id: PhotoId
+    name: str
+
+
+class CheckIn(BaseModel):
+    """Which list a person checks: our own, or the best ``top`` photos of a query."""
+
+    model_config = ConfigDict(extra="forbid")
+    q: Annotated[str, Field(max_length=2000)]
+    wrong_at_most: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    top: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
+    alone: bool = False
+    who: Annotated[str, Field(min_length=1, max_length=100)] = "page"
+
+
+class CheckAnswerIn(BaseModel):
+    """Whether the photo that is asked about matches the query of a list."""
+
+    model_config = ConfigDict(extra="forbid")
+    checked: CheckIn
+    photo: PhotoId
+    answer: Literal["yes", "no", "unsure"]
+
+
+class CheckQuestion(BaseModel):
+    """Does this photo match the query? ``repeated``: it was asked about before."""
+
+    photo: ListedPhoto
+    repeated: bool
+
+
+class CheckView(BaseModel):
+    """What is known of a list, and the next question.
+
+    ``more`` is about how many more answers it takes, None where more would not do; ``shorter`` the
+    length of a list that may take fewer. ``photos`` are the first of a promised list.
+    """
+
+    query: str
+    wrong_at_most: float
+    listed: int
+    left: int
+    checked: int
+    more: int | None
+    shorter: int | None
+    promise: str | None
+    sentence: str
+    question: CheckQuestion | None
+    following: PhotoId | None
+    photos: list[ListedPhoto] = []
 
 
 class Review(BaseModel):

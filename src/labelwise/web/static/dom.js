@@ -30,6 +30,16 @@ export function meter(p, yes = false) {
   return make("span", { class: "meter", "aria-hidden": "true" }, bar);
 }
 
+// Single keys while a view is shown, wherever nothing is being typed.
+export function onKeys(view, actions) {
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+    if (find(view).hidden || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const action = actions[event.key.toUpperCase()];
+    if (action) { event.preventDefault(); action(); }
+  });
+}
+
 let fading;
 export function say(text, seconds = 3.5) {
   const toast = find("toast");

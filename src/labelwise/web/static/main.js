@@ -2,25 +2,26 @@
 
 import { get, onTokenWanted, send } from "./api.js";
 import { count, find, say } from "./dom.js";
+import * as check from "./check.js";
 import * as photo from "./photo.js";
 import * as review from "./review.js";
 import * as search from "./search.js";
 import * as tag from "./tag.js";
 import * as trust from "./trust.js";
 
-const VIEWS = { tag: () => {}, search: search.open, photo: photo.open, review: review.open, trust: trust.open };
+const VIEWS = { tag: () => {}, search: search.open, photo: photo.open, check: check.open, review: review.open, trust: trust.open };
 let withPhotos = false;
 let first = true;
 
 function route() {
   let [name, ...rest] = location.hash.slice(1).split("/");
   if (name === "main") return;
-  if (!(name in VIEWS) || (!withPhotos && ["search", "photo", "review"].includes(name))) {
+  if (!(name in VIEWS) || (!withPhotos && ["search", "photo", "check", "review"].includes(name))) {
     name = "tag";
   }
   for (const view of document.querySelectorAll("section.view")) view.hidden = view.id !== name;
   for (const link of document.querySelectorAll(".topbar nav a")) {
-    const current = link.hash === `#${name}` || (name === "photo" && link.hash === "#search");
+    const current = link.hash === `#${name}` || (["photo", "check"].includes(name) && link.hash === "#search");
     if (current) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -76,6 +77,7 @@ async function start() {
   tag.start(model);
   search.start();
   photo.start();
+  check.start();
   review.start();
   addEventListener("hashchange", route);
   route();

@@ -1,7 +1,7 @@
 // One question at a time: does this photo carry this label? Three keys answer it.
 
 import { get, send, thumbnail } from "./api.js";
-import { chance, find, make, say } from "./dom.js";
+import { chance, find, make, onKeys, say } from "./dom.js";
 
 const ANSWERS = [["present", "Yes, it is there", "Y", ""], ["absent", "No, it is not", "N", "no"], ["unknown", "I cannot tell", "D", "unsure"]];
 
@@ -13,13 +13,8 @@ export function start() {
   find("review-by").addEventListener("change", () => { queue = []; load(); });
   find("review-guess").addEventListener("change", show);
   find("review-form").addEventListener("submit", (event) => event.preventDefault());
-  document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
-    if (find("review").hidden || typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    const answer = ANSWERS.find(([, , key]) => key === event.key.toUpperCase());
-    if (answer) { event.preventDefault(); reply(answer[0]); }
-    if (event.key.toUpperCase() === "U") { event.preventDefault(); takeBack(); }
-  });
+  const replies = ANSWERS.map(([state, , key]) => [key, () => reply(state)]);
+  onKeys("review", { ...Object.fromEntries(replies), U: takeBack });
 }
 
 export function open(by) {

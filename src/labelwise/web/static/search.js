@@ -65,12 +65,15 @@ async function run(more = false) {
     grid.append(...answer.hits.map(tile));
     counted.classList.remove("error");
     counted.replaceChildren(...words(answer));
+    find("check-offer").hidden = !answer.hits.length;
+    find("check-link").href = `#check/${find("wrong").value}/${encodeURIComponent(text)}`;
   } catch (error) {
     if (turn !== asked) return;
     grid.replaceChildren();
 
     cursor = null;
     counted.classList.add("error");
+    find("check-offer").hidden = true;
     counted.textContent = error.message;
   }
   grid.removeAttribute("aria-busy");
