@@ -7,7 +7,16 @@ from contract import assert_gradient_is_right, assert_recovers_probabilities, re
 from timm.loss import AsymmetricLossMultiLabel
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from labelwise.objectives import FOCAL, Asymmetric, Focusing, PhiLink, asymmetric_loss
+from labelwise.methods import make_objective
+from labelwise.objectives import (
+    FOCAL,
+    OFFICIAL_ASL,
+    Asymmetric,
+    Focusing,
+    PhiLink,
+    asymmetric_loss,
+)
+from labelwise.types import DatasetFacts
 
 CASES = golden.cases("asy")
 PHI = golden.cases("phi_map")
@@ -92,6 +101,46 @@ def test_timm_agrees():
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_the_official_losses_are_timms_with_detached_weights():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(8, 6) * 3, torch.randint(2, (8, 6)).float()
+    facts = DatasetFacts(8, 6, 3.0, (0.5,) * 6)
+    for name, (gamma_neg, margin) in {"asl-official": (4, 0.05), "focal-official": (2, 0)}.items():
+        peer = AsymmetricLossMultiLabel(
+            gamma_neg, 0, clip=margin, eps=1e-12, disable_torch_grad_focal_loss=True
+        )
+        mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+        loss = make_objective(name, facts)(mine, labels)
+        expected = peer(theirs, labels) / labels.numel()  # theirs is a sum
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+        loss.backward()
+        expected.backward()
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_printed_map_is_wrong_for_detached_weights_and_an_option():
+    # Oracle: the table of population optima, found by a grid search: 0.30 is read as 0.5778.
+    facts = DatasetFacts(1, 1, 0.5, (0.5,))
+    optimum = torch.logit(torch.tensor([0.7175], dtype=torch.float64))
+    for phi, answer in {"right": 0.30, "printed": 0.5778}.items():
+        link = make_objective("asl-official+phi", facts, phi=phi).link
+        assert link(optimum).item() == pytest.approx(answer, abs=2e-4)
+    # With the gradient of the formula there is one map.
+    maps = [make_objective("asl+phi", facts, phi=phi).link for phi in ("right", "printed")]
+    torch.testing.assert_close(maps[0](LOGITS), maps[1](LOGITS), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="phi must be 'right' or 'printed', got 'wrong'"):
+        Asymmetric(phi="wrong")
+
+
+def test_biases_start_at_the_priors_of_the_official_loss():
+    priors = torch.tensor([0.01, 0.3, 0.9])
+    objective = Asymmetric(OFFICIAL_ASL)
+    start = objective.start_logits(priors)
+    read = PhiLink(**vars(OFFICIAL_ASL))(start)
+    torch.testing.assert_close(read, priors.double(), rtol=0, atol=1e-6)
+    assert objective.start_logits(torch.tensor([0.97])).isfinite().all()  # above its reach
+
+
 @pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("mode", ["full", "detached"])
 def test_without_focusing_is_cross_entropy(label, mode):
@@ -137,8 +186,8 @@ def test_margin_makes_ties_at_zero():
 
 def test_each_gradient_mode_has_its_own_map():
     for margin in (0.0, 0.05):
-        full = Asymmetric(Focusing(4, 1, margin), phi=True)
-        detached = Asymmetric(Focusing(4, 1, margin, "detached"), phi=True)
+        full = Asymmetric(Focusing(4, 1, margin), phi="right")
+        detached = Asymmetric(Focusing(4, 1, margin, "detached"), phi="right")
         assert_recovers_probabilities(full)
         assert_recovers_probabilities(detached)
         detached.link = PhiLink(4, 1, margin)

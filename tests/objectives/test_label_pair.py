@@ -99,7 +99,7 @@ def test_refuses_an_objective_without_link():
 
 
 def test_infinite_log_odds_leave_a_finite_gradient():
-    objective = Asymmetric(phi=True) + LabelPairs()
+    objective = Asymmetric(phi="right") + LabelPairs()
     logits = torch.tensor([[-9.0, -9.0, 2.0, -8.0]], requires_grad=True)
     loss = objective(logits, torch.tensor([[1.0, 0.0, 0.0, 1.0]]))
     loss.backward()

@@ -34,7 +34,10 @@ PUBLISHED = {  # strictly proper, one-to-one
     "asl": (False, False),
     "spa": (True, True),
 }
-METHODS = ("bce", "focal", "focal+phi", "asl", "asl+phi", "spa")
+METHODS = (
+    *("bce", "focal", "focal+phi", "asl", "asl+phi", "spa"),
+    *("focal-official", "focal-official+phi", "asl-official", "asl-official+phi"),
+)
 
 
 @dataclass(frozen=True)

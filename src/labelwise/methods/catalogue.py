@@ -5,7 +5,7 @@ Ranges for tuning stand with the method whose option they are: the papers' own w
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from labelwise.methods.method import Method
 from labelwise.objectives import (
@@ -17,6 +17,8 @@ from labelwise.objectives import (
     FOCAL,
     IU,
     LSEP,
+    OFFICIAL_ASL,
+    OFFICIAL_FOCAL,
     PR,
     RML,
     ROLE,
@@ -60,8 +62,20 @@ def _asymmetric(**options: Any) -> Objective:
     return Asymmetric(Focusing(**options))
 
 
-def _asymmetric_phi(**options: Any) -> Objective:
-    return Asymmetric(Focusing(**options), phi=True)
+def _with_phi(method: Method, sentence: str) -> Method:
+    """Return the method read through phi: the right map, or as an option the printed one."""
+
+    def make(*, phi: Literal["right", "printed"], **options: Any) -> Objective:
+        return Asymmetric(Focusing(**options), phi=phi)
+
+    return replace(
+        method,
+        make=make,
+        probabilities="proper",
+        sentence=sentence,
+        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
+        changed={**method.changed, "phi": "right"},
+    )
 
 
 def _with_pairs(method: Method, sentence: str, source: str) -> Method:
@@ -111,6 +125,18 @@ _ASL = Method(
     arguments=Focusing,
     tuning=_GAMMAS,
 )
+_OFFICIAL_FOCAL = replace(
+    _FOCAL,
+    sentence="Focal loss as public code trains it: absent labels alone, weights detached.",
+    source="Ridnik et al.'s code with gamma 2 and 0; Cheng and Vasconcelos do not state gamma",
+    changed=vars(OFFICIAL_FOCAL),
+)
+_OFFICIAL_ASL = replace(
+    _ASL,
+    sentence="Asymmetric loss as its authors train it: gamma_pos 0, weights detached.",
+    source="Ridnik et al., ICCV 2021, the settings of their code for MS-COCO",
+    changed=vars(OFFICIAL_ASL),
+)
 _SPA = Method(
     make=_spa,
     probabilities="proper",
@@ -125,23 +151,30 @@ METHODS: dict[str, Method] = {
         _BCE, "Binary cross-entropy, and a price on every pair of labels in the wrong order.", _LPR
     ),
     "focal": _FOCAL,
-    "focal+phi": replace(
-        _FOCAL,
-        make=_asymmetric_phi,
-        probabilities="proper",
-        sentence="Focal loss, read through the map that turns its optimum into probabilities.",
-        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
+    "focal+phi": _with_phi(
+        _FOCAL, "Focal loss, read through the map that turns its optimum into probabilities."
     ),
     "focal+lpr": _with_pairs(_FOCAL, "Focal loss with the label-pair regulariser.", _LPR),
     "asl": _ASL,
-    "asl+phi": replace(
-        _ASL,
-        make=_asymmetric_phi,
-        probabilities="proper",
-        sentence="Asymmetric loss through its recovery map; gamma_pos=0 with a margin: p < 0.97.",
-        source="Cheng and Vasconcelos, CVPR 2024, eqs. 13 to 15",
+    "asl+phi": _with_phi(
+        _ASL, "Asymmetric loss through its recovery map; gamma_pos=0 with a margin: p < 0.97."
     ),
     "asl+lpr": _with_pairs(_ASL, "Asymmetric loss with the label-pair regulariser.", _LPR),
+    "focal-official": _OFFICIAL_FOCAL,
+    "focal-official+phi": _with_phi(
+        _OFFICIAL_FOCAL, "The focal loss of public code through the map of its detached weights."
+    ),
+    "focal-official+lpr": _with_pairs(
+        _OFFICIAL_FOCAL, "The focal loss of public code with the label-pair regulariser.", _LPR
+    ),
+    "asl-official": _OFFICIAL_ASL,
+    "asl-official+phi": _with_phi(
+        _OFFICIAL_ASL,
+        "ASL of its authors' code through the map of its detached weights; p < 0.943.",
+    ),
+    "asl-official+lpr": _with_pairs(
+        _OFFICIAL_ASL, "ASL of its authors' code with the label-pair regulariser.", _LPR
+    ),
     "spa": _SPA,
     "spa+lpr": _with_pairs(
         _SPA,

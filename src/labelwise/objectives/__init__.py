@@ -1,6 +1,14 @@
 """One method to a file: its loss as a function, its link, its objective."""
 
-from labelwise.objectives.asymmetric import FOCAL, Asymmetric, Focusing, PhiLink, asymmetric_loss
+from labelwise.objectives.asymmetric import (
+    FOCAL,
+    OFFICIAL_ASL,
+    OFFICIAL_FOCAL,
+    Asymmetric,
+    Focusing,
+    PhiLink,
+    asymmetric_loss,
+)
 from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
 from labelwise.objectives.cross_entropy import BCE, WeightedSigmoid, bce_loss
@@ -52,6 +60,8 @@ __all__ = [
     "FOCAL",
     "IU",
     "LSEP",
+    "OFFICIAL_ASL",
+    "OFFICIAL_FOCAL",
     "PR",
     "RML",
     "ROLE",

@@ -12,11 +12,12 @@ Vasconcelos, eqs. 13 to 15), with z_m = max(z - m, 0):
     detached:  h(z; g) = z^g / (1 - z)
 
 Public code often takes the focusing weights (1 - p)^g+ and q^g- as constants in the gradient.
-That moves the minimiser, so the printed phi ("full") is wrong for it and "detached" is right.
+That moves the minimiser, so the printed phi ("full") is wrong for it and "detached" is right:
+``phi="right"`` reads each loss through its own map, ``phi="printed"`` through the printed one.
 With m > 0 every p <= m has probability 0: ties, and log p = -inf.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import log
 from typing import Any, Literal
 
@@ -29,9 +30,18 @@ from labelwise.numeric.ops import log_softplus, masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.types import Outputs, Targets
 
-__all__ = ["FOCAL", "Asymmetric", "Focusing", "PhiLink", "asymmetric_loss"]
+__all__ = [
+    "FOCAL",
+    "OFFICIAL_ASL",
+    "OFFICIAL_FOCAL",
+    "Asymmetric",
+    "Focusing",
+    "PhiLink",
+    "asymmetric_loss",
+]
 
 WeightGrad = Literal["full", "detached"]
+Phi = Literal["right", "printed"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,9 @@ class Focusing:
 
 
 FOCAL = Focusing(gamma_neg=2.0, gamma_pos=2.0, margin=0.0)
+# As ASL's authors train on MS-COCO; of focal, the setting nearest to what SPA's Table 3 prints.
+OFFICIAL_ASL = Focusing(gamma_neg=4.0, gamma_pos=0.0, margin=0.05, weight_grad="detached")
+OFFICIAL_FOCAL = Focusing(gamma_neg=2.0, gamma_pos=0.0, margin=0.0, weight_grad="detached")
 
 
 def asymmetric_loss(logits: Tensor, labels: Tensor, focusing: Focusing) -> Tensor:
@@ -105,9 +118,9 @@ class Asymmetric(Objective):
 
     soft_labels = True
 
-    def __init__(self, focusing: Focusing | None = None, *, phi: bool = False) -> None:
+    def __init__(self, focusing: Focusing | None = None, *, phi: Phi | None = None) -> None:
         self_focusing = Focusing() if focusing is None else focusing
-        super().__init__(PhiLink(**asdict(self_focusing)) if phi else Sigmoid())
+        super().__init__(_link(self_focusing, phi))
         self.focusing = self_focusing
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
@@ -117,6 +130,15 @@ class Asymmetric(Objective):
     def start_logits(self, priors: Tensor) -> Tensor:
         # A sigmoid is not where this loss comes to rest, so phi says where to start.
         return PhiLink(**asdict(self.focusing)).logits_at(priors)
+
+
+def _link(focusing: Focusing, phi: Phi | None) -> Link:
+    if phi is None:
+        return Sigmoid()
+    if phi not in ("right", "printed"):
+        raise ValueError(f"phi must be 'right' or 'printed', got {phi!r}")
+    read = replace(focusing, weight_grad="full") if phi == "printed" else focusing
+    return PhiLink(**asdict(read))
 
 
 def _weight(log_base: Tensor, gamma: float, focusing: Focusing) -> Tensor:

@@ -17,7 +17,7 @@ from labelwise.decide import average_k
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.columns import link_of, retrieval_by_length
 from labelwise.experiments.measures import FinishedRun
-from labelwise.links import Sigmoid, Softmax
+from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.metrics import reliability, shot_groups, top_k_sets
 from labelwise.models.run_folder import RunFolder
 from labelwise.objectives import (
@@ -100,13 +100,18 @@ def _losses_and_links(figure: Figure, shown: Shown) -> None:
             spa_loss(v, labels, CROSS_ENTROPY, EASY_NEGATIVES) for labels in (ones, zeros)
         ),
     }
-    links = {"BCE": Sigmoid(), "ASL": PhiLink(), "SPA": SPALink()}
+    links: dict[str, tuple[str, Link]] = {
+        "BCE": ("BCE, ASL: sigmoid", Sigmoid()),
+        "ASL": ("ASL: φ", PhiLink()),
+        "SPA": ("SPA", SPALink()),
+    }
     left, right = plain_axes(figure, 1, 2, 1), plain_axes(figure, 1, 2, 2)
     for (name, (present, absent)), colour in zip(halves.items(), COLOURS, strict=False):
         width = 3.5 if name == "BCE" else 1.5  # SPA's present half is the same
         left.plot(v, present, color=colour, label=f"{name}, present", linewidth=width)
         left.plot(v, absent, color=colour, linestyle="--", label=f"{name}, absent")
-        right.plot(v, links[name](v).detach(), color=colour, label=name)
+        words, link = links[name]
+        right.plot(v, link(v).detach(), color=colour, label=words)
     right.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
     left.set(xlabel="logit v", ylabel="loss", ylim=(0, 5))
     right.set(xlabel="logit v", ylabel="probability (inverse link)", ylim=(0, 1))
@@ -283,7 +288,7 @@ def _common_query(labels: Any, space: LabelSpace) -> str:
     return f"{space.names[order[0]]}, -{space.names[order[1]]}"
 
 
-_THREE = ("bce", "asl", "spa")
+_THREE = ("bce", "asl-official", "spa")
 FIGURES: dict[str, PaperFigure] = {
     "000-fig2": PaperFigure(
         "The normaliser over training (quasibinary, Fig. 2)",
@@ -311,7 +316,7 @@ FIGURES: dict[str, PaperFigure] = {
         _reliability,
         (4.8, 4.8),
         "001-table3",
-        ("focal", "asl", "spa"),
+        ("focal-official", "asl-official", "spa"),
     ),
     "001-fig2": PaperFigure(
         "Losses and inverse links (SPA, Fig. 2)", _losses_and_links, (8.4, 3.8)
