@@ -1,5 +1,6 @@
-"""Oracles: golden vectors, a T^2 loop over pair probabilities, gradcheck."""
+"""Oracles: golden vectors, a T^2 loop over pair probabilities, all hard labels, gradcheck."""
 
+import itertools
 from math import log
 
 import golden
@@ -135,3 +136,45 @@ def test_second_derivatives():
     observed = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
     masks = split_labels(labels, observed)
     assert torch.autograd.gradgradcheck(lambda u: label_pair_loss(u, *masks), (log_odds,))
+
+
+SHARES = torch.tensor([[0.3, 0.0, 1.0, 0.6], [0.9, 0.8, 0.2, 1.0], [0.0, 0.0, 0.5, 0.0]]).double()
+SEEN = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 1, 1]], dtype=torch.bool)
+
+
+@pytest.mark.parametrize("observed", [None, SEEN])
+def test_soft_labels_cost_the_mean_over_all_hard_labels(observed, monkeypatch):
+    logits = 2 * torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).double()
+
+    def cost(labels):
+        found = logits.clone().requires_grad_()
+        loss = LabelPairs()(Outputs(found), Targets(labels, observed), BCE().link)
+        return torch.stack([loss.detach().expand(3, 4), torch.autograd.grad(loss, found)[0]])
+
+    shares = SHARES if observed is None else torch.where(observed, SHARES, 0.0)
+    expected = torch.zeros(2, 3, 4).double()
+    for hard in itertools.product((0.0, 1.0), repeat=4):
+        labels = torch.tensor(hard).double().expand(3, 4)
+        chance = torch.where(labels == 1, shares, 1 - shares).prod(dim=1)
+        for row in range(3):  # each image by itself: the labels of the others do not matter
+            kept = torch.zeros(3, 4).double()
+            kept[row] = labels[row]
+            alone = cost(kept) - cost(torch.zeros(3, 4).double())
+            expected += chance[row] * alone
+    torch.testing.assert_close(cost(shares), expected)
+    monkeypatch.setitem(label_pair._CHUNK, "cpu", 5)
+    torch.testing.assert_close(cost(shares), expected)
+
+
+def test_derivatives_with_soft_labels():
+    log_odds = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    sides = (SHARES, 1 - SHARES)
+    assert torch.autograd.gradcheck(lambda u: label_pair_loss(u, *sides), log_odds)
+    assert torch.autograd.gradgradcheck(lambda u: label_pair_loss(u, *sides), (log_odds,))
+
+
+def test_labels_of_one_half_that_do_not_differ_price_every_order_alike():
+    # T (T - 1) ordered pairs of chance 1/4 at a gap of 0, divided by half their number.
+    half = torch.full((1, 5), 0.5).double()
+    found = label_pair_loss(torch.zeros(1, 5).double(), half, half).item()
+    assert found == pytest.approx(log(2) / 2)

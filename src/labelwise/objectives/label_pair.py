@@ -7,6 +7,13 @@ is then the probability that of two labels, one present and one absent, t is the
 (eq. 19). T counts the observed labels of the image; an image without a present or without an
 absent label has 0. Eq. 18 conditions on y_t' != y_t' in print: read y_t != y_t'.
 
+A soft label y_t stands for a label that is present with chance y_t, by itself. The expectation over
+such labels is the same sum over ordered pairs, each with the chance that it is one,
+
+    E LPR = 2 / (T (T - 1))  sum_{t != t'} y_t (1 - y_t') softplus(u_t' - u_t)
+
+which for hard labels is the line above. A label makes no pair with itself.
+
 The pairs are never laid out as T x T. The rarer side of each image, at most J labels, meets its
 row in blocks of (images, J, T) of bounded size; value and slope come from one visit, so that
 nothing of that size outlives it: O(|P| T) work, O(B T) memory. Second derivatives, for those who
@@ -14,12 +21,13 @@ ask for them, come from a visit of their own.
 """
 
 from collections.abc import Iterator
+from math import log
 
 import torch
 from torch import Tensor
 
 from labelwise.links import Link, require_link
-from labelwise.numeric.ops import masked_mean, reviewed_rows, split_labels
+from labelwise.numeric.ops import masked_mean, reviewed_rows
 from labelwise.objectives.base import Term
 from labelwise.types import Outputs, Targets
 
@@ -30,8 +38,11 @@ _LARGEST = 1e6  # stands in for infinite log-odds, whose differences are undefin
 
 
 def label_pair_loss(log_odds: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """Return the (B,) regulariser of every image from its log-odds and two boolean masks."""
-    labels = (present | absent).sum(dim=1)
+    """Return the (B,) regulariser of every image from its log-odds and two masks.
+
+    For soft labels the masks hold chances: that a label is present, that it is absent.
+    """
+    labels = ((present > 0) | (absent > 0)).sum(dim=1)
     pair_sum: Tensor = _pair_sums(log_odds, present, absent)[0]
     return pair_sum * 2 / (labels * (labels - 1)).clamp(min=1)
 
@@ -39,11 +50,15 @@ def label_pair_loss(log_odds: Tensor, present: Tensor, absent: Tensor) -> Tensor
 class LabelPairs(Term):
     """Mean of LPR over the images of a batch, under the link of the objective."""
 
+    soft_labels = True
+
     def forward(self, outputs: Outputs, targets: Targets, link: Link | None) -> Tensor:
         log_odds = require_link(link, "LabelPairs' objective").log_odds(outputs.logits)
-        loss = label_pair_loss(
-            log_odds.clamp(-_LARGEST, _LARGEST), *split_labels(targets.labels, targets.observed)
-        )
+        present, absent = targets.labels, 1 - targets.labels
+        if targets.observed is not None:
+            # Labels stand at 0 where they are not observed.
+            absent = torch.where(targets.observed, absent, 0.0)
+        loss = label_pair_loss(log_odds.clamp(-_LARGEST, _LARGEST), present, absent)
         return masked_mean(loss, reviewed_rows(targets.observed))
 
 
@@ -55,9 +70,10 @@ def _pair_sums(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tenso
     cannot trace.
     """
     # softplus(u_n - u_p) = softplus((-u_p) - (-u_n)): sides swap where absent labels are rarer.
-    swap = (absent.sum(dim=1) < present.sum(dim=1))[:, None]
+    here, gone = present > 0, absent > 0
+    swap = (gone.sum(dim=1) < here.sum(dim=1))[:, None]
     scores = torch.where(swap, -log_odds, log_odds)
-    rare, other = torch.where(swap, absent, present), torch.where(swap, present, absent)
+    rare, other = torch.where(swap, gone, here), torch.where(swap, here, gone)
 
     counts, order = rare.sum(dim=1).sort(descending=True)
     scores, rare = scores[order], rare[order]
@@ -69,16 +85,29 @@ def _pair_sums(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tenso
     places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     few[rows, places] = scores[rows, columns]
 
+    soft = bool((here & gone).any())
+    if soft:  # a label that may be either stands on both sides
+        chance_of_many = torch.where(swap, present, absent)[order]
+        chance_of_few = torch.zeros_like(few)
+        chance_of_few[rows, places] = torch.where(swap, absent, present)[order][rows, columns]
     total, from_many, from_few = scores.new_zeros(len(scores)), 0 * scores, torch.zeros_like(few)
     for block, part in _blocks(sizes, many.shape[1], _CHUNK.get(scores.device.type, 2**20)):
         gap = many[block, None, :] - few[block, part, None]  # (images, J, T)
         # softplus(x) = max(x, 0) + log(1 + exp(-|x|))
-        total[block] += gap.relu().sum(dim=(1, 2)) + _log1p_sum(gap.abs().neg_().exp_())
-        pull = gap.sigmoid_()
+        if soft:
+            chances = chance_of_few[block, part, None] * chance_of_many[block, None, :]
+            price = gap.relu() + gap.abs().neg_().exp_().log1p_()
+            total[block] += (chances * price).sum(dim=(1, 2))
+            pull = gap.sigmoid_().mul_(chances)
+        else:
+            total[block] += gap.relu().sum(dim=(1, 2)) + _log1p_sum(gap.abs().neg_().exp_())
+            pull = gap.sigmoid_()
         from_many[block] += pull.sum(dim=1)
         from_few[block, part] = pull.sum(dim=2)
-    from_many[rows, columns] = -from_few[rows, places]
+    from_many[rows, columns] -= from_few[rows, places]
     back = order.argsort()
+    if soft:  # a label with itself: a gap of 0, without a slope
+        total = total - log(2) * (present * absent).sum(dim=1)[order]
     return total[back], torch.where(swap, -from_many[back], from_many[back])
 
 
@@ -121,10 +150,11 @@ def _(log_odds: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor
 def _pair_curvature(log_odds: Tensor, present: Tensor, absent: Tensor, along: Tensor) -> Tensor:
     """Return the second derivative of the sums over pairs applied to ``along``, (B, T)."""
     found = torch.zeros_like(log_odds)
-    for row, (here, gone) in enumerate(zip(present, absent, strict=True)):
+    for row, (here, gone) in enumerate(zip(present > 0, absent > 0, strict=True)):
         gap, change = (x[row, gone] - x[row, here, None] for x in (log_odds, along))  # (P, N)
         pull = gap.sigmoid()
-        bend = pull * (1 - pull) * change
+        chances = present[row, here, None] * absent[row, gone]
+        bend = chances * pull * (1 - pull) * change
         found[row, gone] += bend.sum(dim=0)
         found[row, here] -= bend.sum(dim=1)
     return found
