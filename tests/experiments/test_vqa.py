@@ -1,6 +1,7 @@
 """VQA v2; oracles: every set of nine people, slow counts, one path against the other."""
 
 import json
+import re
 import sys
 from collections import Counter
 from itertools import combinations
@@ -16,7 +17,7 @@ from labelwise.data import load
 from labelwise.data.vqa import answer_accuracy, normal_answer, read_vqa
 from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.measures import FinishedRun
-from labelwise.experiments.reproduce import Request, reproduce
+from labelwise.experiments.reproduce import Request, open_data, reproduce
 from labelwise.experiments.vqa import judge_scores
 
 
@@ -168,3 +169,48 @@ def test_a_row_must_have_a_link_that_reads_one_logit(root):
     for row in ("softmax", "two-way", "quasibinary"):
         with pytest.raises(SettingsError, match="cannot be judged"):
             judge_scores(root / "vqa", {row: root / "none"})
+
+
+def test_every_row_trains_on_soft_labels(root, tmp_path):
+    overrides = {"recipe.epochs": 1, "data_options.at_least": 1}
+    request = Request("001-vqa", root, quick=True, seeds=(0,), overrides=overrides)
+    done = reproduce(request, tmp_path / "out", say=lambda text: None)
+    assert list(done.ours) == ["bce", "bce+lpr", "spa", "spa+lpr"]
+    assert all(0 <= columns["ACE"].mean <= 100 for columns in done.ours.values())
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("options.lpr_wight=2", "has no option 'lpr_wight'"),
+        (
+            "options.lpr_weight=-2",
+            "method 'spa\\+lpr' of the row 'spa\\+lpr': the weight .* got -2",
+        ),
+        ("method=lsep", "'lsep' of the row 'spa\\+lpr' needs labels of 0 and 1; name other rows"),
+    ],
+)
+def test_a_dry_run_finds_what_a_run_would_die_of(root, monkeypatch, capsys, setting, reason):
+    arguments = ["001-vqa", "--rows", "spa+lpr", "--root", str(root), "--quick", "--set", setting]
+    arguments += ["--set", "data_options.at_least=1"]
+    monkeypatch.setattr(sys, "argv", ["labelwise", "reproduce", *arguments, "--dry-run"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code
+    assert re.search(reason, " ".join(capsys.readouterr().err.split()))
+
+
+def test_weights_per_label_are_counted_by_the_labels_of_the_data(root):
+    answers = len(load(f"vqa:{root / 'vqa'}", at_least=1).space)
+    overrides = {"data_options.at_least": 1, "options.pos_weight": [2.0] * answers}
+    request = Request("001-vqa", root, rows=("bce",), overrides=overrides)
+    assert len(open_data(request).space) == answers
+    overrides["options.pos_weight"] = [2.0] * (answers + 1)
+    with pytest.raises(SettingsError, match=f"row 'bce': pos_weight must have {answers} numbers"):
+        open_data(request)
+
+
+def test_a_wrong_option_is_refused_before_the_data_is_read(tmp_path):
+    request = Request("001-vqa", tmp_path / "missing", overrides={"options.nonsense": 1})
+    with pytest.raises(SettingsError, match="has no option 'nonsense'"):
+        reproduce(request, tmp_path / "out", say=lambda text: None)

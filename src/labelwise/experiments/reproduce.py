@@ -25,11 +25,13 @@ from labelwise.experiments.jobs import (
 )
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS, FROZEN, Experiment
-from labelwise.experiments.sources import Frozen, holds_files, open_table
+from labelwise.experiments.sources import Frozen, holds_files, open_table, with_features
 from labelwise.experiments.statistics import SeedMean, seed_mean
+from labelwise.methods import check_options, make_objective
 from labelwise.pictures import ImageSource
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
+from labelwise.system.text import one_line_of
 from labelwise.training.settings import Settings, read_settings
 from labelwise.types import nearest
 
@@ -222,6 +224,7 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob
     for row in request.chosen_rows():
         for seed in request.seeds:
             settings = request.settings(row, seed)
+            check_options(settings.method, settings.options)
             after = request.experiment.rows[row].after
             if after is not None:
                 start = str(jobs[after, seed].folder)
@@ -246,19 +249,38 @@ def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
             f"the quick recipe of {request.table} trains on frozen features; name their backbone "
             "with --features and its weights with --weights"
         )
+    frozen = request.features(settings)
     try:
-        return open_table(
+        table = open_table(
             settings.data,
             settings.data_options,
             hold_out=experiment.validation,
-            frozen=request.features(settings),
             one_positive=experiment.one_positive,
-            watch=watch,
         )
     except DataError as error:
         if request.source is not None:
             raise
         raise DataError(f"{error}; {where_to_put(experiment, request.root)}") from error
+    _check_rows(request, table)
+    return table if frozen is None else with_features(table, frozen, watch=watch)
+
+
+def _check_rows(request: Request, table: LabelTable) -> None:
+    """Raise if a row's options, or soft labels, do not suit its method, before it is costly."""
+    facts = replace(table.facts(), num_images=1)  # nothing is kept for every image yet
+    for row in request.chosen_rows():
+        settings = request.settings(row, request.seeds[0])
+        try:
+            objective = make_objective(settings.method, facts, **settings.options)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"method {settings.method!r} of the row {row!r}: {one_line_of(error)}"
+            ) from None
+        if not objective.soft_labels:
+            table.require_hard(
+                f"the method {settings.method!r} of the row {row!r} needs labels of 0 and 1; "
+                "name other rows with --rows"
+            )
 
 
 def photos_of(request: Request) -> ImageSource:

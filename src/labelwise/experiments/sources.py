@@ -19,7 +19,7 @@ from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
 
-__all__ = ["Frozen", "blank_features", "holds_files", "open_table"]
+__all__ = ["Frozen", "blank_features", "holds_files", "open_table", "with_features"]
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,22 @@ def open_table(
         table = single_positive(_with_last_fifth(table))
     elif hold_out:
         table = with_validation(table)
-    if frozen is not None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        backbone = frozen_backbone(
-            frozen.name,
-            weights=frozen.weights,
-            image_size=frozen.image_size,
-            squash=frozen.squash,
-        )
-        table = compute(table, backbone, cache, device=device, watch=watch)
-    return table
+    return table if frozen is None else with_features(table, frozen, cache=cache, watch=watch)
+
+
+def with_features(
+    table: LabelTable,
+    frozen: Frozen,
+    *,
+    cache: Path = Path("runs/features"),
+    watch: Watch | None = None,
+) -> LabelTable:
+    """Return the table with the features of a backbone in the place of its images."""
+    backbone = frozen_backbone(
+        frozen.name, weights=frozen.weights, image_size=frozen.image_size, squash=frozen.squash
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return compute(table, backbone, cache, device=device, watch=watch)
 
 
 def _with_last_fifth(table: LabelTable) -> LabelTable:

@@ -4,7 +4,7 @@ A method is a named bundle of head and objective, with a sentence, a source and 
 what its probabilities are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from labelwise.errors import SettingsError
@@ -28,6 +28,7 @@ __all__ = [
     "METHODS",
     "RULES",
     "Method",
+    "check_options",
     "find_head",
     "find_method",
     "link_from_spec",
@@ -60,10 +61,13 @@ def find_head(name: str) -> Callable[..., Head]:
 
 def make_objective(name: str, facts: DatasetFacts, **options: Any) -> Objective:
     """Return the objective of a method for a training set, with some of its options set."""
-    method = find_method(name)
+    check_options(name, options)
+    return find_method(name).objective(facts, **options)
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raise if a method has no option of such a name; the message says which are nearest."""
+    known = find_method(name).options
     for option in options:
-        if option not in method.options:
-            raise SettingsError(
-                f"method {name!r} has no option {option!r}{nearest(option, method.options)}"
-            )
-    return method.objective(facts, **options)
+        if option not in known:
+            raise SettingsError(f"method {name!r} has no option {option!r}{nearest(option, known)}")
