@@ -7,6 +7,7 @@ import contract
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.modules.module import register_module_buffer_registration_hook
 
 from labelwise.errors import SettingsError
 from labelwise.methods import LINKS, METHODS, link_from_spec, link_to_spec, make_objective
@@ -158,6 +159,16 @@ def test_gradient_is_right(name):
 @every_method
 def test_compiles_to_one_graph(name):
     contract.assert_compiles(maker(name), "aot_eager")
+
+
+@pytest.mark.parametrize("name", ["warp", "rml"])
+def test_compiles_beside_a_library_that_watches_modules(name):
+    untraced = torch.compiler.disable(lambda module, name, buffer: None)
+    hook = register_module_buffer_registration_hook(untraced)
+    try:
+        contract.assert_compiles(maker(name), "aot_eager")
+    finally:
+        hook.remove()
 
 
 @every_method

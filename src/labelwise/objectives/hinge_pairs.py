@@ -75,7 +75,7 @@ class RankWeights(nn.Module):
         places = torch.arange(count.numel(), device=count.device).view(count.shape)
         keys = uniforms(places, (self.seed << 32) + self.step.to(count.device))
         if self.training:
-            self.step += 1
+            self.step.add_(1)  # not "+=", which assigns: hooks of other libraries are not traced
         turn = torch.where(absent, keys, 2.0).argsort(dim=1).argsort(dim=1)  # when one is drawn
         first = turn.gather(1, rivals.order).cummin(dim=1).values
         trials = 1 + first.gather(1, (count - 1).clamp(min=0))
