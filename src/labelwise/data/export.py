@@ -25,6 +25,7 @@ from labelwise.system.storage import is_uri
 __all__ = ["export", "json_rows"]
 
 BATCH_ROWS = 4096
+MOST_UNKNOWN = 1000  # labels of a row that are listed as unknown; beyond, the absent ones are named
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
@@ -35,7 +36,8 @@ def export(table: LabelTable, path: str | Path) -> None:
     only where it occurs; if one never does, they get one column per label instead, and so do CSV
     and TSV, where that can be, if a name holds a comma or a semicolon or begins as a list does: it
     could mean several labels. Soft labels stand in the columns ``soft`` and ``shares``, and not in
-    ``labels``.
+    ``labels``; where far more labels are unknown than known, so do the absent ones, with a share of
+    0, and ``unknown`` is ``*``.
     """
     target = Path(path)
     suffix = target.suffix.lower()
@@ -112,9 +114,11 @@ def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 def _has_silent_labels(table: LabelTable) -> bool:
     """Return whether a label is named by no row, neither as present nor as unknown."""
-    named = table.unknown.take(np.flatnonzero(~_all_open(table))).counts()
+    shortened = _shortened(table)
+    named = table.unknown.take(np.flatnonzero(~_all_open(table) & ~shortened)).counts()
+    known = table.unknown.take(np.flatnonzero(shortened)).complement().counts()
     soft = 0 if table.soft is None else table.soft.sets.counts()
-    return bool((table.present.counts() + named + soft == 0).any())
+    return bool((table.present.counts() + named + known + soft == 0).any())
 
 
 def _looks_like_several(name: str) -> bool:
@@ -148,6 +152,7 @@ def _can_be_header(name: str) -> bool:
 
 
 def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool) -> Iterator[Any]:
+    with_shares = table.soft is not None or bool(_shortened(table).any())
     for start in range(0, len(table), BATCH_ROWS):
         part = table.subset(np.arange(start, min(start + BATCH_ROWS, len(table))))
         columns: dict[str, Any] = {"path": pa.array(_paths(part, folder), pa.string())}
@@ -158,7 +163,7 @@ def _batches(table: LabelTable, folder: Path, *, as_text: bool, per_label: bool)
             columns["labels"] = _label_lists(part, as_text)
             if table.has_unknown():
                 columns["unknown"] = _unknown_lists(part, as_text)
-            if table.soft is not None:
+            if with_shares:
                 columns |= _soft_lists(part, as_text)
         if part.split is not None:
             columns["split"] = pa.array(part.split.tolist(), pa.string())
@@ -197,6 +202,19 @@ def _all_open(table: LabelTable) -> NDArray[np.bool_]:
     return rows
 
 
+def _shortened(table: LabelTable) -> NDArray[np.bool_]:
+    """Return the rows with so many unknown labels that the absent ones are named instead."""
+    sizes = table.unknown.sizes()
+    rows: NDArray[np.bool_] = (sizes > MOST_UNKNOWN) & (2 * sizes > len(table.space))
+    return rows & ~_all_open(table)
+
+
+def _absent(table: LabelTable, row: int) -> NDArray[np.int64]:
+    """Return the columns of the labels that are known to be absent from a row."""
+    known = np.setdiff1d(table.unknown.complement().row(row), table.present.row(row))
+    return known if table.soft is None else np.setdiff1d(known, table.soft.row(row)[0])
+
+
 def _label_lists(table: LabelTable, as_text: bool) -> Any:
     names, soft = table.space.names, table.soft
     sets = [table.present.row(row) for row in range(len(table))]
@@ -208,6 +226,13 @@ def _label_lists(table: LabelTable, as_text: bool) -> Any:
 def _soft_lists(table: LabelTable, as_text: bool) -> dict[str, Any]:
     soft = table.soft or SoftLabels.none(len(table), len(table.space))
     rows = [soft.row(row) for row in range(len(table))]
+    for row in np.flatnonzero(_shortened(table)).tolist():
+        absent = _absent(table, row)
+        columns, values = rows[row]
+        rows[row] = (
+            np.concatenate([columns, absent.astype(np.int32)]),
+            np.concatenate([values, np.zeros(len(absent), np.float32)]),
+        )
     named = [[table.space.names[column] for column in columns] for columns, _ in rows]
     if as_text:
         shares = pa.array(["|".join(map(str, values)) for _, values in rows], pa.string())
@@ -217,7 +242,7 @@ def _soft_lists(table: LabelTable, as_text: bool) -> dict[str, Any]:
 
 
 def _unknown_lists(table: LabelTable, as_text: bool) -> Any:
-    names, open_rows = table.space.names, _all_open(table)
+    names, open_rows = table.space.names, _all_open(table) | _shortened(table)
     rows = [
         ["*"] if open_rows[row] else [names[column] for column in table.unknown.row(row)]
         for row in range(len(table))

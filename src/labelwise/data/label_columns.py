@@ -108,7 +108,10 @@ def read_lists(
 def read_shares(
     column: Any, header: str, names: SparseRows, at: At, *, separator: str = "|"
 ) -> NDArray[np.float32]:
-    """Return the shares that belong to the named labels, row by row, each in (0, 1)."""
+    """Return the shares that belong to the named labels, row by row, each in [0, 1).
+
+    A share of 0 says that a label is absent in a row of which all else is unknown.
+    """
     if _is_text(column.type):
         column = pc.split_pattern(pc.fill_null(column, ""), separator)
     if not _is_list(column.type):
@@ -132,12 +135,12 @@ def read_shares(
             f"{at(row)}: {header!r} must hold one number per soft label, got {sizes[row]} for "
             f"{names.sizes[row]}"
         )
-    odd = ~((shares > 0) & (shares < 1))
+    odd = ~((shares >= 0) & (shares < 1))
     if odd.any():
         place = int(odd.argmax())
         raise DataError(
-            f"{at(int(parents[place]))}: a share of {header!r} must lie between 0 and 1, both "
-            f"excluded, got {shares[place]:g}; certain labels belong into 'labels', or nowhere"
+            f"{at(int(parents[place]))}: a share of {header!r} must lie between 0 and 1, and "
+            f"1 is not one, got {shares[place]:g}; certain labels belong into 'labels'"
         )
     return shares.astype(np.float32)
 

@@ -19,6 +19,11 @@ BLOCK_ROWS = 1 << 18
 BLOCK = 1 << 24  # entries of a dense block: bounds the memory of counting and converting
 
 
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where rows of these sizes begin, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class LabelSets:
     """``columns[offsets[i]:offsets[i + 1]]`` are row i's set, or what it lacks if inverted."""
@@ -46,7 +51,7 @@ class LabelSets:
     def from_csr(
         cls,
         offsets: NDArray[np.int64],
-        columns: NDArray[np.int32],
+        columns: NDArray[np.integer[Any]],
         width: int,
         inverted: NDArray[np.bool_] | None = None,
     ) -> "LabelSets":
@@ -67,14 +72,24 @@ class LabelSets:
         return cls.from_csr(offsets.astype(np.int64), columns, width)
 
     @classmethod
+    def from_entries(
+        cls,
+        row: NDArray[np.integer[Any]],
+        column: NDArray[np.integer[Any]],
+        rows: int,
+        width: int,
+    ) -> "LabelSets":
+        """Return the sets that hold ``column[i]`` in ``row[i]``, given in order of rows."""
+        return cls.from_csr(_offsets(np.bincount(row, minlength=rows)), column, width)
+
+    @classmethod
     def from_dense(cls, mask: NDArray[np.generic]) -> "LabelSets":
         """Return the sets of a (N, K) mask; rows more than half full are stored inverted."""
         full = mask.astype(np.bool_)
         rows, width = full.shape
         inverted = full.sum(1) * 2 > width
         row, column = np.nonzero(full ^ inverted[:, None])
-        sizes = np.bincount(row, minlength=rows)
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        offsets = _offsets(np.bincount(row, minlength=rows))
         return cls(offsets, column.astype(np.int32), width, inverted)
 
     @classmethod
@@ -118,9 +133,7 @@ class LabelSets:
         """Return what is in either; both must be stored plainly, no row inverted."""
         keys = np.union1d(self.keys(), other.keys())
         row, column = np.divmod(keys, max(self.width, 1))
-        sizes = np.bincount(row, minlength=len(self))
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return LabelSets.from_csr(offsets, column.astype(np.int32), self.width)
+        return LabelSets.from_entries(row, column, len(self), self.width)
 
     def row(self, row: int) -> NDArray[np.int64]:
         """Return the columns of one row, ascending."""
@@ -149,9 +162,13 @@ class LabelSets:
     def places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the offsets of the given rows, and where in ``columns`` their entries stand."""
         sizes = self.offsets[rows + 1] - self.offsets[rows]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        offsets = _offsets(sizes)
         shift = np.repeat(self.offsets[rows] - offsets[:-1], sizes)
         return offsets, np.arange(offsets[-1]) + shift
+
+    def complement(self) -> "LabelSets":
+        """Return what each row lacks."""
+        return LabelSets(self.offsets, self.columns, self.width, ~self.inverted)
 
     def plain(self) -> "LabelSets":
         """Return the same sets, every row stored as itself."""
@@ -193,9 +210,7 @@ class SoftLabels:
         """Return the entries of (N, K) labels that lie strictly between 0 and 1."""
         soft = (labels > 0) & (labels < 1)
         row, column = np.nonzero(soft)
-        sizes = np.bincount(row, minlength=len(labels))
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        sets = LabelSets.from_csr(offsets, column.astype(np.int32), labels.shape[1])
+        sets = LabelSets.from_entries(row, column, len(labels), labels.shape[1])
         return cls(sets, labels[soft].astype(np.float32))
 
     @classmethod
@@ -218,13 +233,18 @@ class SoftLabels:
         """Return the labels whose share is above one half."""
         kept = self.shares > 0.5
         rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
-        sizes = np.bincount(rows, minlength=len(self))
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return LabelSets.from_csr(offsets, self.sets.columns[kept], self.width)
+        return LabelSets.from_entries(rows, self.sets.columns[kept], len(self), self.width)
 
     def take(self, rows: NDArray[np.int64]) -> "SoftLabels":
         """Return the entries of the given rows, in the given order."""
         return SoftLabels(self.sets.take(rows), self.shares[self.sets.places(rows)[1]])
+
+    def without_zeros(self) -> "SoftLabels":
+        """Return the entries whose share is not 0."""
+        kept = self.shares > 0
+        rows = np.repeat(np.arange(len(self)), np.diff(self.sets.offsets))[kept]
+        sets = LabelSets.from_entries(rows, self.sets.columns[kept], len(self), self.width)
+        return SoftLabels(sets, self.shares[kept])
 
     def row(self, row: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the columns of one row, and their shares."""

@@ -172,6 +172,7 @@ class TableBuilder:
             _reject_both(present, soft.sets, "present and soft", space.names, name)
             _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
             stated, present = present.union(soft.sets), present.union(soft.majority())
+            soft = soft.without_zeros()
         return LabelTable(
             space,
             self._images(root, name),

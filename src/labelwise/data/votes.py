@@ -26,6 +26,7 @@ share of people who would say yes. Where people differ because the photo is uncl
 because some of them err, the counts are the better target.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,17 +143,8 @@ class Votes:
         parts = (self.photo[kept], self.label[kept], self.worker[kept], self.answer[kept])
         return Votes(self.photos, self.labels, self.workers, *parts)
 
-    def counts(self) -> tuple[Floats, Floats]:
-        """Return how many answered yes and how many no to each entry, both (photos, labels)."""
-        shape = len(self.photos), len(self.labels)
-        yes, no = (
-            np.bincount(self.entry[self.answer == answer], minlength=shape[0] * shape[1])
-            for answer in (YES, NO)
-        )
-        return yes.reshape(shape).astype(float), no.reshape(shape).astype(float)
-
     def _reject_repeats(self, at: Callable[[int], str]) -> None:
-        key = self.entry * len(self.workers) + self.worker
+        key = np.unique(self.entry, return_inverse=True)[1] * len(self.workers) + self.worker
         order = np.argsort(key, kind="stable")
         again = np.flatnonzero(np.diff(key[order]) == 0)
         if len(again):
@@ -185,12 +177,24 @@ class WorkerRecord:
 
 @dataclass(frozen=True, eq=False)
 class SoftVotes:
-    """Soft labels (photos, labels), NaN where unknown, and how each worker did."""
+    """The share of each entry that is known, and how each worker did.
+
+    ``entries`` (E,) are numbered as ``Votes.entry``, ascending: there may be far fewer of them than
+    photos times labels.
+    """
 
     votes: Votes
-    shares: Floats
+    entries: Ints
+    known: Floats
     records: tuple[WorkerRecord, ...]
     how: str
+
+    @property
+    def shares(self) -> Floats:
+        """The shares as a matrix (photos, labels), NaN where unknown; large where both are many."""
+        shares = np.full((len(self.votes.photos), len(self.votes.labels)), np.nan)
+        shares.ravel()[self.entries] = self.known
+        return shares
 
     def table(self, images: ImageSource | Path, name: str = "votes") -> LabelTable:
         """Return the photos with their soft labels; a path is the folder they lie in.
@@ -200,22 +204,30 @@ class SoftVotes:
         if isinstance(images, Path):
             images = FileImages(images, self.votes.photos)
         place = {photo: row for row, photo in enumerate(images.ids)}
-        shares = np.full((len(images), len(self.votes.labels)), np.nan)
-        for number, photo in enumerate(self.votes.photos):
+        for photo in self.votes.photos:
             if photo not in place:
                 raise DataError(
                     f"{name} has no photo {photo!r}, which has votes{nearest(photo, place)}"
                 )
-            shares[place[photo]] = self.shares[number]
-        known = ~np.isnan(shares)
-        filled = np.where(known, shares, 0.0).astype(np.float32)
+        row_of = np.array([place[photo] for photo in self.votes.photos], np.int64)
+        photo_number, column = np.divmod(self.entries, len(self.votes.labels))
+        row = row_of[photo_number]
+        order = np.lexsort((column, row))
+        row, column, share = row[order], column[order], self.known[order].astype(np.float32)
+
+        def sets(chosen: NDArray[np.bool_]) -> LabelSets:
+            return LabelSets.from_entries(
+                row[chosen], column[chosen], len(images), len(self.votes.labels)
+            )
+
+        soft = (share > 0) & (share < 1)
         return LabelTable(
             LabelSpace(self.votes.labels),
             images,
-            LabelSets.from_dense(filled > 0.5),
-            LabelSets.from_dense(~known),
+            sets(share > 0.5),
+            sets(np.ones(len(share), np.bool_)).complement(),
             name=name,
-            soft=SoftLabels.from_dense(filled),
+            soft=SoftLabels(sets(soft), share[soft]),
         )
 
 
@@ -227,19 +239,18 @@ def count_votes(votes: Votes, *, smoothing: float = 0.0, least: int = 1) -> Soft
     """
     if smoothing < 0:
         raise SettingsError(f"smoothing must not be negative, got {smoothing}")
-    yes, no = votes.counts()
-    with np.errstate(invalid="ignore"):
-        shares = (yes + smoothing) / (yes + no + 2 * smoothing)
-    shares[yes + no < max(least, 1)] = np.nan
     kept = votes.answered()
     affirmed = kept.answer == YES
-    others = (yes + no).ravel()[kept.entry] - 1
-    with np.errstate(invalid="ignore"):
-        truth = np.where(others > 0, (yes.ravel()[kept.entry] - affirmed) / others, np.nan)
+    entries, entry = np.unique(kept.entry, return_inverse=True)
+    yes, answers = np.bincount(entry, affirmed, len(entries)), np.bincount(entry)
+    shares = (yes + smoothing) / (answers + 2 * smoothing)
+    others = answers[entry] - 1
     counted = others > 0
-    records = _records(votes, kept, np.where(counted, truth, 0.0), counted.astype(float), None)
+    truth = np.where(counted, (yes[entry] - affirmed) / np.maximum(others, 1), 0.0)
+    records = _records(votes, kept, truth, counted.astype(float), None)
     smooth = f", smoothed by {smoothing:g}" if smoothing else ""
-    return SoftVotes(votes, shares, records, f"shares of yes{smooth}")
+    enough = answers >= least
+    return SoftVotes(votes, entries[enough], shares[enough], records, f"shares of yes{smooth}")
 
 
 def model_workers(
@@ -278,10 +289,7 @@ def model_workers(
         before, truth = truth, _posterior(share[label], rates, entry, pair, affirmed)
         if np.abs(truth - before).max(initial=0.0) < CLOSE:
             break
-    shares = np.full((len(votes.photos), width), np.nan)
-    shares.ravel()[entries] = truth
-    yes, no = votes.counts()
-    shares[yes + no < max(least, 1)] = np.nan
+    enough = np.bincount(entry, minlength=len(entries)) >= least
     ones = np.ones(len(kept))
     records = _records(votes, kept, truth[entry], ones, (right, strength))
     ended = f"{steps} steps" if steps < MOST_STEPS else f"not settled after {steps} steps"
@@ -289,7 +297,7 @@ def model_workers(
         f"Dawid–Skene model of {len(votes.workers):,} workers per label, prior of {strength:g} "
         f"answers with {right:.0%} right, {ended}"
     )
-    return SoftVotes(votes, shares, records, how)
+    return SoftVotes(votes, entries[enough], truth[enough], records, how)
 
 
 def _start(entry: Ints, affirmed: NDArray[np.bool_], entries: int) -> Floats:
@@ -320,24 +328,22 @@ def _records(
     prior: tuple[float, float] | None,
 ) -> tuple[WorkerRecord, ...]:
     """Return the records of each worker: all labels first, then each label that was answered."""
-    width, workers = len(votes.labels), len(votes.workers)
-    affirmed = kept.answer == YES
-    cells = kept.worker * width + kept.label
-    shape = workers, width
+    width = len(votes.labels)
+    affirmed, unsure = kept.answer == YES, votes.answer == DONT_KNOW
+    cells, cell = np.unique(votes.worker * width + votes.label, return_inverse=True)
 
-    def total(values: Any, where: Ints = cells) -> Floats:
-        return np.bincount(where, values, workers * width).reshape(shape).astype(np.float64)
+    def total(values: Any, where: Ints) -> Floats:
+        return np.bincount(where, values, len(cells)).astype(np.float64)
 
-    unsure = votes.answer == DONT_KNOW
     sums = np.stack(
         [
-            total(affirmed),
-            total(~affirmed),
-            total(np.ones(int(unsure.sum())), votes.worker[unsure] * width + votes.label[unsure]),
-            total(weight * truth),
-            total(weight * (1 - truth)),
-            total(weight * truth * affirmed),
-            total(weight * (1 - truth) * ~affirmed),
+            total(affirmed, cell[~unsure]),
+            total(~affirmed, cell[~unsure]),
+            total(np.ones(int(unsure.sum())), cell[unsure]),
+            total(weight * truth, cell[~unsure]),
+            total(weight * (1 - truth), cell[~unsure]),
+            total(weight * truth * affirmed, cell[~unsure]),
+            total(weight * (1 - truth) * ~affirmed, cell[~unsure]),
         ],
         axis=-1,
     )
@@ -353,10 +359,11 @@ def _records(
         return WorkerRecord(votes.workers[worker], label, *counts, present, absent, *rates)
 
     def rows() -> Iterator[WorkerRecord]:
-        for worker in range(workers):
-            yield record(worker, ALL_LABELS, sums[worker].sum(0))
-            for column in np.flatnonzero(sums[worker, :, :3].any(1)).tolist():
-                yield record(worker, votes.labels[column], sums[worker, column])
+        ends = np.searchsorted(cells, np.arange(len(votes.workers) + 1) * width).tolist()
+        for worker, (start, end) in enumerate(itertools.pairwise(ends)):
+            yield record(worker, ALL_LABELS, sums[start:end].sum(0))
+            for place in range(start, end):
+                yield record(worker, votes.labels[int(cells[place]) - worker * width], sums[place])
 
     return tuple(rows())
 
