@@ -22,7 +22,7 @@ for all images at once: what lies above v joins the parent's block, and the sums
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -68,7 +68,7 @@ class Taxonomy:
                     )
                 path[at] = None
                 at = self.parents[at]
-            sound |= path.keys()
+            sound.update(path)  # `|=` with the keys of a dictionary would copy the set
 
     def _at(self, name: str) -> str:
         return f"{self.source}, line {self.lines[name]}: " if name in self.lines else ""
@@ -113,12 +113,37 @@ class Taxonomy:
         chain: list[str] = []
         while name in self.parents:
             name = self.parents[name]
-            chain.insert(0, name)
-        return tuple(chain)
+            chain.append(name)
+        return tuple(reversed(chain))
+
+    def all_above(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return what any of the names is a kind of, each once, a parent before its children."""
+        found: dict[str, None] = {}
+        for name in names:
+            path: list[str] = []
+            at = self.parents.get(name)
+            while at is not None and at not in found:
+                path.append(at)
+                at = self.parents.get(at)
+            found.update(dict.fromkeys(reversed(path)))
+        return tuple(found)
+
+    @cached_property
+    def _children(self) -> dict[str, list[str]]:
+        children: dict[str, list[str]] = {}
+        for child, parent in self.parents.items():
+            children.setdefault(parent, []).append(child)
+        return children
 
     def below(self, name: str) -> tuple[str, ...]:
         """Return what is a kind of ``name``, at any depth, in the order of the file."""
-        return tuple(child for child in self.parents if name in self.above(child))
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            children = self._children.get(waiting.pop(), [])
+            found.update(children)
+            waiting += children
+        return tuple(child for child in self.parents if child in found)
 
     def labels(self, name: str, space: LabelSpace) -> tuple[str, ...]:
         """Return the labels of the space that a name asks for, itself included if it is one."""
@@ -143,9 +168,18 @@ class Taxonomy:
                     "leave it out of the taxonomy, or spell it as the labels do"
                 )
         parent = []
+        nearest_label: dict[str, int] = {}  # above each group that was passed over
         for name in space.names:
-            labels = [above for above in self.above(name) if above in known]
-            parent.append(space.column(labels[-1]) if labels else -1)
+            groups_passed: list[str] = []
+            at = self.parents.get(name)
+            while at is not None and at not in known and at not in nearest_label:
+                groups_passed.append(at)
+                at = self.parents.get(at)
+            column = -1 if at is None else nearest_label.get(at, -1)
+            if at in known:
+                column = space.column(str(at))
+            nearest_label.update(dict.fromkeys(groups_passed, column))
+            parent.append(column)
         return LabelTree(tuple(parent))
 
 
@@ -171,6 +205,18 @@ def _paths(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[int, str,
             yield number, child, parent
 
 
+@dataclass(frozen=True, eq=False)
+class TreeRow:
+    """The ``columns`` of a tree's labels in a row: each label, then all that is below it.
+
+    ``place`` is where each label stands, ``size`` how many labels it and those below it are.
+    """
+
+    columns: NDArray[np.int64]
+    place: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class LabelTree:
     """The column of each label's nearest parent among the labels, -1 where it has none."""
@@ -191,7 +237,16 @@ class LabelTree:
     @cached_property
     def level(self) -> tuple[int, ...]:
         """How deep each label lies: 1 at the top."""
-        return tuple(1 + len(self.above(column)) for column in range(len(self.parent)))
+        levels = [0] * len(self.parent)
+        for column in range(len(self.parent)):
+            path: list[int] = []
+            while column >= 0 and not levels[column]:
+                path.append(column)
+                column = self.parent[column]
+            depth = levels[column] if column >= 0 else 0
+            for place, at in enumerate(reversed(path), 1):
+                levels[at] = depth + place
+        return tuple(levels)
 
     @cached_property
     def upward(self) -> tuple[tuple[int, int], ...]:
@@ -200,12 +255,36 @@ class LabelTree:
         return tuple(sorted(pairs, key=lambda pair: -self.level[pair[0]]))
 
     @cached_property
-    def families(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Each parent with all the labels below it, the deepest parents first."""
-        below: dict[int, tuple[int, ...]] = {}
+    def _row(self) -> "TreeRow":
+        """All labels in a row in which those below a label come right after it."""
+        size = [1] * len(self.parent)
         for child, parent in self.upward:
-            below[parent] = (*below.get(parent, ()), child, *below.get(child, ()))
-        return tuple(sorted(below.items(), key=lambda family: -self.level[family[0]]))
+            size[parent] += size[child]
+        place, free, end = [0] * len(self.parent), [0] * len(self.parent), 0
+        for top in self.tops:
+            place[top], free[top] = end, end + 1
+            end += size[top]
+        for child, parent in reversed(self.upward):
+            place[child], free[child] = free[parent], free[parent] + 1
+            free[parent] += size[child]
+        return TreeRow(np.argsort(place), np.array(place, np.int64), np.array(size, np.int64))
+
+    @cached_property
+    def parents_upward(self) -> tuple[int, ...]:
+        """The columns of all labels that have children, the deepest first."""
+        parents = {parent for _, parent in self.upward}
+        return tuple(sorted(parents, key=lambda parent: (-self.level[parent], parent)))
+
+    def families(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield each parent with all the labels below it, the deepest parents first."""
+        for parent in self.parents_upward:
+            yield parent, self.below(parent)
+
+    def below(self, column: int) -> list[int]:
+        """Return the columns of what is a kind of a label, at any depth."""
+        start = int(self._row.place[column])
+        found: list[int] = self._row.columns[start + 1 : start + self._row.size[column]].tolist()
+        return found
 
     def above(self, column: int) -> list[int]:
         """Return the columns of what a label is a kind of, the nearest first."""
@@ -214,10 +293,14 @@ class LabelTree:
             found.append(column)
         return found
 
+    def top(self, column: int) -> int:
+        """Return the column of the top that a label stands under, itself if it is one."""
+        return [column, *self.above(column)][-1]
+
     def family(self, column: int) -> tuple[list[int], "LabelTree"]:
         """Return the columns of all labels under the same top as one, and the tree of these."""
-        top = [column, *self.above(column)][-1]
-        columns = sorted({top, *dict(self.families).get(top, ())})
+        top = self.top(column)
+        columns = sorted([top, *self.below(top)])
         place = {k: at for at, k in enumerate(columns)}
         return columns, LabelTree(tuple(place.get(self.parent[k], -1) for k in columns))
 
@@ -274,16 +357,17 @@ class LabelTree:
 
     def _merged(self, values: Tensor) -> Tensor:
         """Return the regression of rows, from the deepest parents up."""
-        value = values.clone()
-        for parent, below in self.families:
-            columns = torch.tensor(below, device=values.device)
-            under = value[:, columns]
-            block = torch.cat([value[:, parent, None], under.sort(dim=1, descending=True)[0]], 1)
-            sizes = torch.arange(1, block.shape[1] + 1, device=values.device)
+        row = self._row
+        value = values[:, row.columns.tolist()]
+        for parent in self.parents_upward:
+            start, size = int(row.place[parent]), int(row.size[parent])
+            under = value[:, start + 1 : start + size]
+            block = torch.cat([value[:, start, None], under.sort(dim=1, descending=True)[0]], 1)
+            sizes = torch.arange(1, size + 1, device=values.device)
             top = (block.cumsum(1) / sizes).amax(1, keepdim=True)
-            value[:, columns] = torch.minimum(under, top)
-            value[:, parent] = top[:, 0]
-        return value
+            value[:, start + 1 : start + size] = torch.minimum(under, top)
+            value[:, start] = top[:, 0]
+        return value[:, row.place.tolist()]
 
     def levels(self) -> dict[int, NDArray[np.int64]]:
         """Return the columns of each level, from the top."""

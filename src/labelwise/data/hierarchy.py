@@ -45,8 +45,8 @@ def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = F
     added: tuple[str, ...] = ()
     taxonomy.within(table.space)  # names that mean nothing
     if add_groups:
-        groups = dict.fromkeys(above for name in names for above in taxonomy.above(name))
-        added = tuple(name for name in groups if name not in names)
+        known_names = set(names)
+        added = tuple(name for name in taxonomy.all_above(names) if name not in known_names)
     space = LabelSpace((*names, *added))
     tree = taxonomy.within(space)
     parts, raised, learned = [], 0, 0
@@ -57,9 +57,10 @@ def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = F
         known = np.ones(labels.shape, np.bool_) if observed is None else observed
         wide = np.pad(labels, ((0, 0), (0, len(added))))
         seen = np.pad(known, ((0, 0), (0, len(added))))
-        for column in range(len(names), len(space)):
-            below = _labels_below(space, taxonomy, column, len(names))
-            seen[:, column] = (known[:, below] & (labels[:, below] == 0)).all(1)
+        none_below = np.pad(known & (labels == 0), ((0, 0), (0, len(added))), constant_values=True)
+        for child, parent in tree.upward if added else ():
+            none_below[:, parent] &= none_below[:, child]
+        seen[:, len(names) :] = none_below[:, len(names) :]
         values, there = tree.complete(torch.from_numpy(wide), torch.from_numpy(seen))
         full, now = values.numpy(), np.ones_like(seen) if there is None else there.numpy()
         raised += int((known & (full[:, : len(names)] != labels)).sum())
@@ -76,9 +77,3 @@ def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = F
         soft=None if table.soft is None else SoftLabels.concatenate(soft_parts),
     )
     return Obeyed(done, raised, learned, added)
-
-
-def _labels_below(space: LabelSpace, taxonomy: Taxonomy, column: int, count: int) -> list[int]:
-    """Return the columns, of the first ``count``, of the labels that are kinds of a group."""
-    name = space.names[column]
-    return [k for k in range(count) if name in taxonomy.above(space.names[k])]

@@ -278,8 +278,8 @@ def _consistent(g: Graph, link: Any, logits: Value) -> Pair:
     above = g.op("Greater", *(g.op("Gather", given, of, axis=-1) for of in (child, parent)))
     wrong = g.cast(g.op("ReduceMax", g.cast(above, "int64"), [-1], keepdims=1), "bool")
     value = g.clip(given, -FAR, FAR)
-    for top, below in link.tree.families:
-        under = g.op("Gather", value, list(below), axis=-1)
+    for top, below in link.tree.families():
+        under = g.op("Gather", value, below, axis=-1)
         falling, _ = g.op("TopK", under, [len(below)], axis=-1, outputs=2)
         block = g.op("Concat", g.op("Gather", value, [top], axis=-1), falling, axis=-1)
         means = g.op("Div", g.op("CumSum", block, 1), np.arange(1.0, len(below) + 2))

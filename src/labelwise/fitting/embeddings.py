@@ -16,6 +16,7 @@ the cosine is multiplied with and that are added (CLIP's parameter is the scale'
 """
 
 import csv
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def read_embeddings(path: Path) -> Embeddings:
     if ids is None:
         raise DataError(f"{path}: there is no array 'ids', which names the photos")
     if len(set(ids)) < rows:
-        twice = next(name for name in ids if ids.count(name) > 1)
+        twice = next(name for name, count in Counter(ids).items() if count > 1)
         raise DataError(f"{path}: id {twice!r} stands there twice")
     split = npz_texts(path, arrays, "split", rows)
     labels, names = arrays.get("labels"), None
@@ -120,7 +121,14 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
         if written is None:
             raise DataError(f"{path}: there is no array 'prompts', the texts of the embeddings")
         pairs = read_prompts(prompts)
-        rows = np.array([_place(path, prompts, written, line, text) for line, _, text in pairs])
+        place = {text: row for row, text in reversed(list(enumerate(written)))}
+        for line, _, text in pairs:
+            if text not in place:
+                raise DataError(
+                    f"{prompts}, line {line}: {path} has no embedding of {text!r}"
+                    f"{nearest(text, written)}"
+                )
+        rows = np.array([place[text] for _, _, text in pairs])
         names, written, unit = (
             tuple(one[1] for one in pairs),
             tuple(one[2] for one in pairs),
@@ -132,8 +140,11 @@ def read_texts(path: Path, prompts: Path | None = None) -> Texts:
             "which label each of its prompts has"
         )
     labels = tuple(dict.fromkeys(names))
-    places = np.array([labels.index(name) for name in names])
-    means = np.stack([unit[places == column].mean(0) for column in range(len(labels))])
+    column = {label: number for number, label in enumerate(labels)}
+    places = np.array([column[name] for name in names])
+    sums = np.zeros((len(labels), unit.shape[1]))
+    np.add.at(sums, places, unit)
+    means = (sums / np.bincount(places)[:, None]).astype(np.float32)
     scale, bias = _number(path, arrays, "logit_scale"), _number(path, arrays, "logit_bias")
     if scale is not None and scale <= 0:
         raise DataError(f"{path}: logit_scale must be positive, got {scale:g}")
@@ -176,15 +187,6 @@ def write_prompts(path: Path, texts: Texts) -> None:
         writer = csv.writer(file)
         writer.writerow(["label", "prompt"])
         writer.writerows(texts.prompts)
-
-
-def _place(path: Path, prompts: Path, written: tuple[str, ...], line: int, text: str) -> int:
-    """Return the row of a text among those that have an embedding."""
-    if text not in written:
-        raise DataError(
-            f"{prompts}, line {line}: {path} has no embedding of {text!r}{nearest(text, written)}"
-        )
-    return written.index(text)
 
 
 def _number(path: Path, arrays: dict[str, NDArray[Any]], name: str) -> float | None:

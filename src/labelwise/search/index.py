@@ -309,7 +309,8 @@ class Index:
         log_p = check_log_probs(*self.link.log_probs(self._logits(every)))[0].numpy()
         corrected = {self.space.column(one.label) for one in self.store.corrections()}
         if self._tree is not None:
-            corrected = {k for label in corrected for k in self._tree.family(label)[0]}
+            tops = {self._tree.top(label) for label in corrected}
+            corrected = {k for top in tops for k in (top, *self._tree.below(top))}
         for label in corrected:
             log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
         return log_p
@@ -369,7 +370,7 @@ class Index:
         follows: dict[int, Correction] = {}
         for relatives, state in (
             (self._tree.above(label), "absent"),
-            (dict(self._tree.families).get(label, ()), "present"),
+            (self._tree.below(label), "present"),
         ):
             for relative in relatives:
                 for one in self.store.corrections(self.space.names[relative]):

@@ -1,0 +1,191 @@
+"""Readers take time in proportion to their input, and memory in proportion to what is said.
+
+Held to the same reader at a quarter of the input: where the work is linear, processor time grows
+about fourfold, where it is quadratic sixteenfold; the line is drawn at eight. Memory of votes is
+held to a share of what a matrix of photos times labels would take.
+"""
+
+import gc
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+from labelwise.data import LabelTable, load, obey_taxonomy
+from labelwise.data.export import export
+from labelwise.data.sets import LabelSets
+from labelwise.data.votes import Votes, count_votes, model_workers
+from labelwise.errors import DataError
+from labelwise.fitting.embeddings import read_embeddings, read_texts
+from labelwise.pictures import FileImages
+from labelwise.taxonomy import Taxonomy
+from labelwise.types import LabelSpace
+
+TIMES_FOUR = 8.0
+
+
+def processor_time(work, *given):
+    """Return the least processor time of three runs."""
+    times = []
+    for _ in range(3):
+        gc.collect()
+        start = time.process_time()
+        work(*given)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def assert_grows_linearly(work, make, size):
+    """``work`` on ``make(4 size)`` takes at most eight times as long as on ``make(size)``."""
+    small, large = make(size), make(4 * size)
+    ratio = processor_time(work, large) / max(processor_time(work, small), 1e-4)
+    assert ratio < TIMES_FOUR, f"four times the input took {ratio:.1f} times as long"
+
+
+def star(count):
+    return {f"kind {number}": "thing" for number in range(count)}
+
+
+def chain(count):
+    return {f"kind {number + 1}": f"kind {number}" for number in range(count)}
+
+
+def labels_of(parents):
+    return LabelSpace(tuple(sorted({*parents, *parents.values()})))
+
+
+@pytest.mark.parametrize(("shape", "size"), [(star, 4_000), (chain, 4_000)])
+def test_a_taxonomy_is_read_and_bound_to_labels(tmp_path, shape, size):
+    def written(count):
+        lines = [f"{child},{parent}" for child, parent in shape(count).items()]
+        path = tmp_path / f"{count}.csv"
+        path.write_text("\n".join(["child,parent", *lines]))
+        return path, labels_of(shape(count))
+
+    def work(given):
+        path, space = given
+        taxonomy = Taxonomy.read(path)
+        tree = taxonomy.within(space)
+        top = next(iter(dict.fromkeys(taxonomy.parents.values())))
+        assert len(taxonomy.labels(top, space)) == len(space)
+        assert len(tree.below(tree.tops[0])) == len(space) - 1
+        assert len(tree.family(tree.upward[0][0])[0]) == len(space)
+        assert max(tree.level) == len(set(taxonomy.parents.values())) + 1
+
+    assert_grows_linearly(work, written, size)
+
+
+def test_groups_without_labels_are_passed_over_in_linear_time():
+    """One label at the end of each of many groups' chain: each group is walked once."""
+
+    def made(count):
+        return Taxonomy(chain(count) | {f"leaf {k}": f"kind {k}" for k in range(count)})
+
+    def work(taxonomy):
+        leaves = LabelSpace(tuple(name for name in taxonomy.parents if name.startswith("leaf")))
+        assert set(taxonomy.within(LabelSpace((*leaves.names, "kind 0"))).parent) == {
+            -1,
+            len(leaves),
+        }
+        assert len(taxonomy.all_above(leaves.names)) == len(leaves)
+
+    with pytest.raises(DataError, match="there is no label"):
+        work(made(5))  # the last group is above no leaf
+
+    def whole(count):
+        taxonomy = made(count)
+        last = f"kind {count}"
+        return Taxonomy({name: at for name, at in taxonomy.parents.items() if name != last})
+
+    assert_grows_linearly(work, whole, 4_000)
+
+
+@pytest.mark.parametrize("shape", [star, chain])
+def test_labels_obey_a_taxonomy_as_they_did_one_group_at_a_time(shape):
+    """Oracle of groups: all labels below a group, found by asking every label what is above it."""
+    rng = np.random.default_rng(0)
+    taxonomy = Taxonomy({**shape(6), "kind 0": "far", "other": "far"})
+    every = labels_of(taxonomy.parents).names
+    names = tuple(name for name in every if name not in ("kind 2", "far"))
+    states = rng.choice([1, 0, 0, 0, -1], size=(200, len(names)))
+    table = LabelTable(
+        LabelSpace(names),
+        FileImages("", [f"{row}.jpg" for row in range(200)]),
+        LabelSets.from_dense(states == 1),
+        LabelSets.from_dense(states == -1),
+    )
+    if "kind 2" not in taxonomy.parents.values():  # a leaf, which is not above any label
+        parents = {child: at for child, at in taxonomy.parents.items() if child != "kind 2"}
+        taxonomy = Taxonomy(parents)
+    done = obey_taxonomy(table, taxonomy, add_groups=True)
+    assert "far" in done.added
+    given = np.pad(states, ((0, 0), (0, len(done.added))), constant_values=-1)
+    for place, group in enumerate(done.added, len(names)):
+        below = [k for k, name in enumerate(names) if group in taxonomy.above(name)]
+        given[(states[:, below] == 0).all(1), place] = 0
+    tree = taxonomy.within(done.table.space)
+    expected = tree.complete(torch.from_numpy(given.clip(0)), torch.from_numpy(given >= 0))
+    labels, known = done.table.targets()
+    np.testing.assert_array_equal(known, expected[1])
+    np.testing.assert_array_equal(np.where(known, labels, 0), np.where(known, expected[0], 0))
+
+
+def test_an_archive_with_a_repeated_id_is_refused_in_linear_time(tmp_path):
+    def written(count):
+        ids = [f"photo {number}" for number in range(count)]
+        path = tmp_path / f"{count}.npz"
+        np.savez(
+            path, embeddings=np.ones((count, 2), np.float32), ids=np.array([*ids[:-1], ids[-2]])
+        )
+        return path
+
+    def work(path):
+        with pytest.raises(DataError, match="stands there twice"):
+            read_embeddings(path)
+
+    assert_grows_linearly(work, written, 10_000)
+
+
+def test_texts_are_averaged_in_linear_time(tmp_path):
+    """The mean of the unit vectors of each label's texts, against a loop over labels."""
+
+    def written(count):
+        rng = np.random.default_rng(count)
+        path = tmp_path / f"{count}.npz"
+        names = [f"label {number // 2}" for number in range(count)]
+        np.savez(path, embeddings=rng.normal(size=(count, 4)).astype("f4"), names=np.array(names))
+        return path
+
+    texts = read_texts(written(50))
+    with np.load(tmp_path / "50.npz") as arrays:
+        unit = arrays["embeddings"] / np.linalg.norm(arrays["embeddings"], axis=1, keepdims=True)
+        for place, name in enumerate(texts.names):
+            mean = unit[arrays["names"] == name].mean(0)
+            np.testing.assert_allclose(texts.vectors[place], mean / np.linalg.norm(mean), rtol=1e-5)
+    assert_grows_linearly(read_texts, written, 4_000)
+
+
+@pytest.mark.parametrize("make", [count_votes, model_workers])
+def test_votes_on_many_photos_and_labels_take_memory_by_the_vote(tmp_path, make):
+    """10,000 photos and labels with one vote each: a matrix of them would take 800 MB."""
+    count = 10_000
+    rows = [(f"{k}.jpg", f"label {k:05d}", f"w{k}", "no" if k % 2 else "yes") for k in range(count)]
+    tracemalloc.start()
+    try:
+        made = make(Votes.of(rows))
+        table = made.table(tmp_path)
+        export(table, tmp_path / "soft.parquet")
+        again = load(tmp_path / "soft.parquet", check_files=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 150 << 20
+    assert len(made.records) == 2 * count
+    assert again.space.names == table.space.names
+    for row in (0, 1, count - 1):
+        known, present = again.unknown.complement().row(row), again.present.row(row)
+        assert known.tolist() == [row]
+        assert present.tolist() == table.present.row(row).tolist() == ([] if row % 2 else [row])
+    assert (again.unknown.sizes() == count - 1).all()
