@@ -24,7 +24,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_reference"))
 from arguments import DESCRIBED, MEANINGS, arguments_of, meaning  # noqa: E402
 
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "bridges").glob("*.md")]
+)
 FENCE = re.compile(r"^([ ]*)```(\w+)([^\n]*)\n(.*?)^\1```$", re.M | re.S)
 
 

@@ -122,6 +122,13 @@ class Link(nn.Module, ABC):
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (low + high) / 2
 
+    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
+        """Return (K,) numbers with ``p = sigma(slope v + offset)`` for so many labels, in float64.
+
+        None if the link is another curve; then a linear classifier cannot do its work.
+        """
+        return None
+
     def spec(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain data (numbers, lists, nested links)."""
         return {}
@@ -137,6 +144,10 @@ class Sigmoid(Link):
 
     def log_odds(self, logits: Tensor) -> Tensor:
         return logits
+
+    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor]:
+        slope = torch.ones(labels, dtype=torch.float64)
+        return slope, torch.zeros_like(slope)
 
 
 class Softmax(Link):

@@ -61,17 +61,20 @@ def test_timm_loads_every_linear_head_on_its_own_networks(backbone, head, tmp_pa
     assert done.loads_in_timm == (head == "linear" and backbone != "small-cnn")
     assert (tmp_path / "hub" / "config.json").exists() == done.loads_in_timm
     read = Predictor.load(tmp_path / "hub")
-    assert link_to_spec(read.link) == link_to_spec(PLATT)
+    kept = Sigmoid() if done.loads_in_timm else PLATT  # folded into the classifier for others
+    assert link_to_spec(read.link) == link_to_spec(kept)
     assert (read.rule, read.space, read.transform) == (model.rule, model.space, model.transform)
     picture = pictures(1, (90, 130)).pixels[0]
     expected = model.predict(picture)
-    assert torch.equal(read.predict(picture).logits, expected.logits)
+    torch.testing.assert_close(read.predict(picture).probs, expected.probs, atol=1e-6, rtol=0)
+    assert read.predict(picture).labels == expected.labels
     if done.loads_in_timm:
         network = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
         config = timm.data.resolve_model_data_config(network)
         transform = timm.data.create_transform(**config, is_training=False)
         logits = network(transform(Image.fromarray(picture))[None]).detach()
-        torch.testing.assert_close(logits, expected.logits, atol=1e-5, rtol=1e-5)
+        found = torch.sigmoid(logits).double()
+        torch.testing.assert_close(found, expected.probs.double(), atol=1e-5, rtol=0)
         assert network.pretrained_cfg["label_names"] == list(model.space.names)
 
 
@@ -90,7 +93,9 @@ def test_of_several_views_timm_has_one(tmp_path):
     done = export_hub(model, tmp_path / "hub", no_card)
     assert done.loads_in_timm
     assert Predictor.load(tmp_path / "hub").model.mirrored
-    assert "timm looks at one view" in model_card(done, evaluation(), title="m", data="d")
+    card = model_card(done, evaluation(), title="m", data="d")
+    assert "timm looks at one view" in card
+    assert "transformers refuses this folder: its probabilities are those of several views" in card
 
 
 def test_training_begins_with_the_backbone_of_such_a_folder(hub, tmp_path):
@@ -156,12 +161,15 @@ def test_the_card_holds_the_measured_figures_and_the_limits(hub, tmp_path):
     measured = evaluation()
 
     def card(folder, done):
-        write_model_card(folder, done, measured, title="my tagger", data="photos|of.csv")
+        facts = {"title": "my tagger", "data": "photos|of.csv", "license": "apache-2.0"}
+        write_model_card(folder, done, measured, **facts)
 
     export_hub(model, tmp_path / "hub", card)
     read = ModelCard.load(tmp_path / "hub" / "README.md")
     assert read.data.pipeline_tag == "image-classification"
     assert read.data.library_name == "timm"
+    assert read.data.license == "apache-2.0"
+    assert {"labelwise", "timm", "transformers", "calibrated"} <= set(read.data.tags)
     found = {one.metric_name: one.metric_value for one in read.data.eval_results}
     expected = {one.name: one.value for one in measured.headline if one.value is not None}
     assert found == pytest.approx(expected, abs=1e-6)
@@ -174,6 +182,7 @@ def test_the_card_holds_the_measured_figures_and_the_limits(hub, tmp_path):
         "platt of sigmoid",
         "(reliability.png)",
         "## Intended use",
+        "transformers gives the same probabilities as labelwise",
     ):
         assert words in read.content, words
     with Image.open(tmp_path / "hub" / "reliability.png") as picture:
@@ -211,6 +220,7 @@ def test_the_verbs_write_read_and_measure_a_folder(tmp_path, run_verb):
         "export", source, "--format", "hf", "-o", out, "--data", tmp_path / "photos.csv"
     )
     assert "gives the same logits" in printed
+    assert 'transformers.pipeline("image-classification"' in printed
     assert "On 8 pictures of photos.csv" in (out / "README.md").read_text()
     run_verb("predict", out, tmp_path / "0.png", "-o", tmp_path / "a.jsonl")
     (row,) = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]

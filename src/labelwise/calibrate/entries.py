@@ -49,6 +49,7 @@ __all__ = [
     "limited_log_odds",
     "own_number",
     "read_entries",
+    "straight",
 ]
 
 Block = tuple[Tensor, Tensor, Tensor | None]
@@ -77,6 +78,25 @@ class OnLogOdds(Link):
     @abstractmethod
     def numbers_of(self, column: int) -> dict[str, Any]:
         """Return the constructor's other arguments, those of one label alone."""
+
+
+def straight(
+    link: OnLogOdds, slope: Tensor | float, offset: Tensor | float, labels: int
+) -> tuple[Tensor, Tensor] | None:
+    """Return what ``slope u + offset`` on a link's log-odds is on the logits, if it is a line.
+
+    The cut at +-limit is left out where it moves no probability by more than one in a million.
+    """
+    ones = torch.ones(labels, dtype=torch.float64)
+    own = (ones, 0 * ones) if link.link is None else link.link.slope_and_offset(labels)
+    if own is None:
+        return None
+    scale, shift = (
+        torch.as_tensor(one, dtype=torch.float64).cpu() * ones for one in (slope, offset)
+    )
+    if (scale * link.limit - shift.abs() < ONE_IN_A_MILLION).any():
+        return None
+    return scale * own[0], scale * own[1] + shift
 
 
 def own_number(values: Tensor, column: int) -> float:

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, own_number, read_entries
+from labelwise.calibrate.entries import (
+    OnLogOdds,
+    limited_log_odds,
+    own_number,
+    read_entries,
+    straight,
+)
 from labelwise.calibrate.newton import Features, PerLabel, TiedSlope
 from labelwise.calibrate.shrink import fit_labels, fit_shared
 from labelwise.links import Link
@@ -57,6 +63,9 @@ class Platt(OnLogOdds):
             "slope": own_number(self.slope, column),
             "offset": own_number(self.offset, column),
         }
+
+    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
+        return straight(self, self.slope, self.offset, labels)
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries
+from labelwise.calibrate.entries import Entries, OnLogOdds, limited_log_odds, read_entries, straight
 from labelwise.links import Link, Softmax
 from labelwise.numeric.arrays import Array
 
@@ -46,6 +46,9 @@ class Temperature(OnLogOdds):
 
     def numbers_of(self, column: int) -> dict[str, Any]:
         return {"temperature": self.temperature}
+
+    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor] | None:
+        return straight(self, 1 / self.temperature, 0.0, labels)
 
     def spec(self) -> dict[str, Any]:
         return {"link": self.link, "temperature": self.temperature, "limit": self.limit}

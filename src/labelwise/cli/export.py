@@ -29,7 +29,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--with-runtime",
     ),
     "web": (RESIZE, "--pictures", "--runtime"),
-    "hf": (),
+    "hf": ("--license",),
     "torch-export": ("--pictures",),
     "openvino": ("--input", "--pictures"),
 }
@@ -99,13 +99,17 @@ def export(
     runtime: Annotated[
         Path | None, typer.Option(help="Of web: the npm package onnxruntime-web, as .tgz.")
     ] = None,
+    license: Annotated[
+        str | None, typer.Option(help="Of hf: the license its card names, such as apache-2.0.")
+    ] = None,
 ) -> None:
     """Write a model as a file, page or hub folder, checked first.
 
     The file takes a uint8 picture, scales and normalises it, and gives logits, probabilities by
     the model's own link, decided labels and the probability that there is none. It is compared
     with the model on real pictures first; if they differ, nothing is written. A folder for a
-    model hub (hf) holds weights that timm loads, and a card with the measured figures.
+    model hub (hf) holds weights that timm and transformers load, where that gives the model's
+    own probabilities, and a card with the measured figures.
     """
     from labelwise.errors import SettingsError
     from labelwise.models.run_folder import RunFolder
@@ -119,6 +123,7 @@ def export(
         "--open-thresholds": open_thresholds or None,
         "--with-runtime": with_runtime or None,
         "--runtime": runtime,
+        "--license": license,
     }
     for name, value in given.items():
         if value is not None and name not in OPTIONS[format]:
@@ -137,7 +142,7 @@ def export(
             "calibrate the run first"
         )
     if format == "hf":
-        _hub(folder, out, data)
+        _hub(folder, out, data, license)
         return
     from labelwise.models.onnx_sessions import require_onnx
 
@@ -254,7 +259,7 @@ def _int8(
         say("promises were tested on the float32 model and are not in this file")
 
 
-def _hub(folder: "RunFolder", out: Path, data: str | None) -> None:
+def _hub(folder: "RunFolder", out: Path, data: str | None, license: str | None) -> None:
     from functools import partial
 
     from labelwise.cli.text import say
@@ -263,7 +268,9 @@ def _hub(folder: "RunFolder", out: Path, data: str | None) -> None:
 
     predictor = folder.model()
     evaluation, measured_on = _measured(folder, data)
-    card = partial(write_model_card, evaluation=evaluation, title=out.name, data=measured_on)
+    card = partial(
+        write_model_card, evaluation=evaluation, title=out.name, data=measured_on, license=license
+    )
     model = export_hub(predictor, out, card)
     say(f"wrote {out}: README.md is the card; read its limits before you push it")
     if model.loads_in_timm:
@@ -273,6 +280,11 @@ def _hub(folder: "RunFolder", out: Path, data: str | None) -> None:
         )
     else:
         say(f"timm cannot load it: {model.why_not_timm}; labelwise reads all of it")
+        return
+    if model.loads_in_transformers:
+        say(f'transformers.pipeline("image-classification", "{out}") gives its probabilities')
+    else:
+        say(f"transformers refuses to load it: {model.why_not_transformers}")
 
 
 def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]:

@@ -2,12 +2,17 @@
 
     model.json         labels, transform, link, rule, promises: all that labelwise reads
     model.safetensors  the weights, under timm's names where timm has such a model
-    config.json        what timm reads, in that case
+    config.json        what timm and transformers read, in that case
     README.md          the model card, with reliability.png
 
 timm has a model if the head is linear and the network is timm's own and pools its features by a
-mean. That is not believed: timm loads the new folder, and its logits are compared. Several views of
-a picture (``mirror``, five crops) are the business of labelwise; timm gives the logits of one.
+mean. That is not believed: timm loads the new folder, and its logits are compared.
+
+transformers takes a sigmoid or a softmax of these logits. So the link is folded into the classifier
+(see :mod:`labelwise.export.folding`) and ``problem_type`` names the one to take. A model whose
+probabilities are another function of its logits, or a mean over several views of a picture
+(``mirror``, five crops), is marked with a ``model_type`` that transformers refuses to load:
+better no number than a wrong one. timm gives its logits, of one view.
 """
 
 import json
@@ -21,6 +26,7 @@ from torch import Tensor
 
 from labelwise.errors import SettingsError
 from labelwise.export.checks import require_new_folder, require_picture_model
+from labelwise.export.folding import folded
 from labelwise.export.quiet import quiet
 from labelwise.models import WEIGHTS_FILE, Predictor
 from labelwise.system.files import replacing, replacing_folder
@@ -42,18 +48,26 @@ MODEL_ARGUMENTS: tuple[dict[str, Any], ...] = (
 class HubModel:
     """A model as it lies in a folder for a hub.
 
-    ``why_not_timm`` says why timm cannot load it, and is empty if it can; ``difference`` is then
-    the largest difference between timm's logits and the model's, relative above 1.
+    ``predictor`` is the model as it was given, before its link was folded. ``why_not_timm`` says
+    why timm cannot load it, and is empty if it can; ``difference`` is then the largest difference
+    between timm's logits and the written model's, relative above 1. ``why_not_transformers`` says
+    why transformers, which goes by timm, would give other probabilities.
     """
 
     predictor: Predictor
     why_not_timm: str = ""
     difference: float = 0.0
+    why_not_transformers: str = ""
 
     @property
     def loads_in_timm(self) -> bool:
         """Whether ``timm.create_model("local-dir:FOLDER", pretrained=True)`` is this model."""
         return not self.why_not_timm
+
+    @property
+    def loads_in_transformers(self) -> bool:
+        """Whether ``transformers.pipeline("image-classification", FOLDER)`` is this model."""
+        return self.loads_in_timm and not self.why_not_transformers
 
 
 def export_hub(
@@ -70,24 +84,32 @@ def export_hub(
 
 
 def _write_model(predictor: Predictor, folder: Path) -> HubModel:
-    """Write weights and descriptions, as timm reads them if it can."""
+    """Write weights and descriptions, as timm and transformers read them if they can."""
+    written, marks, why_not_transformers = predictor, {"model_type": "labelwise"}, ""
     try:
-        predictor.save(folder, weight_names="timm")
+        if predictor.model.mirrored or predictor.model.crops > 1:
+            raise SettingsError("its probabilities are those of several views of a picture")
+        plain = folded(predictor)
+        written, marks = plain.predictor, {"problem_type": plain.problem_type}
+    except SettingsError as error:
+        why_not_transformers = str(error)
+    try:
+        written.save(folder, weight_names="timm")
     except SettingsError as error:
         predictor.save(folder)
         return HubModel(predictor, str(error))
     reason = ""
     for arguments in MODEL_ARGUMENTS:
-        config = _config(predictor, arguments)
+        config = _config(written, arguments) | marks
         with replacing(folder / CONFIG_FILE) as temporary:
             temporary.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
         try:
-            difference = _difference(predictor, folder)
+            difference = _difference(written, folder)
         except Exception as error:  # constructors of timm raise errors of every kind
             reason = reason or f"timm cannot load it: {one_line_of(error)[:200]}"
             continue
         if difference <= CLOSE:
-            return HubModel(predictor, difference=difference)
+            return HubModel(predictor, "", difference, why_not_transformers)
         reason = f"timm's {predictor.model.backbone.name!r} does more than pool between features "
         reason += f"and classifier: its logits are {difference:.2g} apart"
     for name in (CONFIG_FILE, WEIGHTS_FILE):

@@ -48,6 +48,10 @@ class WeightedSigmoid(Link):
     def log_odds(self, logits: Tensor) -> Tensor:
         return logits - self.log_weights.to(logits)
 
+    def slope_and_offset(self, labels: int) -> tuple[Tensor, Tensor]:
+        slope = torch.ones(labels, dtype=torch.float64)
+        return slope, -self.log_weights.double().cpu().expand(labels).clone()
+
     def of_label(self, column: int) -> "WeightedSigmoid":
         shared = self.log_weights.numel() == 1
         return WeightedSigmoid(

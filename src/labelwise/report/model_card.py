@@ -14,7 +14,7 @@ from labelwise import __version__
 from labelwise.decide import Promise
 from labelwise.evaluate import Evaluation, Figure, LabelRow, describe_link
 from labelwise.export.hub import HubModel
-from labelwise.links import Sigmoid
+from labelwise.links import Softmax
 from labelwise.markup.words import INFINITE, UNDEFINED, percent, plain
 from labelwise.report import plots
 from labelwise.report.plots import Drawing, plain_axes, save_drawings
@@ -29,7 +29,13 @@ NAMED = 12  # labels named in a sentence
 
 
 def write_model_card(
-    folder: Path, model: HubModel, evaluation: Evaluation, *, title: str, data: str
+    folder: Path,
+    model: HubModel,
+    evaluation: Evaluation,
+    *,
+    title: str,
+    data: str,
+    license: str | None = None,
 ) -> None:
     """Write ``README.md``, and ``reliability.png`` if the model has probabilities."""
     if evaluation.final is not None:
@@ -38,16 +44,25 @@ def write_model_card(
         )
         save_drawings({PICTURE: picture}, folder, ["png"])
     with replacing(Path(folder) / CARD_FILE) as temporary:
-        temporary.write_text(model_card(model, evaluation, title=title, data=data), "utf-8")
+        text = model_card(model, evaluation, title=title, data=data, license=license)
+        temporary.write_text(text, "utf-8")
 
 
-def model_card(model: HubModel, evaluation: Evaluation, *, title: str, data: str) -> str:
+def model_card(
+    model: HubModel,
+    evaluation: Evaluation,
+    *,
+    title: str,
+    data: str,
+    license: str | None = None,
+) -> str:
     """Return the card as Markdown with the facts in front that hubs read.
 
-    ``data`` names the photos that the figures were measured on.
+    ``data`` names the photos that the figures were measured on; ``license`` is one of the hub's
+    names, such as apache-2.0.
     """
     parts = [
-        _front(model, evaluation, title, data),
+        _front(model, evaluation, title, data, license),
         f"# {_words(title)}",
         _summary(model),
         "## Measured",
@@ -65,7 +80,9 @@ def model_card(model: HubModel, evaluation: Evaluation, *, title: str, data: str
     return "\n\n".join(parts) + "\n"
 
 
-def _front(model: HubModel, evaluation: Evaluation, title: str, data: str) -> str:
+def _front(
+    model: HubModel, evaluation: Evaluation, title: str, data: str, license: str | None
+) -> str:
     metrics = [
         {"type": figure.name.lower().replace(" ", "_").replace(",", ""), "name": figure.name}
         | {"value": round(figure.value, 6)}
@@ -80,7 +97,9 @@ def _front(model: HubModel, evaluation: Evaluation, title: str, data: str) -> st
     tags = ["image-classification", "multi-label", "labelwise"]
     tags += ["calibrated"] if evaluation.final is not None else []
     tags += ["timm"] if model.loads_in_timm else []
+    tags += ["transformers"] if model.loads_in_transformers else []
     facts: dict[str, Any] = {
+        **({} if license is None else {"license": license}),
         "library_name": "timm" if model.loads_in_timm else "labelwise",
         "pipeline_tag": "image-classification",
         "tags": tags,
@@ -165,15 +184,25 @@ def _use(model: HubModel) -> str:
         "logits = model(transform(picture)[None])\n```"
     )
     link = model.predictor.link
-    if isinstance(link, Sigmoid):
-        parts.append("timm gives logits; the sigmoid of each is its probability.")
-    elif link is not None:
+    function = "softmax of all" if isinstance(link, Softmax) else "sigmoid of each"
+    if model.loads_in_transformers:
+        parts += [
+            f"timm gives logits; the {function} is the calibrated probability.",
+            "```python\nfrom transformers import pipeline\n\n"
+            'tagger = pipeline("image-classification", "FOLDER")\n'
+            f'tagger("photo.jpg", top_k={len(model.predictor.space)})\n```',
+            "transformers gives the same probabilities as labelwise, of photos without an alpha "
+            "channel; it does not decide which labels apply, `model.json` has that rule.",
+        ]
+        return "\n\n".join(parts)
+    if link is not None:
         parts.append(
             f"timm gives logits. Probabilities are those of the link {describe_link(link)} in "
-            "`model.json`, which labelwise applies; a sigmoid or a softmax would be others."
+            "`model.json`, which labelwise applies."
         )
     if model.predictor.model.mirrored or model.predictor.model.crops > 1:
         parts.append("timm looks at one view of a picture, labelwise at several.")
+    parts.append(f"transformers refuses this folder: {_words(model.why_not_transformers)}.")
     return "\n\n".join(parts)
 
 
@@ -213,8 +242,6 @@ def _limits(model: HubModel, evaluation: Evaluation, data: str) -> Iterable[str]
         yield f"{_words(str(Promise.from_spec(promise)))}, for pictures like those."
     for note in evaluation.notes:
         yield _words(note)
-    if model.loads_in_timm:
-        yield "Widgets of hubs that apply a softmax show other numbers than its probabilities."
 
 
 def _ece(row: LabelRow) -> float | None:

@@ -1,0 +1,213 @@
+"""Folders for Hugging Face. Oracles: transformers and timm on the folder; the model itself."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image, ImageOps
+
+from labelwise.backbones import create_backbone
+from labelwise.calibrate import CALIBRATORS, Platt, Temperature
+from labelwise.decide import Threshold
+from labelwise.export.folding import folded
+from labelwise.export.hub import export_hub
+from labelwise.export.onnx_file import export_onnx
+from labelwise.links import Consistent, Sigmoid, Softmax
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid
+from labelwise.pictures.labelwise_runtime import Tagger
+from labelwise.pictures.sources import as_images
+from labelwise.types import LabelSpace
+
+NAMES = ("dog", "red car", "Straße", "a,b")
+SLOPES, OFFSETS = [0.5, 1.0, 2.0, 0.25], [-1.0, 0.5, 0.0, 2.0]
+FOLDABLE = {
+    "sigmoid": Sigmoid(),
+    "temperature": Temperature(Sigmoid(), 2.5, 1e4),
+    "temperature of raw logits": Temperature(None, 0.4, 1e4),
+    "platt": Platt(Sigmoid(), SLOPES, OFFSETS, 1e4),
+    "offsets": Platt(None, 0.7, OFFSETS, 1e4),
+    "platt of weights": Platt(WeightedSigmoid([0.5, 1.0, 2.0, 9.0]), SLOPES, OFFSETS, 1e4),
+    "weights": WeightedSigmoid([0.5, 1.0, 2.0, 9.0]),
+    "softmax": Softmax(),
+    "warm softmax": Softmax(1.7),
+}
+EXACT = 1e-5
+FUNCTIONS = {  # what transformers documents for each problem_type
+    "multi_label_classification": torch.sigmoid,
+    "single_label_classification": lambda logits: logits.softmax(1),
+}
+
+
+def _fitted(calibrator):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (80, len(NAMES)))
+    return CALIBRATORS[calibrator](
+        logits, (logits + rng.normal(0, 2, logits.shape) > 0) * 1.0, Sigmoid()
+    )
+
+
+OTHERS = {
+    "spa": SPALink,
+    "isotonic": lambda: _fitted("isotonic"),
+    "beta": lambda: _fitted("beta"),
+    "temperature of spa": lambda: Temperature(SPALink(), 2.0, 1e4),
+    "cut off early": lambda: Platt(Sigmoid(), 1.0, 0.0, 3.0),
+    "softmax or none": SoftmaxOrNoneLink,
+    "quasibinary": lambda: QuasibinaryLink(0.8),
+    "parents": lambda: Consistent(Sigmoid(), (1, -1, -1, 0)),
+    "ranking only": lambda: None,
+}
+
+
+def predictor(link, *, mirrored=False):
+    torch.manual_seed(0)
+    backbone = create_backbone("test_resnet", image_size=64)
+    head = HeadSpec("linear", {})
+    model = Model(backbone, head.make(backbone.channels, len(NAMES)), mirrored=mirrored).eval()
+    torch.nn.init.normal_(model.head.classifier.weight, std=6.0)
+    return Predictor(model, head, LabelSpace(NAMES), link, Threshold(0.5), "bce")
+
+
+def no_card(folder, model):
+    pass
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Write 200 photos of many sizes, turned in every way that a camera notes."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    paths = []
+    for number in range(200):
+        size = tuple(int(side) for side in rng.integers(40, 160, 2))
+        small = rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)
+        image = Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+        if number % 10 == 9:
+            image = image.convert("L")
+        exif = Image.Exif()
+        exif[0x0112] = number % 8 + 1
+        paths.append(folder / f"{number:03d}.{'png' if number % 4 == 3 else 'jpg'}")
+        image.save(paths[-1], exif=exif)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def by_pipeline(transformers, folder, paths):
+    tagger = transformers.pipeline("image-classification", str(folder), device="cpu")
+    answers = [tagger(str(path), top_k=len(NAMES)) for path in paths]
+    by_name = [{one["label"]: one["score"] for one in answer} for answer in answers]
+    return np.array([[answer[name] for name in NAMES] for answer in by_name])
+
+
+def by_timm(folder, paths):
+    network = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    config = timm.data.resolve_model_data_config(network)
+    transform = timm.data.create_transform(**config, is_training=False)
+    inputs = []
+    for path in paths:
+        with Image.open(path) as image:
+            inputs.append(transform(ImageOps.exif_transpose(image).convert("RGB")))
+    with torch.no_grad():
+        return network(torch.stack(inputs))
+
+
+def pixels(model, paths):
+    pictures = []
+    for path in paths:
+        with Image.open(path) as image:
+            pictures.append(model.transform.pixels(ImageOps.exif_transpose(image).convert("RGB")))
+    return torch.stack(pictures)
+
+
+def test_one_probability_in_timm_onnx_and_labelwise(photos, tmp_path):
+    model = predictor(FOLDABLE["platt"])
+    assert export_hub(model, tmp_path / "hub", no_card).loads_in_timm
+    expected = model.predict(photos).probs.numpy()
+    read = Predictor.load(tmp_path / "hub")
+    np.testing.assert_allclose(read.predict(photos).probs, expected, atol=EXACT)
+    found = torch.sigmoid(by_timm(tmp_path / "hub", photos))
+    np.testing.assert_allclose(found, expected, atol=EXACT)
+    images, rows = as_images(photos), list(range(8))
+    export_onnx(read, read.spec("0" * 63 + "1"), tmp_path / "model.onnx", images, rows)
+    tagger = Tagger(tmp_path / "model.onnx")
+    answers = [tagger(path.read_bytes()).probability for path in photos]
+    found = np.array([[answer[name] for name in NAMES] for answer in answers])
+    np.testing.assert_allclose(found, expected, atol=EXACT)
+
+
+def test_transformers_gives_the_same_probabilities_from_the_files(photos, transformers, tmp_path):
+    model = predictor(FOLDABLE["platt"])
+    assert export_hub(model, tmp_path / "hub", no_card).loads_in_transformers
+    expected = model.predict(photos).probs.numpy()
+    assert expected.std(axis=0).min() > 0.005  # the photos tell the labels apart
+    assert np.abs(expected.sum(axis=1) - 1).min() > 1e-3  # a softmax would be seen
+    found = by_pipeline(transformers, tmp_path / "hub", photos)
+    np.testing.assert_allclose(found, expected, atol=EXACT)
+
+
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_links_that_scale_and_shift_are_folded_into_the_classifier(name, photos, tmp_path):
+    model = predictor(FOLDABLE[name])
+    done = export_hub(model, tmp_path / "hub", no_card)
+    assert (done.loads_in_transformers, done.why_not_transformers) == (True, "")
+    expected = model.predict(photos[:8]).probs
+    read = Predictor.load(tmp_path / "hub")
+    np.testing.assert_allclose(read.predict(photos[:8]).probs, expected, atol=EXACT)
+    assert type(read.link) is (Softmax if "softmax" in name else Sigmoid)
+    config = json.loads((tmp_path / "hub" / "config.json").read_text())
+    function = FUNCTIONS[config["problem_type"]]
+    np.testing.assert_allclose(
+        function(by_timm(tmp_path / "hub", photos[:8])), expected, atol=EXACT
+    )
+
+
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_transformers_takes_the_function_that_the_folder_names(
+    name, photos, transformers, tmp_path
+):
+    model = predictor(FOLDABLE[name])
+    export_hub(model, tmp_path / "hub", no_card)
+    found = by_pipeline(transformers, tmp_path / "hub", photos[:8])
+    np.testing.assert_allclose(found, model.predict(photos[:8]).probs, atol=EXACT)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_links_are_kept_by_labelwise(name, photos, tmp_path):
+    model = predictor(OTHERS[name]())
+    done = export_hub(model, tmp_path / "hub", no_card)
+    assert done.loads_in_timm
+    assert not done.loads_in_transformers
+    assert done.why_not_transformers
+    read = Predictor.load(tmp_path / "hub")
+    assert read.spec("0" * 64).link == model.spec("0" * 64).link
+    logits = read.logits(model.transform.normalise(pixels(model, photos[:4])))
+    assert torch.equal(logits, model.logits(pixels(model, photos[:4])))
+    timms = by_timm(tmp_path / "hub", photos[:4])
+    torch.testing.assert_close(timms, logits, atol=EXACT, rtol=EXACT)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_transformers_refuses_other_links(name, transformers, tmp_path):
+    export_hub(predictor(OTHERS[name]()), tmp_path / "hub", no_card)
+    with pytest.raises(ValueError, match="model type `labelwise`"):
+        transformers.pipeline("image-classification", str(tmp_path / "hub"))
+
+
+def test_several_views_are_not_shown_as_one(tmp_path):
+    done = export_hub(predictor(Sigmoid(), mirrored=True), tmp_path / "hub", no_card)
+    assert "several views" in done.why_not_transformers
+    assert json.loads((tmp_path / "hub" / "config.json").read_text())["model_type"] == "labelwise"
+
+
+def test_folding_leaves_the_model_it_was_given_alone():
+    model = predictor(FOLDABLE["platt"])
+    before = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
+    assert folded(model).predictor.model.head is not model.model.head
+    for name, tensor in model.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
