@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from labelwise.cli.data_keywords import keywords_table
 from labelwise.cli.data_next import next_questions
 from labelwise.cli.data_review import repair_table, suspects
 from labelwise.cli.data_votes import votes_table
@@ -27,6 +28,7 @@ data_app.command("suspects")(suspects)
 data_app.command("repair")(repair_table)
 data_app.command("next")(next_questions)
 data_app.command("votes")(votes_table)
+data_app.command("keywords")(keywords_table)
 
 Source = Annotated[
     str,

@@ -23,7 +23,17 @@ from xml.sax.saxutils import escape, quoteattr
 
 from labelwise.errors import DataError
 
-__all__ = ["LARGEST", "NOTHING", "Keyword", "Written", "entries", "noted", "tagged", "untagged"]
+__all__ = [
+    "LARGEST",
+    "NOTHING",
+    "Keyword",
+    "Written",
+    "entries",
+    "noted",
+    "separator_of",
+    "tagged",
+    "untagged",
+]
 
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 OURS = "urn:labelwise:xmp:1.0:"
@@ -166,6 +176,11 @@ def entries(data: bytes) -> dict[str, set[str]]:
         }
         for prefix, kind in LISTS.items()
     }
+
+
+def separator_of(prefix: str) -> str | None:
+    """Return what stands between the levels of a keyword in a list; None where it has one level."""
+    return LISTS[prefix].separator
 
 
 def untagged(data: bytes, ours: Written) -> bytes:
