@@ -145,6 +145,8 @@ def test_a_bound_of_all_lists_speaks_of_the_list_at_a_cut():
     most = most_misses(np.array([0]), 400, 400, 0.05 / 10)[0]
     above = int((library >= 0.1).sum())
     assert bound.wrong_at_most(0.1, above) == pytest.approx(most / above)
+    highest = list_bound(scores, right, library[library >= 0.1], size=400)  # as a search asks
+    assert highest.wrong_at_most(0.1, above) == pytest.approx(most / above)
     assert bound.wrong_at_most(-1.0, 400) <= 1
     assert bound.wrong_at_most(2.0, 0) == 0
     few = int((library >= 0.9).sum())

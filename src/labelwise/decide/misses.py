@@ -61,7 +61,8 @@ def most_misses(passed: Counts, held_out: int, library: int, delta: Numbers | fl
 class ListBound:
     """A bound of the misses of every list of a library at once, held with ``confidence``.
 
-    ``cuts`` fall; a list holds the photos at or above a cut, and ``misses`` bounds its misses.
+    ``cuts`` are the scores of the library, falling; a list holds the photos at or above a cut, and
+    ``misses`` bounds its misses.
     """
 
     cuts: Numbers
@@ -72,9 +73,7 @@ class ListBound:
         """Return the share of a list of ``listed`` photos at or above a cut that may be wrong."""
         if listed == 0:
             return 0.0
-        place = int(np.searchsorted(-self.cuts, -cut, side="left"))
-        if place == len(self.cuts):
-            return 1.0
+        place = int(np.searchsorted(-self.cuts, -cut, side="right")) - 1  # its lowest photo
         return min(1.0, int(self.misses[place]) / listed)
 
 
