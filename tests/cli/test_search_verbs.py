@@ -21,6 +21,7 @@ from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.retrieval import Query, bind, calibrate_query
+from labelwise.search import likeness_of
 from labelwise.types import LabelSpace
 
 
@@ -137,6 +138,9 @@ def test_a_promised_list_says_what_it_promises(library):
     assert status == 0
     assert "on average over searches like this, at most 40% of a list is wrong" in output
     assert "it holds if these photos are like the" in output
+    assert likeness_of(open_index(index)).sentence() in " ".join(output.split())
+    (found,) = lines("search", index, "--count", "--json", "--", "-beach")
+    assert found["likeness"]["outcome"] == "unknown"  # it takes more photos to tell
     sure = ("--wrong-at-most", "0.6", "--promise", "sure", "--confidence", "0.8")
     output, _ = labelwise("search", index, *sure, "--", "-beach")
     assert "with 80% confidence at most 60% of this list of" in output

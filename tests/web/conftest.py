@@ -1,6 +1,7 @@
 """A small model, a library of small photos, and real servers on the loopback address."""
 
 import pytest
+from browser_setup import launched
 from search_setup import picture, save_model
 from web_setup import TOKEN, running
 
@@ -53,3 +54,42 @@ def bare(run):
     options = {"decoders": 0, "token": TOKEN, "max_body": 100_000, "max_files": 3}
     with running(run, **options) as client:
         yield client
+
+
+@pytest.fixture
+def own(run, own_library):
+    """A server with an index that a test may change."""
+    with running(run, own_library, decoders=0) as client:
+        client.library = own_library
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser):
+    """Return a function that opens the page of a server; what it complains of is kept."""
+    contexts = []
+
+    def open_page(server, path="/", **options):
+        context = browser.new_context(**{"reduced_motion": "reduce", **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
+        page.on(
+            "request",
+            lambda r: r.url.startswith((server.address, "blob:")) or page.heard.append(r.url),
+        )
+        page.goto(server.address + path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()

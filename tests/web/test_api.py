@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from made_index import made_index
 from open_indexes import open_index
 from PIL import Image
 from search_setup import save_model
@@ -18,7 +19,7 @@ from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
-from labelwise.search import questions
+from labelwise.search import likeness_of, questions
 from labelwise.search.answering import answer
 from labelwise.web.decoding import DecoderError, Decoders
 
@@ -217,12 +218,41 @@ def test_a_list_is_promised_or_refused_with_the_reason_and_the_photos(server):
     assert plain["promise"] is plain["promise_kind"] is plain["refused"] is None
     made = server.get("/api/v1/search?q=-beach&wrong_at_most=0.5")
     assert made["promise"].startswith("on average over searches like this, at most 50%")
-    assert (made["promise_kind"], made["refused"]) == ("expected", None)
+    assert (made["promise_kind"], made["refused"], made["ways"]) == ("expected", None, None)
+    assert made["promise_about"] == "such lists on average"
+    assert made["promise_condition"] == "photos like the held-out ones"
     for kind in ("expected", "sure"):
         refused = server.get(f"/api/v1/search?q=cat&top=3&wrong_at_most=0.001&promise={kind}")
         assert refused["promise"] is None
         assert refused["refused"].startswith("no list can be promised for cat: ")
         assert [hit["id"] for hit in refused["hits"]] == [hit["id"] for hit in plain["hits"]]
+        assert "labelwise check" not in refused["refused"]  # the page has a button for it
+        larger = refused["ways"]["larger"]
+        kept = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger}")
+        assert kept["promise"] is not None
+        fewer = server.get(f"/api/v1/search?q=cat&wrong_at_most={larger - 0.01}")
+        assert fewer["ways"]["larger"] == larger
+
+
+def test_an_answer_says_whether_its_photos_are_like_the_held_out_ones(run, tmp_path):
+    """Oracle: the comparison of the index itself, for a library of other logits and of like ones.
+
+    A cut that is picked after looking has the bound of the index.
+    """
+    draws = np.random.default_rng(1)
+    for name, middle, outcome in (("like", -1, "alike"), ("unlike", 3, "pictures differ")):
+        folder = made_index(tmp_path / f"{name}.index", run, draws.normal(middle, 2, (600, 4)))
+        likeness = likeness_of(open_index(folder))
+        assert likeness.likeness.outcome == outcome
+        with running(run, folder, decoders=0) as server:
+            found = server.get("/api/v1/search?q=-beach&wrong_at_most=0.4")
+            assert found["likeness"] == {"outcome": outcome, "sentence": likeness.sentence()}
+            assert (found["promise"] is None) == (outcome == "pictures differ")
+            assert len(found["hits"]) == 50
+            picked = server.get("/api/v1/search?q=-beach&at_least=0.8")
+        bounded = answer(open_index(folder), Query.parse("-beach"), at_least=0.8).bounded
+        assert picked["bounded"] == (None if bounded is None else str(bounded))
+        assert (bounded is None) == (outcome == "pictures differ")
 
 
 def test_completion_goes_on_with_labels(server):

@@ -2,11 +2,12 @@
 
 import io
 import re
+from math import ceil, floor
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser_setup import CONTRAST, launched
+from browser_setup import CONTRAST
 from made_index import made_index
 from open_indexes import open_index
 from patience import PATIENCE
@@ -17,44 +18,6 @@ from web_setup import TOKEN, encoded, running
 from labelwise.models import Predictor
 
 expect.set_options(timeout=1000 * PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as browser:
-        yield browser
-
-
-@pytest.fixture
-def visit(browser):
-    """Return a function that opens the page of a server; what it complains of is kept."""
-    contexts = []
-
-    def open_page(server, path="/", **options):
-        context = browser.new_context(**{"reduced_motion": "reduce", **options})
-        contexts.append(context)
-        page = context.new_page()
-        page.heard = []
-        page.on("console", lambda message: page.heard.append(message.text))
-        page.on("pageerror", lambda error: page.heard.append(str(error)))
-        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
-        page.on(
-            "request",
-            lambda r: r.url.startswith((server.address, "blob:")) or page.heard.append(r.url),
-        )
-        page.goto(server.address + path)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-
-
-@pytest.fixture
-def own(run, own_library):
-    with running(run, own_library, decoders=0) as server:
-        server.library = own_library
-        yield server
 
 
 def files(*contents):
@@ -135,9 +98,10 @@ def test_search_completes_remembers_and_counts(server, visit):
     query.press("Enter")
     expect(page.locator("#grid img")).to_have_count(24)
     truth = server.get("/api/v1/search?q=dog,-beach&top=24")
-    expected = truth["expected"]
-    about = f"{expected:.1f}" if expected < 10 else f"{expected:.0f}"
-    expect(page.locator("#counted")).to_contain_text(f"About {about} of 24 photos")
+    low, high = floor(truth["low"]), ceil(truth["high"])
+    about = f"About {round(truth['expected'])} of 24 photos match dog, -beach ({low} to {high})"
+    expect(page.locator("#counted")).to_contain_text(about)
+    expect(page.locator("#model")).to_contain_text("24 photos")
     first = page.locator("#grid li").first
     hit = truth["hits"][0]
     expect(first.locator(".chance")).to_have_text(f"{100 * hit['probability']:.1f} %")

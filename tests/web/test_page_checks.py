@@ -5,7 +5,6 @@ stand in the index afterwards.
 import json
 
 import numpy as np
-import pytest
 from made_index import made_index
 from open_indexes import open_index
 from web_setup import running
@@ -14,13 +13,6 @@ from labelwise.retrieval import Query
 from labelwise.search.checking import CheckSession
 
 LIST = {"q": "dog", "wrong_at_most": 0.3, "top": 12}
-
-
-@pytest.fixture
-def own(run, own_library):
-    with running(run, own_library, decoders=0) as server:
-        server.library = own_library
-        yield server
 
 
 def asked(server, step="list", **more):

@@ -124,7 +124,10 @@ def search(
             sort=sort,
         )
         if count:
-            say(json.dumps(_numbers(found)) if as_json else _counted(found))
+            if as_json:
+                say(json.dumps(_numbers(found)))
+            else:
+                _say_counted(found)
             return
         _show(found.hits, as_json, paths_only, null)
         if html is not None:
@@ -132,7 +135,7 @@ def search(
 
             write_contact_sheet(html, index, found)
         if not as_json and not paths_only:
-            say(_counted(found))
+            _say_counted(found)
             if html is not None:
                 say(f"the page: {html}")
 
@@ -156,15 +159,23 @@ def _numbers(found: "Found") -> dict[str, Any]:
         "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
         "refused": found.refused or None,
         "bounded": None if bounded is None else {**asdict(bounded), "text": str(bounded)},
+        "likeness": None
+        if found.likeness is None
+        else {"outcome": found.likeness.likeness.outcome, "text": found.likeness.sentence()},
     }
 
 
-def _counted(found: "Found") -> str:
+def _say_counted(found: "Found") -> None:
+    """Say how many photos match, what is promised, and whether what this supposes was seen."""
+    from labelwise.cli.text import say
+
     text = found.counted
     if found.above is not None:
         text += f"; {found.above:,} {'is' if found.above == 1 else 'are'} above the cut"
     said = (found.promised, found.refused, found.bounded)
-    return "; ".join([text, *(str(one) for one in said if one)])
+    say("; ".join([text, *(str(one) for one in said if one)]))
+    if found.likeness_sentence:
+        say(found.likeness_sentence)
 
 
 def _show_paths(paths: "Sequence[str]", null: bool) -> None:

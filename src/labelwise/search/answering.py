@@ -20,9 +20,10 @@ from labelwise.errors import DataError
 from labelwise.retrieval import HitCount, ListKind, Query
 from labelwise.search.asked import AskedQuery, said_wrong
 from labelwise.search.index import Index
+from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.rankings import ranking_of
 
-__all__ = ["Found", "Hit", "ListBoundShare", "answer", "nearest_photos"]
+__all__ = ["Found", "Hit", "ListBoundShare", "WaysOut", "answer", "nearest_photos"]
 
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
@@ -58,6 +59,32 @@ class ListBoundShare:
 
 
 @dataclass(frozen=True)
+class WaysOut:
+    """What would work where no list can be promised.
+
+    ``larger`` is a share for which an expected promise could be made; ``expected``: one could be
+    made of the share that was asked for. Or a person checks about ``checks`` photos of the best
+    ``listed``.
+    """
+
+    larger: float | None = None
+    expected: bool = False
+    checks: int | None = None
+    listed: int | None = None
+
+    def sentence(self, how: str = "") -> str:
+        """Return the ways in words, empty where there is none; ``how`` says how to check."""
+        ways = []
+        if self.larger is not None:
+            ways.append(f"{self.larger:g} works")
+        elif self.expected:
+            ways.append("an expected promise works")
+        if self.checks is not None:
+            ways.append(f"check about {self.checks} photos of the best {self.listed:,}{how}")
+        return " or ".join(ways)
+
+
+@dataclass(frozen=True)
 class Found:
     """The best photos, and how many of all photos are expected to answer.
 
@@ -65,6 +92,7 @@ class Found:
     photos, and ``positives`` those among them that answer: the probabilities rest on them.
     ``promise`` is of the list above the cut; where it is refused, all photos are shown.
     ``bounded`` is the share of the list above ``at_least`` that may be wrong, whatever the cut.
+    ``likeness`` says whether the library is like the held-out photos, as all of this supposes.
     """
 
     query: str
@@ -76,6 +104,8 @@ class Found:
     checked_on: int = 0
     positives: int = 0
     bounded: ListBoundShare | None = None
+    ways: WaysOut = WaysOut()
+    likeness: LibraryLikeness | None = None
 
     @property
     def promised(self) -> Promise | None:
@@ -85,7 +115,19 @@ class Found:
     @property
     def refused(self) -> str:
         """Why nothing is promised, and what would work; empty where nothing was refused."""
-        return "" if self.promise is None else self.promise.refused
+        return self.refusal(": labelwise check")
+
+    def refusal(self, how: str = "") -> str:
+        """Return why nothing is promised and what would work; ``how`` says how to check."""
+        why = "" if self.promise is None else self.promise.refused
+        ways = self.ways.sentence(how) if why else ""
+        return f"{why}; {ways}" if ways else why
+
+    @property
+    def likeness_sentence(self) -> str:
+        """Whether the library is like the held-out photos; empty where a refusal says it."""
+        said = "" if self.likeness is None else self.likeness.sentence()
+        return "" if said.rstrip(".") in self.refused else said
 
     @property
     def counted(self) -> str:
@@ -133,9 +175,9 @@ def answer(
         raise DataError("only a sure promise has a confidence; leave it out, or ask to be sure")
     own = wrong_at_most is not None
     asked = AskedQuery.of(index, query, own=own)
-    ranking, cut, made = asked.ranking, asked.score_at(at_least), None
+    ranking, cut, made, ways = asked.ranking, asked.score_at(at_least), None, WaysOut()
     if wrong_at_most is not None:
-        made = _promised(asked, wrong_at_most, promise, confidence, cut)
+        made, ways = _promised(asked, wrong_at_most, promise, confidence, cut)
         if made.promise is not None:
             cut = max(cut, made.threshold)
         wrong = said_wrong(index, asked.bound)
@@ -164,6 +206,8 @@ def answer(
         len(asked.held_out.scores),
         asked.held_out.positives,
         None if own or not above else _bounded(index, query, at_least, above),
+        ways,
+        likeness_of(index),
     )
 
 
@@ -173,14 +217,14 @@ def _promised(
     kind: ListKind,
     confidence: float | None,
     least: float,
-) -> PromisedList:
+) -> tuple[PromisedList, WaysOut]:
     """Return the list that can be promised, or why there is none and what would work."""
+    refusal = f"no list can be promised for {asked.query}"
     try:
         asked.index.evidence()  # refuses where the held-out photos fitted something
     except DataError as error:
-        check = _check_in_words(asked, wrong_at_most, alone=True)
-        why = f"no list can be promised for {asked.query}: {error}"
-        return PromisedList(np.inf, None, why if check is None else f"{why}; or {check}")
+        why = f"{refusal}: {str(error).rstrip('.')}"
+        return PromisedList(np.inf, None, why), _ways_to_check(asked, wrong_at_most, alone=True)
     made = asked.held_out.cut(
         asked.ranking,
         wrong_at_most,
@@ -190,28 +234,28 @@ def _promised(
         tuning=asked.tuning,
     )
     if made.promise is not None:
-        return made
-    ways = []
+        return made, WaysOut()
     works = asked.held_out.least_wrong(asked.ranking, least)
-    if works is not None and works > wrong_at_most:
-        ways.append(f"{works:g} works")
-    elif works is not None:
-        ways.append("an expected promise works")
-    check = _check_in_words(asked, wrong_at_most)
-    ways += [] if check is None else [check]
-    way = "; ".join((made.refused, " or ".join(ways) or "more held-out photos would help"))
-    return replace(made, refused=f"no list can be promised for {asked.query}: {way}")
+    ways = replace(
+        _ways_to_check(asked, wrong_at_most),
+        larger=works if works is not None and works > wrong_at_most else None,
+        expected=works is not None and works <= wrong_at_most,
+    )
+    why = f"{refusal}: {made.refused}"
+    if ways == WaysOut():
+        why = f"{why}; more held-out photos would help"
+    return replace(made, refused=why), ways
 
 
-def _check_in_words(asked: AskedQuery, wrong_at_most: float, *, alone: bool = False) -> str | None:
-    """Return how many photos a person would check, None where that would not do."""
+def _ways_to_check(asked: AskedQuery, wrong_at_most: float, *, alone: bool = False) -> WaysOut:
+    """Return how many photos a person would check, where that would do."""
     chosen = asked.list_to_check(wrong_at_most)
     if chosen is None:
-        return None
+        return WaysOut()
     more = asked.check_of(chosen, wrong_at_most, alone=alone).more()
     if more is None:
-        return None
-    return f"check about {max(more, 1)} photos of the best {chosen.length:,}: labelwise check"
+        return WaysOut()
+    return WaysOut(checks=max(more, 1), listed=chosen.length)
 
 
 def _bounded(index: Index, query: Query, at_least: float, above: int) -> ListBoundShare | None:

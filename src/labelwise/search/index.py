@@ -134,6 +134,11 @@ class Index:
     def __len__(self) -> int:
         return self.store.rows
 
+    @property
+    def photos(self) -> int:
+        """How many photos are there now; those whose files are gone do not count."""
+        return len(self) - len(self.store.dead_rows())
+
     @cached_property
     def link(self) -> Link:
         """The link of the stored logits."""

@@ -9,6 +9,7 @@ read by others.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +24,7 @@ from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.retrieval import ListKind, Query, complete
 from labelwise.search import Index, questions
-from labelwise.search.answering import Sort, answer, nearest_photos
+from labelwise.search.answering import Found, Sort, answer, nearest_photos
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.review import Reason
@@ -31,6 +32,7 @@ from labelwise.search.store import Correction, Fact
 from labelwise.web.models import (
     CorrectedState,
     CorrectionsIn,
+    LikenessView,
     PhotoLabel,
     PhotoView,
     QuestionView,
@@ -38,6 +40,7 @@ from labelwise.web.models import (
     SearchHit,
     SimilarView,
     State,
+    WaysOutView,
 )
 from labelwise.web.threads import Threads
 
@@ -209,8 +212,12 @@ class Library:
             above=found.above,
             promise=None if promised is None else str(promised),
             promise_kind=None if promised is None else promise,
-            refused=found.refused or None,
+            promise_about=None if promised is None else promised.about,
+            promise_condition=None if promised is None else promised.condition,
+            refused=found.refusal() or None,
+            ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
             bounded=None if found.bounded is None else str(found.bounded),
+            likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
         )
 
@@ -375,6 +382,13 @@ def photo_name(paths: Sequence[str]) -> str:
     if not paths:
         return "(no file)"
     return os.fsencode(os.path.basename(paths[0])).decode("utf-8", "backslashreplace")
+
+
+def _likeness(found: Found) -> LikenessView | None:
+    if found.likeness is None:
+        return None
+    outcome = found.likeness.likeness.outcome
+    return LikenessView(outcome=outcome, sentence=found.likeness.sentence())
 
 
 def _share(value: float) -> float:

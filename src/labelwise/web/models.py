@@ -190,8 +190,32 @@ class SearchHit(BaseModel):
     copies: int
 
 
+class WaysOutView(BaseModel):
+    """What would work where no list can be promised: a larger share, or checking some photos.
+
+    ``expected``: an expected promise works for the same share. About ``checks`` of the best
+    ``listed`` photos would be asked about.
+    """
+
+    larger: float | None
+    expected: bool
+    checks: int | None
+    listed: int | None
+
+
+class LikenessView(BaseModel):
+    """Whether the library is like the held-out photos, which counts and promises suppose."""
+
+    outcome: Literal["alike", "shares differ", "pictures differ", "unknown"]
+    sentence: str
+
+
 class SearchAnswer(BaseModel):
-    """The best photos, and what is expected of all photos."""
+    """The best photos, and what is expected of all photos.
+
+    ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
+    which condition it holds. ``bounded`` is of the photos above ``at_least``, for whatever cut.
+    """
 
     query: str
     hits: list[SearchHit]
@@ -202,8 +226,12 @@ class SearchAnswer(BaseModel):
     above: int | None
     promise: str | None
     promise_kind: Literal["expected", "sure"] | None = None
+    promise_about: str | None = None
+    promise_condition: str | None = None
     refused: str | None = None
+    ways: WaysOutView | None = None
     bounded: str | None = None
+    likeness: LikenessView | None = None
     cursor: str | None
 
 

@@ -232,7 +232,7 @@ class Service:
             calibration=self.calibration,
             rule=self.rule,
             version=__version__,
-            photos=None if self.library is None else len(self.library.index),
+            photos=None if self.library is None else self.library.index.photos,
             held_out=None if self.held_out is None else str(self.held_out),
             max_body=self.settings.max_body,
         )

@@ -3,6 +3,9 @@
 import { get, thumbnail } from "./api.js";
 import { chance, count, find, make } from "./dom.js";
 
+const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
+const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
+
 const HISTORY = "labelwise.queries";
 const KEPT = 12;
 
@@ -11,7 +14,7 @@ let asked = 0;
 let last = "";
 
 export function start() {
-  const query = find("query"), wrong = find("wrong"), promised = find("promised");
+  const query = find("query"), wrong = find("wrong"), promised = find("promised"), cut = find("cut");
   find("query-form").addEventListener("submit", (event) => {
     event.preventDefault();
     completions.close();
@@ -21,7 +24,10 @@ export function start() {
     find("wrong-shown").value = `${wrong.value} % wrong`;
     promised.checked = true;
   });
-  for (const control of [wrong, promised, find("kind"), find("sort")]) {
+  cut.addEventListener("input", () => {
+    find("cut-shown").value = Number(cut.value) ? `at least ${cut.value} %` : "any";
+  });
+  for (const control of [wrong, promised, cut, find("kind"), find("sort")]) {
     control.addEventListener("change", () => { if (query.value.trim()) run(); });
   }
   find("more").addEventListener("click", () => run(true));
@@ -53,6 +59,7 @@ async function run(more = false) {
       q: text,
       top: 48,
       sort: find("sort").value,
+      at_least: Number(find("cut").value) / 100 || null,
       wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
       promise: find("promised").checked ? find("kind").value : null,
       cursor: more ? cursor : null,
@@ -81,13 +88,47 @@ async function run(more = false) {
 }
 
 function words(answer) {
-  let text = ` (${count(answer.low)} to ${count(answer.high)}).`;
-  if (answer.above !== null) text += ` ${count(answer.above)} are in this list.`;
-  for (const said of [answer.promise, answer.refused, answer.bounded]) {
-    if (said) text += ` ${said[0].toUpperCase()}${said.slice(1)}.`;
+  const low = Math.floor(answer.low), high = Math.ceil(answer.high);
+  let text = ` (${count(low)} to ${count(high)}).`;
+  if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;
+  const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} photos match `;
+  const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
+  if (answer.promise) {
+    parts.push(make("p", {}, make("span", { class: "verdict good" }, `${PROMISES[answer.promise_kind]}: `), sentence(answer.promise)));
   }
-  const start = `About ${count(answer.expected)} of ${count(answer.photos)} photos match `;
-  return [start, make("strong", { class: "asked" }, answer.query), text];
+  if (answer.refused) parts.push(...refusal(answer));
+  if (answer.bounded) parts.push(make("p", {}, sentence(answer.bounded)));
+  if (answer.likeness && !answer.refused?.includes(answer.likeness.sentence.slice(0, -1))) {
+    const { outcome, sentence: said } = answer.likeness;
+    parts.push(make("p", { class: "muted small" },
+      make("span", { class: outcome === "pictures differ" ? "verdict bad" : "verdict" }, `${LIKE[outcome]}: `), said));
+  }
+  return parts;
+}
+
+const sentence = (said) => `${said[0].toUpperCase()}${said.slice(1)}.`;
+
+// Why nothing is promised, with a button for each way that would work; the photos are shown anyway.
+function refusal(answer) {
+  const { larger, expected, checks, listed } = answer.ways;
+  const percent = larger === null ? null : Math.round(100 * larger);
+  const ways = [
+    percent ? make("button", { class: "button quiet row-action", onclick: () => promise(percent) }, `Let ${percent} % be wrong`) : null,
+    expected ? make("button", { class: "button quiet row-action", onclick: () => promise(null) }, "Promise it on average") : null,
+    checks ? make("a", { class: "button quiet row-action", href: `#check/${find("wrong").value},${listed}/${encodeURIComponent(answer.query)}` },
+      `Check about ${count(checks)} photos`) : null,
+  ].filter(Boolean);
+  return [make("p", {}, make("span", { class: "verdict" }, "Not promised: "), sentence(answer.refused)),
+    ways.length ? make("p", { class: "options" }, ...ways) : null].filter(Boolean);
+}
+
+function promise(percent) {
+  find("kind").value = "expected";
+  if (percent) {
+    find("wrong").value = percent;
+    find("wrong-shown").value = `${percent} % wrong`;
+  }
+  run();
 }
 
 export function tile(hit) {

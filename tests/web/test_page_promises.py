@@ -1,0 +1,68 @@
+"""What the page says of a list's promise. Oracle: the API's answer to the same question, and the
+promise that a way out leads to.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from made_index import made_index
+from patience import PATIENCE
+from playwright.sync_api import expect
+from web_setup import running
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def many(run, tmp_path_factory):
+    """A library of 600 photos that are like the held-out ones; there are no files to show."""
+    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+    folder = made_index(tmp_path_factory.mktemp("many") / "photos.index", run, logits)
+    with running(run, folder, decoders=0) as server:
+        yield server
+
+
+def test_a_promise_shows_its_kind_its_condition_and_whether_that_was_seen(many, visit):
+    page = visit(many, "/#search/-beach")
+    said = page.locator("#counted")
+    expect(page.locator("#grid li")).to_have_count(48)
+    page.locator("#wrong").fill("40")
+    page.locator("#promised").check()
+    expect(said).to_contain_text("Promised on average: On average over searches like this")
+    expect(said).to_contain_text("it holds if these photos are like the 400 held-out ones.")
+    expect(said).to_contain_text("Alike: These photos cannot be told from the held-out ones")
+    page.locator("#kind").select_option("sure")
+    expect(said).to_contain_text("Promised for this list: With 95% confidence at most 40% of this")
+
+
+def test_where_nothing_is_promised_the_photos_stand_with_what_would_work(many, visit):
+    page = visit(many, "/#search/dog")
+    said, first = page.locator("#counted"), page.locator("#grid .chance").first
+    best = first.text_content()
+    page.locator("#wrong").fill("1")
+    page.locator("#promised").check()
+    truth = many.get("/api/v1/search?q=dog&wrong_at_most=0.01")
+    expect(said).to_contain_text("Not promised: No list can be promised for dog: of 400 held-out")
+    expect(page.locator("#grid li")).to_have_count(48)
+    expect(first).to_have_text(best)
+    larger = round(100 * truth["ways"]["larger"])
+    page.get_by_role("button", name=f"Let {larger} % be wrong").click()
+    expect(said).to_contain_text(f"at most {larger}% of a list is wrong")
+    expect(page.locator("#wrong-shown")).to_have_text(f"{larger} % wrong")
+    page.locator("#wrong").fill("20")
+    page.locator("#kind").select_option("sure")
+    page.get_by_role("link", name=re.compile("Check about [0-9]+ photos")).click()
+    listed = many.get("/api/v1/search?q=dog&wrong_at_most=0.2&promise=sure")["ways"]["listed"]
+    expect(page.locator("#check-top")).to_have_value(str(listed))
+
+
+def test_the_slider_bounds_the_list_of_whatever_cut_is_picked(many, visit):
+    page = visit(many, "/#search/-beach")
+    for cut in (80, 95):
+        page.locator("#cut").fill(str(cut))
+        expect(page.locator("#cut-shown")).to_have_text(f"at least {cut} %")
+        truth = many.get(f"/api/v1/search?q=-beach&at_least={cut / 100}")
+        said = truth["bounded"]
+        expect(page.locator("#counted")).to_contain_text(said[0].upper() + said[1:])
+        expect(page.locator("#counted")).to_contain_text(f"{truth['above']} are in this list")
