@@ -3,7 +3,12 @@
 from labelwise.backbones.base import Backbone
 from labelwise.backbones.freeze import freeze, freeze_batch_norm
 from labelwise.backbones.weights import PRETRAINED
-from labelwise.backbones.zoo import SMALL_BACKBONES, backbone_names, create_backbone
+from labelwise.backbones.zoo import (
+    SMALL_BACKBONES,
+    backbone_names,
+    create_backbone,
+    create_classifier,
+)
 from labelwise.pictures.transform import Transform
 
 __all__ = [
@@ -13,6 +18,7 @@ __all__ = [
     "Transform",
     "backbone_names",
     "create_backbone",
+    "create_classifier",
     "freeze",
     "freeze_batch_norm",
 ]

@@ -23,7 +23,7 @@ from labelwise.backbones.weights import (
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
 
-__all__ = ["TimmBackbone"]
+__all__ = ["TimmBackbone", "read_classifier"]
 
 
 class TimmBackbone(Backbone):
@@ -57,6 +57,45 @@ class TimmBackbone(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         return fold(self.network.forward_features(images), self.layout)
+
+
+def read_classifier(
+    name: str, weights: str = PRETRAINED, image_size: int | None = None
+) -> tuple[TimmBackbone, Tensor, Tensor]:
+    """Return a network without its classifier, and that classifier: W (C, D) and b (C,).
+
+    It must be linear in the mean over places, as in most convolutional networks; that is tried.
+    """
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise SettingsError(f"backbone {name!r} does not exist: {error}") from None
+    state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
+    backbone = TimmBackbone(name, weights, image_size)
+    layer = backbone.classifier
+    weight, bias = state.get(f"{layer}.weight"), state.get(f"{layer}.bias")
+    if weight is None or bias is None:
+        raise SettingsError(
+            f"the weights {weights} of {name} must hold its classifier {layer}.weight and "
+            f"{layer}.bias, and do not; give the file as it was published"
+        )
+    weight, bias = weight.float(), bias.float()
+    if weight.ndim == 4:  # a convolution of one place
+        weight = weight[:, :, 0, 0]
+    whole = timm.create_model(name, num_classes=len(bias)).eval()
+    with torch.inference_mode():
+        whole.load_state_dict(state, strict=False)
+        side = backbone.transform.size
+        image = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+        features = backbone.eval()(image).mean(dim=(2, 3))
+        if features.shape[1] == weight.shape[1]:
+            expected, found = whole(image), features @ weight.T + bias
+            if torch.allclose(expected, found, rtol=1e-3, atol=1e-3):
+                return backbone, weight, bias
+    raise SettingsError(
+        f"the classifier of {name} is not linear in the mean of its feature map; take a network "
+        "that is, such as tf_efficientnet_lite0, resnet50 or convnextv2"
+    )
 
 
 def _network(name: str, weights: str | None, image_size: int | None) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from torch import Tensor
+
 from labelwise.backbones.base import Backbone, Identity
 from labelwise.backbones.densenet import DenseNet40
 from labelwise.backbones.imports import without_compiler
@@ -19,7 +21,7 @@ from labelwise.backbones.weights import PRETRAINED, load_state
 from labelwise.errors import SettingsError
 from labelwise.types import nearest
 
-__all__ = ["SMALL_BACKBONES", "backbone_names", "create_backbone"]
+__all__ = ["SMALL_BACKBONES", "backbone_names", "create_backbone", "create_classifier"]
 
 SMALL_BACKBONES: dict[str, Callable[..., Backbone]] = {
     "densenet40-12": partial(DenseNet40, 12),
@@ -59,6 +61,30 @@ def create_backbone(
     if reduced_jpeg:
         backbone.transform = replace(backbone.transform, reduced_jpeg=True)
     return backbone
+
+
+def create_classifier(
+    name: str,
+    *,
+    weights: str = PRETRAINED,
+    image_size: int | None = None,
+    squash: bool = False,
+) -> tuple[Backbone, Tensor, Tensor]:
+    """Return a network of timm without its classifier, and that classifier: W (C, D) and b (C,).
+
+    W mean_places(features) + b are then the logits of the network as it was trained.
+    """
+    with without_compiler():
+        import timm
+
+        from labelwise.backbones.timm_models import read_classifier
+
+    if not timm.is_model(name):
+        raise SettingsError(f"unknown classifier {name!r}{nearest(name, timm.list_models())}")
+    backbone, weight, bias = read_classifier(name, weights, image_size)
+    if squash:
+        backbone.transform = replace(backbone.transform, crop=None)
+    return backbone, weight, bias
 
 
 def _create(

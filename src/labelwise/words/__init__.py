@@ -1,0 +1,7 @@
+"""Words: from photos and a list of words to a model, before anyone has answered a question."""
+
+from labelwise.words.classes import ClassesAndWords, TextHead
+from labelwise.words.encoder import SentenceEncoder
+from labelwise.words.word_list import Word, WordList
+
+__all__ = ["ClassesAndWords", "SentenceEncoder", "TextHead", "Word", "WordList"]

@@ -1,0 +1,162 @@
+"""ClassesAndWords: a text-image model made of an image classifier and a sentence encoder.
+
+    a_kc      = softmax over classes c of cos(text(k), text(c)) / T
+    score_k   = sum_c a_kc (logit_c - mean of logit_c over the photos)
+
+A word weighs the classes whose names mean what it means. The classifier is linear in the pooled
+features f of its network, logit_c = W_c f + b_c, and so is the score: word k has the weights
+sum_c a_kc W_c, and the mean photo the score 0. That is a linear head like any other.
+
+A folder of such a model holds an encoder (:mod:`labelwise.words.encoder`); it may also hold the
+classifier as timm writes it for a hub (config.json, model.safetensors), with the names of its
+classes in classes.txt, one per line. Without them the classifier is EfficientNet-Lite0 from the
+extra ``weights``, with ImageNet's classes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelwise.backbones import Backbone, create_classifier
+from labelwise.backbones.imports import without_compiler
+from labelwise.backbones.weights import PRETRAINED, architecture_of
+from labelwise.errors import SettingsError
+from labelwise.system.files import replacing
+from labelwise.words.encoder import SentenceEncoder
+from labelwise.words.word_list import WordList, usual_texts
+
+__all__ = ["ClassesAndWords", "TextHead"]
+
+DEFAULT_NETWORK = "tf_efficientnet_lite0"
+TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
+CLASSES_FILE = "classes.txt"
+FAR = 0.45  # cosine of a word and the nearest class, below which the word is far from all classes
+ALIKE = 0.95  # cosine of two words, above which a photo can hardly have one without the other
+
+
+@dataclass(frozen=True, eq=False)
+class TextHead:
+    """Scores of words, linear in pooled features: ``features @ weight + bias``, (D, K) and (K,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores (N, K) of features (N, D)."""
+        return features.to(self.weight) @ self.weight + self.bias
+
+
+class ClassesAndWords:
+    """An image classifier whose classes are weighed by what words mean.
+
+    ``cache`` is a folder in which the vectors of the class names are kept for the next time.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        image_size: int | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        self.folder, self.cache, self.image_size = Path(folder), cache, image_size
+        if not self.folder.is_dir():
+            raise SettingsError(f"{folder} is not a folder; it must hold a sentence encoder")
+        self.encoder = SentenceEncoder(self.folder)
+        architecture = architecture_of(self.folder)
+        backbone, self.weight, self.bias = create_classifier(
+            architecture or DEFAULT_NETWORK,
+            weights=PRETRAINED if architecture is None else str(self.folder),
+            image_size=image_size,
+            squash=True,  # whole photos: a label may stand at their edge
+        )
+        self.backbone: Backbone = backbone.eval()
+        self.classes = self._classes()
+
+    def _classes(self) -> tuple[str, ...]:
+        """Return the names of the classifier's classes."""
+        file, count = self.folder / CLASSES_FILE, len(self.bias)
+        if file.is_file():
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+            names = tuple(line.strip() for line in lines if line.strip())
+            if len(names) != count:
+                raise SettingsError(
+                    f"{file} must name the {count:,} classes of the classifier, one per line, got "
+                    f"{len(names):,}"
+                )
+            return names
+        with without_compiler():
+            from timm.data.imagenet_info import ImageNetInfo
+
+        info = ImageNetInfo()
+        if info.num_classes() != count:
+            raise SettingsError(
+                f"the classifier has {count:,} classes and ImageNet {info.num_classes():,}; name "
+                f"them in {file}, one per line"
+            )
+        return tuple(str(info.index_to_description(number)) for number in range(count))
+
+    @cached_property
+    def class_vectors(self) -> NDArray[np.float32]:
+        """The unit vectors (C, E) of the class names, from the cache or encoded."""
+        key = hashlib.sha256("\n".join((self.encoder.digest, *self.classes)).encode()).hexdigest()
+        file = None if self.cache is None else self.cache / f"classes-{key[:32]}.npy"
+        if file is not None and file.is_file():
+            try:
+                return np.asarray(np.load(file), np.float32)
+            except (OSError, ValueError):  # half a file: encode them again
+                pass
+        vectors = np.stack([self.encoder.describe(usual_texts(name)) for name in self.classes])
+        if file is not None:
+            with replacing(file) as temporary, temporary.open("wb") as stream:
+                np.save(stream, vectors)
+        return vectors
+
+    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
+        """Return the scores of things that texts describe, about the mean features (D,)."""
+        vectors = np.stack([self.encoder.describe(own) for own in texts])
+        cosines = torch.from_numpy(vectors @ self.class_vectors.T).double()
+        shares = (cosines / TEMPERATURE).softmax(dim=1)
+        weight = (shares @ self.weight.double()).T
+        return TextHead(weight, -mean_features.double() @ weight)
+
+    def nearest_classes(self, words: WordList) -> list[str]:
+        """Return the class that each word is nearest to."""
+        cosines = self._vectors(words) @ self.class_vectors.T
+        return [self.classes[place] for place in cosines.argmax(axis=1).tolist()]
+
+    def _vectors(self, words: WordList) -> NDArray[np.float32]:
+        return np.stack([self.encoder.describe(word.texts) for word in words.words])
+
+    def doubts(self, words: WordList) -> list[str]:
+        """Return a sentence for each word, or pair of words, that cannot be scored well."""
+        vectors = self._vectors(words)
+        found = []
+        for word, cosines in zip(words.words, vectors @ self.class_vectors.T, strict=True):
+            nearest = int(cosines.argmax())
+            unknown = [text for text in word.texts if not self.encoder.knows(text)]
+            if unknown:
+                found.append(
+                    f"the encoder does not know all of {unknown[0]!r}: describe {word.name!r} in "
+                    "the language it was trained on, as in: name: a text in English"
+                )
+            elif cosines[nearest] < FAR:
+                found.append(
+                    f"{word.name!r} is far from everything the classifier knows (nearest: "
+                    f"{self.classes[nearest]!r}): its first scores are little more than a guess "
+                    "until photos are answered"
+                )
+        alike = np.triu(vectors @ vectors.T, 1) > ALIKE
+        for one, other in zip(*np.nonzero(alike), strict=True):
+            found.append(
+                f"{words.names[one]!r} and {words.names[other]!r} mean nearly the same to the "
+                "encoder and get nearly the same scores: keep one, or describe them apart"
+            )
+        return found

@@ -1,0 +1,62 @@
+"""Lists of words. Oracle: the lines as they are written, and the sentence for each wrong one."""
+
+import pytest
+
+from labelwise.errors import DataError
+from labelwise.words import Word, WordList
+
+LINES = """# animals
+pet
+dog: a dog, a puppy; pet
+
+cat; pet
+red bicycle
+"""
+
+
+def test_lines_are_read_as_the_help_says(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text(LINES, encoding="utf-8")
+    words = WordList.read(file)
+    assert words.words == (
+        Word("pet", ("a photo of a pet", "pet")),
+        Word("dog", ("a dog", "a puppy"), "pet"),
+        Word("cat", ("a photo of a cat", "cat"), "pet"),
+        Word("red bicycle", ("a photo of a red bicycle", "red bicycle")),
+    )
+    assert words.taxonomy is not None
+    assert dict(words.taxonomy.parents) == {"dog": "pet", "cat": "pet"}
+    again = tmp_path / "again.txt"
+    again.write_text(words.text(), encoding="utf-8")
+    assert WordList.read(again).words == words.words
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "there are no words; write one per line"),
+        ("# only a comment\n", "there are no words"),
+        ("Dog\ndog\n", "'dog' and 'Dog' are the same word"),
+        ("dog; pet\n", "'dog' is a kind of 'pet', which is not one of the words"),
+        ("dog:\n", "line 1: after the colon of 'dog'"),
+        ("cat\ndog;\n", "line 2: after the semicolon must come one word"),
+        (": a dog\n", "line 1: a line must start with a word"),
+        ("dog; cat\ncat; dog\n", "dog"),
+        ("\n".join(f"word{n}" for n in range(1001)), "may have 1,000 words, got 1,001"),
+    ],
+)
+def test_wrong_lists_are_refused_with_the_way_out(tmp_path, text, sentence):
+    file = tmp_path / "words.txt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        WordList.read(file)
+    assert sentence in str(error.value)
+
+
+def test_files_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_bytes(b"\xff\xfe\x00d")
+    with pytest.raises(DataError, match="must be a text file in UTF-8"):
+        WordList.read(file)
+    with pytest.raises(DataError, match="there is no such file"):
+        WordList.read(tmp_path / "none.txt")
