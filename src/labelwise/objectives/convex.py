@@ -1,6 +1,7 @@
 """Convex losses of logits, as a solver needs them: value, gradient and curvature of all rows.
 
     CoinLoss    sum_i a_ik softplus(-v_ik) + c_ik softplus(v_ik)         one problem per label
+    ShiftedLoss a CoinLoss of o_ik + v_ik, where o is known              one problem per label
     ShareLoss   - sum_i sum_k s_ik log softmax_k(v_i)                    one problem for all labels
 
 ``a`` weighs the presence of a label in a row and ``c`` its absence; a soft label y of weight w is
@@ -22,7 +23,7 @@ from torch.nn.functional import softplus
 
 from labelwise.types import Targets
 
-__all__ = ["CoinLoss", "ConvexLoss", "Derivatives", "ShareLoss"]
+__all__ = ["CoinLoss", "ConvexLoss", "Derivatives", "ShareLoss", "ShiftedLoss"]
 
 HALF = 0.5  # an entry, of what a label lacks
 
@@ -132,6 +133,37 @@ class CoinLoss(ConvexLoss):
         present = self.present + share * (self.present.sum(dim=0) == 0)
         absent = self.absent + share * (self.absent.sum(dim=0) == 0)
         return type(self)(present, absent)
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftedLoss(ConvexLoss):
+    """The cross-entropy of ``offset + logits``: what is sought is added to known logits (N, K)."""
+
+    loss: CoinLoss
+    offset: Tensor
+    joint = False
+
+    @property
+    def num_labels(self) -> int:
+        return self.loss.num_labels
+
+    def rows(self, logits: Tensor) -> Tensor:
+        return self.loss.rows(self.offset + logits)
+
+    def derivatives(self, logits: Tensor) -> Derivatives:
+        return self.loss.derivatives(self.offset + logits)
+
+    def prior(self) -> Tensor:
+        return self.offset.new_zeros(self.num_labels)
+
+    def columns(self, chosen: Tensor) -> Self:
+        return type(self)(self.loss.columns(chosen), self.offset[:, chosen])
+
+    def to(self, like: Tensor) -> Self:
+        return type(self)(self.loss.to(like), self.offset.to(like))
+
+    def bounded(self) -> Self:
+        return type(self)(self.loss.bounded(), self.offset)
 
 
 @dataclass(frozen=True, eq=False)

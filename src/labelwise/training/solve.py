@@ -39,7 +39,7 @@ class Design:
     """Rows (N, r + 1) as the solver sees them: standardised, turned, and a last column of ones.
 
     Of features (N, D): ``(features - mean) / scale @ basis``. ``squares`` (r + 1, 1) are the sums
-    of squares of the columns.
+    of squares of the columns. A bias that is not ``free`` is penalised as the weights are.
     """
 
     rows: Tensor
@@ -47,16 +47,26 @@ class Design:
     mean: Tensor
     scale: Tensor
     basis: Tensor
+    free_bias: bool = True
 
     @staticmethod
-    def of(features: Tensor, *, standardise: bool = True) -> "Design":
-        """Return the design of training features; one that never changes is left as it is."""
+    def of(
+        features: Tensor,
+        *,
+        standardise: bool = True,
+        spread: Tensor | None = None,
+        free_bias: bool = True,
+    ) -> "Design":
+        """Return the design of training features; one that never changes is left as it is.
+
+        ``spread`` (D,) are the deviations of the features where more photos than these say them.
+        """
         x = features.double()
         mean = x.mean(dim=0)
         scale = torch.ones_like(mean)
         x = x - mean
         if standardise:
-            spread = x.square().mean(dim=0).sqrt()
+            spread = x.square().mean(dim=0).sqrt() if spread is None else spread
             scale = torch.where(spread > 1e-9 * (1 + mean.abs()), spread, 1.0)
             x /= scale
         basis = None
@@ -66,7 +76,8 @@ class Design:
         _, vectors = torch.linalg.eigh(x.T @ x)
         basis = vectors if basis is None else basis @ vectors
         rows = torch.cat([x @ vectors, torch.ones_like(x[:, :1])], dim=1)
-        return Design(rows, rows.square().sum(dim=0)[:, None], mean, scale, basis)
+        squares = rows.square().sum(dim=0)[:, None]
+        return Design(rows, squares, mean, scale, basis, free_bias)
 
     def to(self, dtype: torch.dtype) -> "Design":
         """Return the design with its rows in another precision."""
@@ -83,9 +94,10 @@ class Design:
         return weight, solution[-1] - self.mean @ weight
 
     def penalty(self, l2: Tensor) -> Tensor:
-        """Return what multiplies the squares of a solution (r + 1, K): l2, and 0 for the bias."""
+        """Return what multiplies the squares of a solution (r + 1, K): l2, 0 for a free bias."""
         penalty = l2.to(self.rows).expand(len(self.squares), -1).clone()
-        penalty[-1] = 0
+        if self.free_bias:
+            penalty[-1] = 0
         return penalty
 
 
