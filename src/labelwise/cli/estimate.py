@@ -38,7 +38,7 @@ def estimate(
     unsure, and give it back with --answers-from questions.csv. The interval then rests on the
     answers: exact up to 100, approximate above. Without answers the model's own interval is shown.
     """
-    from labelwise.cli.text import say, show_table
+    from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
     from labelwise.search import Index, answer, likeness_of
@@ -68,6 +68,7 @@ def estimate(
             )
             return
         if answers_from is None:
+            caution(index.spec.caution)
             count = answer(index, asked, top=1).count
             say(
                 f"about {count.expected:,.0f} photos match {asked} ({count.confidence:.0%} "

@@ -111,6 +111,7 @@ def export(
     model hub (hf) holds weights that timm and transformers load, where that gives the model's
     own probabilities, and a card with the measured figures.
     """
+    from labelwise.cli.text import caution
     from labelwise.errors import SettingsError
     from labelwise.models.run_folder import RunFolder
 
@@ -141,6 +142,7 @@ def export(
             "--with-runtime answers with probabilities, and this model ranks labels only; "
             "calibrate the run first"
         )
+    caution(folder.spec.caution)
     if format == "hf":
         _hub(folder, out, data, license)
         return

@@ -60,7 +60,8 @@ def index(
     ones are scored again, and what was interrupted goes on. A disk or a bucket that is not there
     deletes nothing.
     """
-    from labelwise.cli.text import resumable, say
+    from labelwise.cli.text import caution, resumable, say
+    from labelwise.models.loading import caution_of
     from labelwise.search import Index, update_index
     from labelwise.search.walk import root_place
     from labelwise.system.progress import make_watch
@@ -90,6 +91,7 @@ def index(
         say(f"{out}: {changes}")
         for note in changes.notes:
             say(note)
+        caution(caution_of(out))
         if changes.failed:
             say(f"the reasons: labelwise search {out} --unreadable")
         if watch:

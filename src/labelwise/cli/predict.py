@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelwise.taxonomy import Taxonomy
 
 __all__ = [
+    "find_photos",
     "make_engine",
     "predict",
     "taxonomy_of",
@@ -115,7 +116,8 @@ def _predict_shards(
     workers: int,
     shard_rows: int,
 ) -> None:
-    from labelwise.cli.text import complain, say
+    from labelwise.cli.text import caution, complain, say
+    from labelwise.models.loading import caution_of
     from labelwise.shards import ModelFiles, ScoringTask, predict_shards
     from labelwise.shards.scoring_task import decoders_per_worker
     from labelwise.system.progress import make_watch
@@ -124,6 +126,7 @@ def _predict_shards(
     decoder = chosen_decoder(decode, device)
     _check_model(run)
     model = ModelFiles.read(run)
+    caution(caution_of(run))
     decoders = decoders_per_worker(workers)
     task = ScoringTask(out, model, batch_size, device, decoders, decoder)
     engine_of_shards = make_engine(engine, workers, device)
@@ -170,7 +173,7 @@ def _predict_file(
     taxonomy: Path | None,
 ) -> None:
     out = None if out_file is None else Path(out_file)
-    from labelwise.cli.text import complain, say, show_table
+    from labelwise.cli.text import caution, complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
     from labelwise.models import load_model
     from labelwise.models.scoring import obeying, score
@@ -182,8 +185,9 @@ def _predict_file(
         check_suffix(out)
     decoder = chosen_decoder(decode, device)
     _check_model(run)
-    source = PictureImages(_find_images(images))
+    source = PictureImages(find_photos(images))
     predictor = load_model(run, device).fused(len(source))
+    caution(predictor.caution)
     if explain is not None:
         _explain(predictor, source, explain)
     names = predictor.space.names
@@ -296,7 +300,7 @@ def _check_model(place: Path) -> None:
         )
 
 
-def _find_images(places: Sequence[Path]) -> list[Path]:
+def find_photos(places: Sequence[Path]) -> list[Path]:
     """Return the files given, and the images in and below the folders given, in order."""
     from labelwise.cli.text import complain
     from labelwise.data.rows import find_images

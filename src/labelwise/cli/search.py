@@ -71,7 +71,7 @@ def search(
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
     Where no list can be promised, the photos are shown without a promise, with what would work.
     """
-    from labelwise.cli.text import say, show_table
+    from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
     from labelwise.search import Index
@@ -113,6 +113,7 @@ def search(
             copies, similar = nearest_photos(index, row, top)
             _show_similar(copies, similar, as_json, paths_only, null)
             return
+        caution(index.spec.caution)
         found = answer(
             index,
             Query.parse(query or "", index.space, index.taxonomy),

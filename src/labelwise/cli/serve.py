@@ -142,8 +142,9 @@ def serve(
     """
     import torch
 
-    from labelwise.cli.text import say
+    from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
+    from labelwise.models.loading import caution_of
 
     try:
         from labelwise.web import ServeSettings, create_app
@@ -180,6 +181,7 @@ def serve(
 
             webbrowser.open(address)
 
+    caution(caution_of(run))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
     app = create_app(run, index, settings, device=device, threads=threads)

@@ -51,7 +51,7 @@ def tag(
     out exactly that. Keywords that another index wrote stay too, unless --adopt is given.
     Photos themselves are never written.
     """
-    from labelwise.cli.text import complain, say, show_table
+    from labelwise.cli.text import caution, complain, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.search import Index
     from labelwise.search.tagging import (
@@ -89,6 +89,7 @@ def tag(
             places = index.store.sidecars()
             outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
         else:
+            caution(index.spec.caution)
             rule = None
             if wrong_at_most is not None:
                 made = promised_rule(

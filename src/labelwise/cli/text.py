@@ -10,7 +10,7 @@ import typer
 
 from labelwise.system.text import for_terminal, one_line, shortened
 
-__all__ = ["complain", "duration", "in_all", "resumable", "say", "show_table"]
+__all__ = ["caution", "complain", "duration", "in_all", "resumable", "say", "show_table"]
 
 
 def say(text: str = "") -> None:
@@ -26,6 +26,12 @@ def complain(sentence: str) -> None:
     Console(file=sys.stderr, soft_wrap=True).print(
         Text.assemble(("labelwise: ", "bold red"), shortened(one_line(sentence))), highlight=False
     )
+
+
+def caution(sentence: str | None) -> None:
+    """Print what must stand beside a model's answers, if anything, where it spoils no output."""
+    if sentence is not None:
+        complain(sentence)
 
 
 @contextmanager

@@ -116,6 +116,7 @@ def facts_of(
         promises=predictor.promises,
         taxonomy=predictor.taxonomy,
         open_thresholds=open_thresholds,
+        caution=predictor.caution,
     )
 
 

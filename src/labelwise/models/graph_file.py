@@ -60,6 +60,7 @@ class Facts:
     taxonomy: Taxonomy | None = None
     open_thresholds: bool = False
     judgement: str = ""
+    caution: str | None = None
 
     def __post_init__(self) -> None:
         if self.input not in get_args(Input):
@@ -85,6 +86,7 @@ class Facts:
             "precision": self.precision,
             "promises": json.dumps([dict(promise) for promise in self.promises]),
             **({"judgement": self.judgement} if self.judgement else {}),
+            **({} if self.caution is None else {"caution": self.caution}),
             **({} if self.taxonomy is None else {"taxonomy": self._parents()}),
             "answers": "ranking" if self.link is None else "probabilities",
             "names": str(dict(enumerate(names))),
@@ -118,6 +120,7 @@ class Facts:
             None if parents is None else Taxonomy(json.loads(parents)),
             json.loads(metadata.get("open_thresholds", "true")),  # files of 0.1 are open
             metadata.get("judgement", ""),
+            metadata.get("caution"),
         )
 
 

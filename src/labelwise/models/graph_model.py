@@ -127,6 +127,11 @@ class GraphModel(ABC):
         """Which label is a kind of which, where the graph's answers obey that."""
         return self.facts.taxonomy
 
+    @property
+    def caution(self) -> str | None:
+        """What the file says must stand beside its answers."""
+        return self.facts.caution
+
     def fused(self, images: int = 0) -> "GraphModel":
         """Return the model itself: its runtime has fused what can be."""
         return self

@@ -13,8 +13,9 @@ from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.predictor import Predictor
 from labelwise.models.run_folder import MODEL_FILES, OPENVINO_FILES, fetched_run
 from labelwise.models.scoring import DeployedModel
+from labelwise.models.spec import MODEL_FILE, ModelSpec
 
-__all__ = ["is_exported", "load_model", "model_files", "refuse_program"]
+__all__ = ["caution_of", "is_exported", "load_model", "model_files", "refuse_program"]
 
 
 def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
@@ -45,6 +46,12 @@ def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
     from labelwise.models.graph_model import OnnxModel
 
     return OnnxModel.load(path)
+
+
+def caution_of(place: Path) -> str | None:
+    """Return what must stand beside the answers of a model, None if nothing must."""
+    file = place / MODEL_FILE
+    return ModelSpec.load(file).caution if file.is_file() else None
 
 
 def is_exported(place: Path) -> bool:

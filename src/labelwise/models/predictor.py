@@ -17,7 +17,14 @@ from labelwise.links import Link
 from labelwise.methods import link_to_spec, rule_to_spec
 from labelwise.models.model import Model
 from labelwise.models.scoring import Scored, raise_failure, score, scored
-from labelwise.models.spec import MODEL_FILE, BackboneSpec, HeadSpec, ModelSpec, WeightNames
+from labelwise.models.spec import (
+    MODEL_FILE,
+    BackboneSpec,
+    HeadSpec,
+    ModelSpec,
+    WeightNames,
+    caution_after,
+)
 from labelwise.pictures import ImageSource, Transform, as_images
 from labelwise.pictures.sources import Picture
 from labelwise.system.files import load_tensors, replacing, save_tensors
@@ -37,7 +44,8 @@ class Predictor:
     """A trained model with the link that makes its logits probabilities and the rule of its sets.
 
     ``link is None`` means that the logits only rank labels; asking for probabilities then raises.
-    Link and rule obey the ``taxonomy`` the model was trained with, if any.
+    Link and rule obey the ``taxonomy`` the model was trained with, if any. ``answers`` says how
+    many photos people answered, of a model that began with words.
     It is a :class:`~labelwise.models.scoring.Scorer`: link and rule stay on the CPU, where they
     are used.
     """
@@ -50,6 +58,12 @@ class Predictor:
     method: str = ""
     promises: tuple[Mapping[str, Any], ...] = ()
     taxonomy: Taxonomy | None = None
+    answers: int | None = None
+
+    @property
+    def caution(self) -> str | None:
+        """What must stand beside every probability of this model, None if nothing must."""
+        return caution_after(self.answers)
 
     @property
     def transform(self) -> Transform:
@@ -159,6 +173,7 @@ class Predictor:
             rule=rule_to_spec(self.rule),
             promises=tuple(dict(promise) for promise in self.promises),
             taxonomy=None if self.taxonomy is None else dict(self.taxonomy.parents),
+            answers=self.answers,
             weights_sha256=weights_sha256,
             weight_names=weight_names,
         )
@@ -180,6 +195,7 @@ class Predictor:
             spec.method,
             spec.promises,
             spec.made_taxonomy,
+            spec.answers,
         )
 
     @staticmethod

@@ -97,6 +97,10 @@ class DeployedModel(Scorer, Protocol):
     def taxonomy(self) -> Taxonomy | None:
         """Which label is a kind of which, where its answers obey that."""
 
+    @property
+    def caution(self) -> str | None:
+        """What must stand beside every probability of this model, None if nothing must."""
+
     def fused(self, images: int = ...) -> "DeployedModel":
         """Return a model that answers faster, if that is worth it for so many images."""
 

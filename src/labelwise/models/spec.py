@@ -24,13 +24,33 @@ from labelwise.system.text import one_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
-__all__ = ["MODEL_FILE", "BackboneSpec", "HeadSpec", "ModelSpec", "WeightNames"]
+__all__ = [
+    "MODEL_FILE",
+    "NOT_CALIBRATED",
+    "BackboneSpec",
+    "HeadSpec",
+    "ModelSpec",
+    "WeightNames",
+    "caution_after",
+]
 
 MODEL_FILE = "model.json"
 FORMAT = 1
+NOT_CALIBRATED = (
+    "not calibrated: no answers yet; probabilities are a guess until photos are answered "
+    "(labelwise start PHOTOS --words WORDS --answers TABLE)"
+)
 NOT_USABLE = (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 WeightNames = Literal["labelwise", "timm"]
+
+
+def caution_after(answers: int | None) -> str | None:
+    """Return what must stand beside the probabilities of a model that so many answers made.
+
+    None answers: a model that was trained, beside which nothing must stand.
+    """
+    return NOT_CALIBRATED if answers == 0 else None
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,7 @@ class ModelSpec(BaseModel):
     rule: dict[str, Any]
     promises: tuple[dict[str, Any], ...] = ()
     taxonomy: dict[str, str] | None = None  # each child's parent
+    answers: Annotated[int, Field(ge=0)] | None = None  # photos people answered; of words alone
     weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     weight_names: WeightNames = "labelwise"
 
@@ -135,10 +156,19 @@ class ModelSpec(BaseModel):
         """Which label is a kind of which, if the model was trained with a taxonomy."""
         return None if self.taxonomy is None else Taxonomy(self.taxonomy)
 
+    @property
+    def caution(self) -> str | None:
+        """What must stand beside every probability of this model, None if nothing must."""
+        return caution_after(self.answers)
+
     def save(self, path: Path) -> None:
         """Write the JSON file; an interrupted write leaves the old file whole."""
         # Versions that do not know these entries refuse them: they stand only where they matter.
-        given = {"weight_names": self.weight_names != "labelwise", "taxonomy": self.taxonomy}
+        given = {
+            "weight_names": self.weight_names != "labelwise",
+            "taxonomy": self.taxonomy,
+            "answers": self.answers is not None,
+        }
         usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)
         text = json.dumps(facts, indent=2, ensure_ascii=False)

@@ -200,6 +200,12 @@ class Index:
         Where the library does not look like them, no promise can rest on them.
         """
         held_out = self.held_out
+        if held_out is None and self.spec.answers is not None:
+            raise DataError(
+                f"a promise needs answered photos that were set aside, and the model of "
+                f"{self.folder} has none; answer photos, then `labelwise start PHOTOS --words "
+                "WORDS --answers TABLE --set-aside 0.3`, and index again with --rebuild"
+            )
         if held_out is None or not self.facts.may_promise:
             raise DataError(
                 f"a promise needs photos that fitted nothing, and the model of {self.folder} has "

@@ -356,7 +356,11 @@ def _kind(request: Request) -> str:
 def _written(service: Service, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
     head = Predicted(
-        model=service.weights, calibration=service.calibration, rule=service.rule, results=[]
+        model=service.weights,
+        calibration=service.calibration,
+        caution=service.spec.caution,
+        rule=service.rule,
+        results=[],
     )
     facts = {name: to_json(value) for name, value in head.model_dump().items()}
     each = (service.picture_answer(one).model_dump_json().encode() for one in tagged)

@@ -72,6 +72,7 @@ class ModelView(BaseModel):
     labels: int
     weights: str
     calibration: str
+    caution: str | None
     rule: str
     version: str
     photos: int | None = None
@@ -103,6 +104,7 @@ class Predicted(BaseModel):
 
     model: str
     calibration: str
+    caution: str | None
     rule: str
     results: list[PictureAnswer]
 

@@ -230,6 +230,7 @@ class Service:
             labels=len(self.names),
             weights=self.weights,
             calibration=self.calibration,
+            caution=self.spec.caution,
             rule=self.rule,
             version=__version__,
             photos=None if self.library is None else self.library.index.photos,

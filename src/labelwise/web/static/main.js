@@ -74,6 +74,8 @@ async function start() {
   for (const item of document.querySelectorAll("[data-needs=photos]")) item.hidden = !withPhotos;
   find("model").textContent = `${model.name}: ${count(model.labels)} labels${withPhotos ? `, ${count(model.photos)} photos` : ""}`;
   find("footer").textContent = `labelwise ${model.version} · weights ${model.weights} · calibration ${model.calibration} ·`;
+  find("caution").textContent = model.caution ?? "";
+  find("caution").hidden = model.caution === null;
   tag.start(model);
   search.start();
   photo.start();
