@@ -29,6 +29,7 @@ from labelwise.cli import (
     reproduce,
     search,
     serve,
+    start,
     tag,
     train,
 )
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 for verb in (
     demo.demo,
+    start.start,
     train.train,
     compare.compare,
     evaluate.evaluate,

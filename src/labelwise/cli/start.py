@@ -1,0 +1,123 @@
+"""``labelwise start``: from a folder of photos and a list of words to a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from labelwise.words.start import Started
+
+__all__ = ["start"]
+
+FAILURES_SHOWN = 5
+
+
+def start(
+    photos: Annotated[list[Path], typer.Argument(help="Folders of photos, and image files.")],
+    words: Annotated[
+        Path,
+        typer.Option(
+            help="One word per line, such as: dog. Also with texts that describe it and the word "
+            "it is a kind of: 'dog: a dog, a puppy; pet'."
+        ),
+    ],
+    model: Annotated[
+        Path,
+        typer.Option(
+            "--model",
+            "-m",
+            envvar="LABELWISE_WORDS",
+            help="A folder with a sentence encoder: one .onnx file and tokenizer.json; perhaps "
+            "with an image classifier as timm writes it and classes.txt.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder.")] = Path("run"),
+    answers: Annotated[
+        str | None,
+        typer.Option(help="What people said of photos: any label table that labelwise reads."),
+    ] = None,
+    set_aside: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.9, help="Share of the answered photos that is kept for promises."
+        ),
+    ] = 0.2,
+    image_size: Annotated[
+        int | None,
+        typer.Option(min=32, help="Side of the classifier's input; its own if left out."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
+    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+) -> None:
+    """Make a run from photos and words alone; with answers, a better one.
+
+    The run can be used as any other: predict, index, search, review, tag, serve, export. Until
+    people have answered, its probabilities are a guess and nothing is promised. Give --answers
+    when there are some; run it again with more words or photos, and the answers are kept.
+    """
+    from labelwise.cli.predict import find_photos
+    from labelwise.cli.text import complain, resumable, say
+    from labelwise.data import load
+    from labelwise.pictures import PictureImages
+    from labelwise.system.progress import make_watch
+    from labelwise.words import ClassesAndWords, WordList
+    from labelwise.words.start import start as start_run
+
+    vocabulary = WordList.read(words)
+    table = None if answers is None else load(answers)
+    images = PictureImages(find_photos(photos))
+    out.mkdir(parents=True, exist_ok=True)
+    scorer = ClassesAndWords(model, image_size=image_size, cache=out)
+    with resumable(out):
+        done = start_run(
+            images,
+            vocabulary,
+            scorer,
+            out,
+            answers=table,
+            set_aside=set_aside,
+            batch_size=batch_size,
+            device=device,
+            watch=make_watch(),
+        )
+    for failure in done.failures[:FAILURES_SHOWN]:
+        complain(failure.reason)
+    if len(done.failures) > FAILURES_SHOWN:
+        complain(f"and {len(done.failures) - FAILURES_SHOWN:,} more photos could not be read")
+    for note in done.notes:
+        say(note)
+    _tell(done)
+    if done.failures:
+        raise typer.Exit(1)
+
+
+def _tell(done: "Started") -> None:
+    """Say what the run knows, and what to do next."""
+    from labelwise.cli.text import say, show_table
+    from labelwise.models.spec import NOT_CALIBRATED
+
+    names = done.predictor.space.names
+    say(f"{done.photos:,} photos and {len(names):,} words: {done.folder}")
+    if done.calibration is None:
+        pairs = list(zip(names, done.nearest_classes, strict=True))
+        show_table(("word", "nearest class of the classifier"), pairs)
+        say(NOT_CALIBRATED)
+        return
+    rows = [
+        (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
+        for name, (share, low, high) in zip(names, done.calibration.shares.tolist(), strict=True)
+    ]
+    show_table(("word", "share of the photos", "90 % interval"), rows)
+    more = done.calibration.photos_to_halve
+    say(
+        f"calibrated on {done.fitted_on:,} answered photos: a probability is expected to be off by "
+        f"{done.calibration.error:.4f}"
+        + ("" if more is None else f"; about {more:,} in all would halve that")
+    )
+    if done.aside:
+        say(f"{done.aside:,} answered photos were set aside: promises are made on them")
+    else:
+        say(
+            "no answered photo was set aside, so nothing can be promised; --set-aside 0.2 does that"
+        )

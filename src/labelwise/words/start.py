@@ -1,0 +1,231 @@
+"""Start: a run from photos and words, before and after people have answered.
+
+    embeddings/                        features of photos, by content
+    words.txt, words.json              the words, and the text-image model that scored them
+    answers.parquet                    what people said of photos
+    predictions/train, test.parquet    answered photos that fitted the model, and those set aside
+    model.json, model.safetensors      network, linear head, link and rule: a model like any other
+
+Without answers the head is the text head, and its link a guess: p = sigma(.8 x - 3.6), where x is
+the score less the mean of all scores, divided by their deviation; that is the best curve for all
+labels of COCO together. ``model.json`` then says that no one has answered, and whatever shows a
+probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from labelwise.calibrate import FewLabels, Platt
+from labelwise.data import LabelTable
+from labelwise.decide import Rule, Threshold, WithParents
+from labelwise.errors import DataError, SettingsError
+from labelwise.fitting.read import aligned_labels
+from labelwise.heads import LinearHead
+from labelwise.links import Consistent, Link, Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import Failure
+from labelwise.models.spec import MODEL_FILE
+from labelwise.pictures import ImageSource
+from labelwise.predictions import Predictions
+from labelwise.system.files import replacing
+from labelwise.system.progress import Silent, Watch
+from labelwise.words.answered import answered_head
+from labelwise.words.answers import KeptAnswers
+from labelwise.words.classes import ClassesAndWords, TextHead
+from labelwise.words.photos import PhotoFeatures, features_of
+from labelwise.words.word_list import WordList
+
+__all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "Started", "start"]
+
+EMBEDDINGS, ANSWERS_FILE, WORDS_FILE, WORDS_FACTS = (
+    "embeddings",
+    "answers.parquet",
+    "words.txt",
+    "words.json",
+)
+GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
+FAR = 1e6  # beyond every score: nothing is cut off
+LEAST_ANSWERS = 10  # photos, before answers move anything
+
+
+@dataclass(frozen=True, eq=False)
+class Started:
+    """What a start came to: photos read and unread, answers, and what is to be said.
+
+    ``nearest_classes`` are those of the classifier that the words lean on most.
+    """
+
+    folder: Path
+    predictor: Predictor
+    photos: int
+    computed: int
+    failures: tuple[Failure, ...]
+    fitted_on: int
+    aside: int
+    calibration: FewLabels | None
+    nearest_classes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def start(
+    images: ImageSource,
+    words: WordList,
+    model: ClassesAndWords,
+    out: Path,
+    *,
+    answers: LabelTable | None = None,
+    set_aside: float = 0.2,
+    batch_size: int = 64,
+    device: str = "cpu",
+    watch: Watch | None = None,
+) -> Started:
+    """Make the run of photos and words in ``out``, or make it again with more of either.
+
+    Answers are added to those of earlier times. ``set_aside`` is the share of answered photos
+    that fit nothing.
+    """
+    if not 0 <= set_aside < 1:
+        raise SettingsError(f"set_aside must be a share from 0 up to 1, got {set_aside:g}")
+    run, watch = RunFolder(out), watch or Silent()
+    _require_own(run)
+    with run.lock():
+        cache, notes = run.path / EMBEDDINGS, model.doubts(words)
+        photos = features_of(
+            images, model.backbone, cache, batch_size=batch_size, device=device, watch=watch
+        )
+        if not photos.digests:
+            raise DataError(f"none of the {len(images):,} photos could be read")
+        kept = KeptAnswers.load(run.path / ANSWERS_FILE)
+        failures = photos.failures
+        if answers is not None:
+            notes += aligned_labels(answers, words.names)[1]
+            photos_of = features_of(
+                answers.images, model.backbone, cache, batch_size=batch_size, device=device
+            )
+            failures += photos_of.failures
+            photos = PhotoFeatures(
+                photos.digests, photos_of.known, failures, photos.computed + photos_of.computed
+            )
+            kept = kept.merged(KeptAnswers.of(answers, photos_of.digests, set_aside))
+            kept.save(run.path / ANSWERS_FILE)
+        return _Start(run, words, model, photos, kept).finish(notes)
+
+
+def _require_own(run: RunFolder) -> None:
+    """Raise if a folder holds a run that did not begin with words."""
+    if (run.path / MODEL_FILE).is_file() and run.spec.answers is None:
+        raise SettingsError(
+            f"{run.path} holds a run that was trained, not one that began with words; name another "
+            "folder with -o"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    run: RunFolder
+    words: WordList
+    model: ClassesAndWords
+    photos: PhotoFeatures
+    answers: KeptAnswers
+
+    def finish(self, notes: list[str]) -> Started:
+        every = self.photos.every()
+        text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0))
+        fitting, aside = self._targets(aside=False), self._targets(aside=True)
+        count, calibration = len(fitting[0]), None
+        link: Link
+        if count < LEAST_ANSWERS:
+            head, link = text, _guessed(text.scores(every))
+            if count:
+                notes.append(
+                    f"{count:,} answered photos are kept; they count from {LEAST_ANSWERS} on, "
+                    "without those set aside"
+                )
+            count = 0
+        else:
+            digests, labels, observed = fitting
+            answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
+            head, calibration = answered.head, answered.calibration
+            link = calibration.link
+        predictor = self._predictor(head, link, count)
+        self._save(predictor, {"train": fitting, "test": aside} if count else {})
+        return Started(
+            self.run.path,
+            predictor,
+            len(self.photos.digests),
+            self.photos.computed,
+            self.photos.failures,
+            count,
+            len(aside[0]),
+            calibration,
+            tuple(self.model.nearest_classes(self.words)),
+            tuple(notes),
+        )
+
+    def _targets(self, *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
+        """Return digests, labels and which are known, of the photos whose features are there."""
+        digests, labels, observed = self.answers.targets(self.words.names, aside=aside)
+        if self.words.taxonomy is not None:
+            tree = self.words.taxonomy.within(self.words.space)
+            labels, known = tree.complete(labels, observed)
+            observed = torch.ones_like(observed) if known is None else known
+        there = torch.tensor([digest in self.photos.known for digest in digests], dtype=torch.bool)
+        found = [digest for digest in digests if digest in self.photos.known]
+        return found, labels[there], observed[there]
+
+    def _predictor(self, head: TextHead, link: Link, answers: int) -> Predictor:
+        space, taxonomy = self.words.space, self.words.taxonomy
+        rule: Rule = Threshold(0.5)
+        if taxonomy is not None:
+            parent = taxonomy.within(space).parent
+            link, rule = Consistent(link, parent), WithParents(rule, parent)
+        linear = LinearHead(self.model.backbone.channels, len(space))
+        with torch.no_grad():
+            linear.classifier.weight.copy_(head.weight.T)
+            linear.classifier.bias.copy_(head.bias)
+        network = Model(self.model.backbone, linear).eval()
+        return Predictor(
+            network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy, answers
+        )
+
+    def _save(
+        self,
+        predictor: Predictor,
+        splits: dict[str, tuple[list[bytes], Tensor, Tensor]],
+    ) -> None:
+        """Write the files of the run; the model comes last."""
+        folder = self.run.path
+        for name in ("train", "test"):
+            digests, labels, observed = splits.get(name, ([], None, None))
+            path = self.run.predictions_path(name)
+            if not digests or labels is None:
+                path.unlink(missing_ok=True)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            layer = predictor.model.head.state_dict()
+            features = self.photos.of(digests)
+            logits = features @ layer["classifier.weight"].T + layer["classifier.bias"]
+            ids = [self.answers.photos[digest].id for digest in digests]
+            Predictions(
+                ids, logits, labels.float(), observed, self.words.names, name, Sigmoid()
+            ).save(path)
+        facts = {"model": str(self.model.folder.resolve()), "image_size": self.model.image_size}
+        for name, content in (
+            (WORDS_FILE, self.words.text()),
+            (WORDS_FACTS, json.dumps(facts, indent=2) + "\n"),
+        ):
+            with replacing(folder / name) as temporary:
+                temporary.write_text(content, encoding="utf-8")
+        predictor.save(folder)
+
+
+def _guessed(scores: Tensor) -> Platt:
+    """Return the curve that is taken before anyone has answered."""
+    spread = max(float(scores.std()), 1e-6)
+    slope = GUESSED_SLOPE / spread
+    return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)

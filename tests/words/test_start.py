@@ -1,0 +1,253 @@
+"""From photos and words to a run. Oracle: the colours that the photos were painted in."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+from web_setup import running
+from words_setup import CLASSES, SIDE, photo, save_photos
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.errors import DataError, LabelwiseError, SettingsError
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import PictureImages
+from labelwise.search import Index
+from labelwise.words import ClassesAndWords, WordList
+from labelwise.words.answers import KeptAnswers
+from labelwise.words.start import start
+
+NOT_CALIBRATED = "not calibrated: no answers yet"
+
+
+@pytest.fixture(scope="session")
+def model(words_model):
+    return ClassesAndWords(words_model, image_size=SIDE)
+
+
+@pytest.fixture(scope="session")
+def painted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("painted")
+    return folder, save_photos(folder / "photos", 60)
+
+
+def images_of(folder):
+    return PictureImages(sorted(folder.glob("*.png")))
+
+
+def answer_table(path, folder, colours, *, wanted, names=CLASSES):
+    """Write what a person would say of the first photos."""
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["path", *names])
+        for name in sorted(colours)[:wanted]:
+            said = [int(colours[name] == colour) for colour in names]
+            writer.writerow([folder / "photos" / name, *said])
+    return path
+
+
+def run_verb(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_words_alone_find_the_colours_and_say_that_nobody_answered(model, painted, tmp_path):
+    folder, colours = painted
+    words = WordList.of("crimson", "grass", "sky")
+    done = start(images_of(folder / "photos"), words, model, tmp_path / "run")
+    assert (done.photos, done.computed, done.failures, done.fitted_on) == (60, 60, (), 0)
+    predictor = Predictor.load(tmp_path / "run")
+    assert predictor.answers == 0
+    assert RunFolder(tmp_path / "run").spec.caution.startswith(NOT_CALIBRATED)
+    found = predictor.predict(images_of(folder / "photos"))
+    best = found.logits.argmax(dim=1).tolist()
+    assert [CLASSES[place] for place in best] == [colours[name] for name in sorted(colours)]
+    assert RunFolder(tmp_path / "run").held_out() is None
+
+
+def test_photos_are_read_once_wherever_they_lie(model, painted, tmp_path):
+    folder, _ = painted
+    words, run, moved = WordList.of("red"), tmp_path / "run", tmp_path / "moved"
+    start(images_of(folder / "photos"), words, model, run)
+    shutil.copytree(folder / "photos", moved)
+    photo("red", 999).save(moved / "new.png")
+    shutil.copy(moved / "new.png", moved / "copy.png")
+    again = start(images_of(moved), words, model, run)
+    assert (again.photos, again.computed) == (62, 1)
+
+
+def test_what_was_computed_before_an_interruption_is_kept(model, painted, tmp_path, monkeypatch):
+    from labelwise.system.progress import Silent
+    from labelwise.words import photos
+
+    class Stopping(Silent):
+        def advance(self, images):
+            raise KeyboardInterrupt
+
+    folder, _ = painted
+    images, words = images_of(folder / "photos"), WordList.of("red")
+    with pytest.raises(KeyboardInterrupt):
+        start(images, words, model, tmp_path, batch_size=16, watch=Stopping())
+    done = start(images, words, model, tmp_path, batch_size=16)
+    assert done.computed == 60 - 16
+    part = min((tmp_path / "embeddings").glob("*/*.npz"))
+    part.write_bytes(part.read_bytes()[:100])
+    assert start(images, words, model, tmp_path).computed == 16
+    assert photos.PART > 60  # so that only the interruption wrote that part
+
+
+def test_unreadable_photos_are_named_and_the_others_go_on(model, painted, tmp_path):
+    folder, _ = painted
+    place = tmp_path / "photos"
+    shutil.copytree(folder / "photos", place)
+    (place / "000.png").write_bytes(b"no picture")
+    images = images_of(place)
+    (place / "001.png").unlink()  # vanished after it was listed
+    done = start(images, WordList.of("red"), model, tmp_path / "run")
+    assert done.photos == 58
+    assert sorted(failure.id.rpartition("/")[2] for failure in done.failures) == [
+        "000.png",
+        "001.png",
+    ]
+    for name in place.iterdir():
+        name.write_bytes(b"no picture")
+    with pytest.raises(DataError, match="none of the 60 photos could be read"):
+        start(images, WordList.of("red"), model, tmp_path / "other")
+
+
+def test_answers_calibrate_and_stay_when_words_are_added(model, painted, tmp_path):
+    folder, colours = painted
+    run, images = tmp_path / "run", images_of(folder / "photos")
+    table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=45, names=("red",))
+    words = WordList.of("red")
+    done = start(images, words, model, run, answers=load(str(table)), set_aside=0.25)
+    assert done.fitted_on + done.aside == 45
+    assert 3 <= done.aside <= 20
+    spec = RunFolder(run).spec
+    assert (spec.answers, spec.caution) == (done.fitted_on, None)
+    probs = Predictor.load(run).predict(images).probs[:, 0]
+    truth = torch.tensor([colours[name] == "red" for name in sorted(colours)])
+    assert probs[truth].min() > probs[~truth].max()
+    assert abs(float(probs.mean() - truth.double().mean())) < 0.1
+    held_out = RunFolder(run).held_out()
+    assert held_out is not None
+    assert held_out.may_promise
+    assert len(held_out.predictions) == done.aside
+    aside = set(held_out.predictions.ids)
+    assert not aside & set(RunFolder(run).predictions("train").ids)
+
+    more = start(images, WordList.of("sky", "red"), model, run)
+    assert (more.fitted_on, more.aside, more.computed) == (done.fitted_on, done.aside, 0)
+    again = Predictor.load(run).predict(images).probs
+    assert again[truth, 1].min() > again[~truth, 1].max()
+
+
+def test_of_two_answers_the_newer_counts_and_asides_stay_aside(model, painted, tmp_path):
+    folder, colours = painted
+    digests = {0: b"\x00" * 32, 1: b"\xff" * 32}
+    table = load(str(answer_table(tmp_path / "a.csv", folder, colours, wanted=2)))
+    first = KeptAnswers.of(table, digests, 0.5)
+    assert [one.aside for _, one in sorted(first.photos.items())] == [True, False]
+    wrong = {name: "blue" for name in colours}
+    newer = KeptAnswers.of(
+        load(str(answer_table(tmp_path / "b.csv", folder, wrong, wanted=2))), digests, 0.0
+    )
+    both = first.merged(newer)
+    both.save(tmp_path / "answers.parquet")
+    kept = KeptAnswers.load(tmp_path / "answers.parquet")
+    assert kept == both
+    assert kept.photos[digests[0]].labels == {"red": False, "green": False, "blue": True}
+    assert kept.photos[digests[0]].aside
+    _, labels, known = kept.targets(("blue", "dog"), aside=True)
+    np.testing.assert_array_equal(labels, [[1, 0]])
+    np.testing.assert_array_equal(known, [[True, False]])
+    (tmp_path / "answers.parquet").write_bytes(b"x")
+    with pytest.raises(DataError, match="holds no answers that can be read"):
+        KeptAnswers.load(tmp_path / "answers.parquet")
+
+
+def test_parents_are_obeyed(model, painted, tmp_path):
+    folder, _ = painted
+    file = tmp_path / "words.txt"
+    file.write_text("colour: red, green\nred; colour\n")
+    start(images_of(folder / "photos"), WordList.read(file), model, tmp_path / "run")
+    probs = Predictor.load(tmp_path / "run").predict(images_of(folder / "photos")).probs
+    assert (probs[:, 1] <= probs[:, 0] + 1e-12).all()
+
+
+def test_the_run_of_a_training_is_not_written_over(model, painted, tmp_path):
+    from search_setup import save_model
+
+    folder, _ = painted
+    run = save_model(tmp_path / "run")
+    before = (run / "model.json").read_bytes()
+    with pytest.raises(SettingsError, match="holds a run that was trained"):
+        start(images_of(folder / "photos"), WordList.of("red"), model, run)
+    assert (run / "model.json").read_bytes() == before
+
+
+def test_few_answers_are_kept_until_they_count(model, painted, tmp_path):
+    folder, colours = painted
+    table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=5)
+    words, images = WordList.of("red"), images_of(folder / "photos")
+    done = start(images, words, model, tmp_path / "run", answers=load(str(table)), set_aside=0)
+    assert done.fitted_on == 0
+    assert "5 answered photos are kept; they count from 10 on" in done.notes[-1]
+    assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 5
+
+
+def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, painted, tmp_path):
+    folder, colours = painted
+    (tmp_path / "words.txt").write_text("red\ngreen\nblue\n")
+    run, index, onnx = tmp_path / "run", tmp_path / "index", tmp_path / "model.onnx"
+    given = ("--words", tmp_path / "words.txt", "-m", words_model, "-o", run, "--image-size", SIDE)
+    made = run_verb("start", folder / "photos", *given)
+    assert made.exit_code == 0, made.output
+    assert NOT_CALIBRATED in made.output
+    assert "nearest class" in made.output
+    for verb in (
+        ("predict", run, folder / "photos" / "000.png"),
+        ("index", folder / "photos", "-m", run, "-o", index),
+        ("search", index, "red", "--json", "-n", "20"),
+        ("estimate", index, "red"),
+        ("tag", index, "--xmp", "--dry-run"),
+        ("export", run, "-o", onnx, "--data", folder / "photos"),
+        ("predict", onnx, folder / "photos" / "000.png"),
+        ("predict", run, folder / "photos", "-o", f"{tmp_path}/shards/"),
+    ):
+        done = run_verb(*verb)
+        assert done.exit_code == 0, (verb, done.output)
+        assert NOT_CALIBRATED in done.stderr, verb
+    with running(run, index, decoders=0) as server:
+        assert server.get("/api/v1/model")["caution"].startswith(NOT_CALIBRATED)
+        content = (folder / "photos" / "000.png").read_bytes()
+        assert NOT_CALIBRATED in json.loads(server.upload(("a.png", content))[2])["caution"]
+    with Index(index) as opened, pytest.raises(LabelwiseError, match="--set-aside"):
+        opened.evidence()
+    table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=60)
+    answered = run_verb("start", folder / "photos", *given, "--answers", table)
+    assert answered.exit_code == 0, answered.output
+    assert "calibrated on" in answered.output
+    assert NOT_CALIBRATED not in answered.output
+    rebuilt = run_verb("index", folder / "photos", "-m", run, "-o", index, "--rebuild")
+    assert rebuilt.exit_code == 0, rebuilt.output
+    assert NOT_CALIBRATED not in rebuilt.output + rebuilt.stderr
+    with Index(index) as opened:
+        assert set(opened.evidence().ids) == set(RunFolder(run).predictions("test").ids)
+
+
+def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):
+    folder, colours = painted
+    table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=20)
+    with pytest.raises(DataError, match="has none of the labels asked for"):
+        start(
+            images_of(folder / "photos"),
+            WordList.of("grass"),
+            model,
+            tmp_path / "run",
+            answers=load(str(table)),
+        )
