@@ -20,7 +20,16 @@ from labelwise.search.store import MIGRATIONS, SCHEMA, Store
 from labelwise.system.progress import Silent
 
 FLIPS = 12  # of each file
+LARGE = "labelwise.search.index.KEPT_FROM"  # rows from which probabilities are kept in files
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_probabilities():
+    """Let this small index keep in files what a large one keeps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LARGE, 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +172,7 @@ def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(ma
             "PRAGMA user_version = 0",
         ):
             database.execute(statement)
-    for file in (folder / "cache").glob("*.hash"):
+    for file in (folder / "cache").glob("*.sums"):
         file.unlink()
     assert answers(folder) == expected
     update_index(folder, watch=Silent())

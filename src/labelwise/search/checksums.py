@@ -2,7 +2,7 @@
 
     file                                   hashed when        checked when
     scores/*, embeddings/*                 written            first read by a process
-    cache/*.bin                            appended to        first mapped; made anew if damaged
+    cache/*.bin                            sums of their own: :mod:`labelwise.search.cache`
     model.json, index.json                 written            the index is opened
     held-out, validation, taxonomy, ...    written            read
 

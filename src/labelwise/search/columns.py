@@ -2,17 +2,14 @@
 
     scores/000000000000.parquet  one column of logits per label, named after it, and ``row``
     embeddings/...               ``row`` and ``embedding``, a fixed-size list of half floats
-    cache/                       the same columns end to end, to be mapped; may be deleted any time
+    cache/                       the same columns end to end, see :mod:`labelwise.search.cache`
 
 A file is named after its first row, and never changed once its rows are known. Whoever reads says
 how many rows are known: what a killed writer left behind them does not count.
-
-Each file of the cache has its hash beside it, ``NAME.bin.hash``. One that does not match it is made
-anew. Where the cache cannot be written, because the folder may only be read or the disk is full,
-the columns are read into memory.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError
-from labelwise.search.checksums import Checksums, file_hash
-from labelwise.system.files import locked, replacing
+from labelwise.search.cache import CacheFiles
+from labelwise.search.checksums import Checksums
+from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 
 __all__ = ["Columns"]
@@ -34,7 +32,7 @@ class Columns:
 
     def __init__(self, folder: Path, labels: Sequence[str], checksums: Checksums) -> None:
         self.folder, self._checksums = folder, checksums
-        self._mapped_before: dict[str, int] = {}  # rows of cache files that match their hashes
+        self.cache = CacheFiles(folder)
         # A label that is called "row" would have the name of the first column.
         self._names = ["row (label)" if label == "row" else label for label in labels]
 
@@ -87,30 +85,8 @@ class Columns:
         self, kind: str, name: str, cache: str, dtype: np.dtype[Any], width: int, rows: int
     ) -> NDArray[Any]:
         """Map one column of all segments, after appending to its cache what is new."""
-        if not rows:
-            return np.empty((0, width), dtype)
-        path, size = self.folder / "cache" / cache, dtype.itemsize * width
-        if self._mapped_before.get(cache) != rows:
-            try:
-                path.parent.mkdir(exist_ok=True)
-                with locked(path.parent):
-                    done = _whole_rows(path, size)
-                    if done < rows:
-                        self._grow(path, self._segments(kind, name, done, rows))
-            except OSError:  # an index that may only be read, or a full disk
-                values = np.concatenate([*self._segments(kind, name, 0, rows)])
-                return values.reshape(rows, width)
-            self._mapped_before[cache] = rows
-        return np.memmap(path, dtype, "r", shape=(rows, width))
-
-    def _grow(self, path: Path, parts: Iterator[NDArray[Any]]) -> None:
-        """Append to a file of the cache, and put its hash beside it."""
-        place = _hash_place(path)
-        place.unlink(missing_ok=True)
-        with path.open("ab") as stream:
-            for values in parts:
-                stream.write(values.tobytes())
-        place.write_bytes(file_hash(path))
+        shape = (rows, width)
+        return self.cache.grown(cache, dtype, shape, partial(self._segments, kind, name))
 
     def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
@@ -137,22 +113,3 @@ class Columns:
             if isinstance(column, pa.FixedSizeListArray):
                 column = column.flatten()
             yield column.to_numpy(zero_copy_only=False)
-
-
-def _hash_place(path: Path) -> Path:
-    return path.with_name(f"{path.name}.hash")
-
-
-def _whole_rows(path: Path, size: int) -> int:
-    """Return how many rows a file of the cache holds; one that is damaged is removed.
-
-    It is removed and not cut off, since another process may have mapped it.
-    """
-    try:
-        whole = _hash_place(path).read_bytes() == file_hash(path)
-    except FileNotFoundError:
-        whole = False
-    if whole and path.stat().st_size % size == 0:
-        return path.stat().st_size // size
-    path.unlink(missing_ok=True)
-    return 0

@@ -1,7 +1,8 @@
 """Index: photos that answer queries, from logits that were computed once.
 
-Probabilities are never stored. They are the model's link of the stored logits, so another
-calibration, or a correction, changes every one of them without a picture being read:
+Probabilities are the model's link of the stored logits, so another calibration, or a correction,
+changes every one of them without a picture being read. Those of the model's own link are kept in
+the cache of a large index, named after the model, for the first search to be quick:
 
 * what a person said of a photo is certain: probability 1 or 0 for that label;
 * for all other photos the label's link is fitted anew on the held-out photos of the model and the
@@ -14,10 +15,10 @@ held-out ones keep the fit where it was unless corrections are many.
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from getpass import getuser
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -33,13 +34,14 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
-from labelwise.search.checksums import way_out
+from labelwise.search.checksums import file_hash, way_out
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.system.files import replacing
+from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
@@ -47,10 +49,11 @@ from labelwise.types import LabelSpace
 __all__ = ["Index", "IndexFacts", "LabelOdds"]
 
 ROWS_AT_ONCE = 1 << 16
+KEPT_FROM = 1 << 16  # rows; fewer are computed in milliseconds
 LABELS_KEPT = 64
 CACHED_OF_MODEL = (
     *("link", "held_out", "validation", "taxonomy", "query_taxonomy"),
-    *("_tree", "_sets"),
+    *("_tree", "_sets", "_model_key"),
 )  # properties of an index that follow from its model
 
 FAR = 50.0  # log-odds beyond which nothing changes
@@ -149,6 +152,11 @@ class Index:
                 "calibrate it first, then index again"
             )
         return link
+
+    @cached_property
+    def _model_key(self) -> str:
+        """A name for what probabilities follow from, beside the logits."""
+        return file_hash(self.folder / "model.json").hex()[:16]
 
     @cached_property
     def held_out(self) -> Predictions | None:
@@ -258,6 +266,8 @@ class Index:
     @torch.no_grad()
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
         rows = len(self)
+        if not corrections and rows >= KEPT_FROM:
+            return LabelOdds(*(ScanTerm(partial(self._kept, label, side)) for side in (0, 1)))
         log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
         mapped = self._refitted(label, corrections if refit else [])
         for start in range(0, rows, ROWS_AT_ONCE):
@@ -270,6 +280,35 @@ class Index:
                 log_p[one.row] = 0.0 if certain else -np.inf
                 log_q[one.row] = -np.inf if certain else 0.0
         return LabelOdds(ScanTerm(log_p), ScanTerm(log_q))
+
+    def _kept(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
+        """Return log p, or log(1 - p) at side 1, of every row under the model's own link.
+
+        They are kept in the cache, since computing them takes a hundred times as long as a search.
+        """
+        cache = self.store.cache
+        kind = f"{'pq'[side]}-{label + 1:05d}"
+        name = f"{kind}-{self._model_key}.bin"
+        cache.remove(f"{kind}-*", but=self._model_key)  # those of an earlier link
+
+        @torch.no_grad()
+        def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
+            for start in range(done, rows, ROWS_AT_ONCE):
+                part = slice(start, min(start + ROWS_AT_ONCE, rows))
+                yield check_log_probs(*self._log_probs(label, part))[side].float().numpy()
+
+        return cache.grown(name, np.dtype(np.float32), (len(self), 1), computed)[:, 0]
+
+    def prepare(self, watch: Watch) -> None:
+        """Write the probabilities that the first searches would wait for to the cache."""
+        if len(self) < KEPT_FROM or self.spec.link is None:
+            return
+        watch.start("preparing searches", len(self.space))
+        for label in range(len(self.space)):
+            for side in (0, 1):
+                self._kept(label, side)
+            watch.advance(1)
+        watch.finish()
 
     def _log_probs(self, label: int, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n,) of some rows under the model's own link."""

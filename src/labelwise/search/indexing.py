@@ -99,6 +99,7 @@ def update_index(
             _finish_rebuild(index)
         if forget_missing:
             changes.forgotten = index.store.forget_missing()
+        index.prepare(watch)
         found = likeness_of(index)
         if found.likeness.outcome in ("shares differ", "pictures differ"):
             changes.unlike = found.sentence()

@@ -38,6 +38,7 @@ COLUMNS = 1 << 9  # that the rows of a block are dealt out to
 DEPTH = 1 << 6
 FIRST_TRIES = (1 << 10, 1 << 13, 1 << 16)
 TRIED_SHARE = 64  # of so many rows one may be tried: rows in no order cost more than a scan's
+SAMPLED = 1 << 14
 PARALLEL = 1 << 21  # rows from which a second thread pays
 
 T = TypeVar("T")
@@ -49,13 +50,21 @@ NO_ROWS, NO_SCORES = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 class ScanTerm:
-    """One column of log probabilities (N,), with what makes it quick to search."""
+    """One column of log probabilities (N,), with what makes it quick to search.
 
-    def __init__(self, values: Scores) -> None:
-        self.values = values
+    The values may be a function that gets them when they are first asked for.
+    """
+
+    def __init__(self, values: Scores | Callable[[], Scores]) -> None:
+        self._given = values
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @cached_property
+    def values(self) -> Scores:
+        """The column itself."""
+        return self._given() if callable(self._given) else self._given
 
     @cached_property
     def block_maxima(self) -> Scores:
@@ -66,12 +75,24 @@ class ScanTerm:
 
     @cached_property
     def largest(self) -> tuple[Rows, Scores]:
-        """The rows with the largest values, in falling order, and these values."""
-        count = min(FIRST_TRIES[-1], len(self.values))
-        cut = len(self.values) - count
-        rows = np.argpartition(self.values, cut)[cut:] if cut else np.arange(count)
-        rows = rows[np.argsort(-self.values[rows])]
-        return rows, self.values[rows]
+        """The rows with the largest values, in falling order, and these values.
+
+        A value that enough rows of a sample exceed is likely exceeded by enough rows of all; where
+        it is, the others need not be ordered at all.
+        """
+        values = self.values
+        count = min(max(FIRST_TRIES[0], len(values) // TRIED_SHARE), FIRST_TRIES[-1], len(values))
+        rows = np.arange(len(values))
+        if len(values) >= 4 * SAMPLED:
+            sample = values[:: len(values) // SAMPLED]
+            place = 2 * count * len(sample) // len(values)
+            near = np.flatnonzero(values >= np.partition(sample, -place)[-place])
+            rows = near if len(near) >= count else rows
+        cut = len(rows) - count
+        if cut:
+            rows = rows[np.argpartition(values[rows], cut)[cut:]]
+        rows = rows[np.argsort(-values[rows])]
+        return rows, values[rows]
 
 
 def sum_of(terms: Sequence[ScanTerm], rows: Rows | slice) -> Scores:

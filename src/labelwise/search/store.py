@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import CheckpointError, LabelwiseError
+from labelwise.search.cache import CacheFiles
 from labelwise.search.checksums import Checksums
 from labelwise.search.columns import Columns
 from labelwise.search.database import Database, create_database, open_database
@@ -360,6 +361,11 @@ class Store:
     def column(self, label: int) -> NDArray[np.float32]:
         """Return the logits (rows,) of one label, mapped from the disk."""
         return self._columns.logits(label, self.rows)
+
+    @property
+    def cache(self) -> CacheFiles:
+        """Files that can be made again from the others."""
+        return self._columns.cache
 
     def embeddings(self) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
