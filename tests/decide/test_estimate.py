@@ -9,6 +9,7 @@ from scipy.special import expit
 from scipy.stats import binom, hypergeom
 
 from labelwise.decide import Answered, estimate_count, estimate_total, exact_count_bounds
+from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
 from labelwise.errors import DataError
 
 
@@ -116,13 +117,13 @@ def test_groups_drawn_unevenly_add_up():
     assert held >= binom.ppf(0.001, draws, 0.95)
 
 
-def test_few_answers_in_groups_are_bounded_by_the_sum_of_exact_bounds():
+def test_few_answers_in_groups_have_the_bounds_of_their_bets():
     random = np.random.default_rng(5)
     parts = [drawn_from(random, *library(random, "calm", 200), 20, group) for group in "ab"]
-    bounds = [exact_count_bounds(one.yes, 20, 200, 0.975) for one in parts]
+    groups = [DrawnGroup(one.yes, 20, 200, one.probs.mean()) for one in parts]
     found = estimate_total(parts)
-    assert (found.low, found.high) == (sum(b[0] for b in bounds), sum(b[1] for b in bounds))
-    assert found.method == "sum of exact bounds"
+    assert (found.low, found.high) == betting_total_bounds(groups, 0.95)
+    assert found.method == "betting"
 
 
 def test_a_library_of_one_photo_and_one_that_was_answered_whole():

@@ -21,8 +21,8 @@ large, so the method is fixed by m alone, never by looking at the answers:
 
 An answer "unsure" counts as no for the lower end and as yes for the upper one. Groups are drawn
 from separately: each has its own estimate, and the total adds them up, with the square errors added
-(each group weighted by its size, l common) or, from 100 answers or fewer, with the ends of exact
-intervals at 1 - 0.05 / groups each.
+(each group weighted by its size, l common) or, from 100 answers or fewer, by bets
+(:mod:`total_bounds`).
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, stdtrit
 
+from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
 
@@ -46,7 +47,7 @@ __all__ = [
     "exact_count_bounds",
 ]
 
-EstimateMethod = Literal["exact", "prediction-powered", "sum of exact bounds", "all answered"]
+EstimateMethod = Literal["exact", "prediction-powered", "betting", "all answered"]
 Numbers = NDArray[np.float64]
 
 EXACT_UP_TO = 100
@@ -152,10 +153,8 @@ def estimate_total(
         low, high = max(first[1], yes), min(second[2], photos - answered + yes + unsure)
         middle = min(max(middle, low), high)
     else:
-        method = "exact" if len(parts) == 1 else "sum of exact bounds"
-        each = 1 - (1 - confidence) / len(parts)
-        low = sum(_exact(one, each)[0] for one in low_parts)
-        high = sum(_exact(one, each)[1] for one in high_parts)
+        method = "exact" if len(parts) == 1 else "betting"
+        low, high = _bounds(low_parts, confidence)[0], _bounds(high_parts, confidence)[1]
         counts = [
             len(one.probs) * (one.yes + half.yes) / (2 * max(len(one.drawn), 1))
             for one, half in zip(low_parts, high_parts, strict=True)
@@ -184,8 +183,15 @@ def exact_count_bounds(yes: int, drawn: int, photos: int, confidence: float) -> 
     return least, most
 
 
-def _exact(part: Answered, confidence: float) -> tuple[int, int]:
-    return exact_count_bounds(part.yes, len(part.drawn), len(part.probs), confidence)
+def _bounds(parts: Sequence[Answered], confidence: float) -> tuple[float, float]:
+    """Return bounds that hold for any number of answers."""
+    groups = [
+        DrawnGroup(one.yes, len(one.drawn), len(one.probs), float(one.probs.mean()))
+        for one in parts
+    ]
+    if len(groups) > 1:
+        return betting_total_bounds(groups, confidence)
+    return exact_count_bounds(groups[0].yes, groups[0].drawn, groups[0].photos, confidence)
 
 
 def _powered(parts: Sequence[Answered], confidence: float) -> tuple[float, float, float]:
