@@ -43,7 +43,7 @@ SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", *F
 RUN = SourceKind("is a run folder, evaluated on its own predictions without --data", FIGURES)
 RUN_ON_DATA = SourceKind(
     "is a run folder",
-    ("--data", "--set", "--skip-missing", "--device", "--decode", *FIGURES),
+    ("--data", "--set", "--skip-missing", "--device", "--decode", "--adapt-shares", *FIGURES),
 )
 
 
@@ -100,6 +100,14 @@ def evaluate(
         str | None,
         typer.Option(help="Of a run: cpu (default), cuda, ...", rich_help_panel=OF_DATA),
     ] = None,
+    adapt_shares: Annotated[
+        bool,
+        typer.Option(
+            "--adapt-shares",
+            help="Adapt probabilities to how frequent labels are in --data, by the photos alone.",
+            rich_help_panel=OF_DATA,
+        ),
+    ] = False,
     decode: DecodeOption = None,
     engine: Annotated[
         Literal["local", "ray"] | None,
@@ -151,6 +159,7 @@ def evaluate(
         "--skip-missing": skip_missing or None,
         "--device": device,
         "--decode": decode,
+        "--adapt-shares": adapt_shares or None,
         "--engine": engine,
         "--workers": workers,
     }
@@ -171,8 +180,9 @@ def evaluate(
         evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
     else:
         evaluation, extras = measured_data(
-            source, data, table_options, device, rule, figures, decode=decode
-        )
+            source, data, table_options, device, rule, figures,
+            decode=decode, adapt_shares=adapt_shares,
+        )  # fmt: skip
     if out is not None:
         from labelwise.cli.outcome import command
 
@@ -362,11 +372,17 @@ def measured_data(
     figures: dict[str, Any],
     *,
     decode: DecodeKind | None = None,
+    adapt_shares: bool = False,
 ) -> tuple["Evaluation", dict[str, Any]]:
-    """Return the evaluation of a run's model on new labelled data."""
+    """Return the evaluation of a run's model on new labelled data.
+
+    With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
+    the model as it is.
+    """
     from labelwise.cli.data import parse_options
     from labelwise.fitting import score_data
     from labelwise.fitting.read import load_for_labels
+    from labelwise.fitting.shares import adapted_to_shares
     from labelwise.models.run_folder import RunFolder
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
@@ -383,6 +399,9 @@ def measured_data(
     run, notes = score_data(
         folder, table, device=device or "cpu", decode=decoder, watch=make_watch(sys.stderr)
     )
+    if adapt_shares:
+        run, shifted = adapted_to_shares(folder, run)
+        notes = (*notes, shifted)
     extras: dict[str, Any] = {"origin": {"Data": source}}
     link = run.calibrated or run.predictions.link
     if link is not None:

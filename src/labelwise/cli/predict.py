@@ -10,8 +10,12 @@ import typer
 from labelwise.cli.options import A_MODEL, DecodeKind, DecodeOption, chosen_decoder
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from labelwise.links import Link
     from labelwise.models import DeployedModel
     from labelwise.pictures import ImageSource
+    from labelwise.predictions import Predictions
     from labelwise.shards import Engine
     from labelwise.taxonomy import Taxonomy
 
@@ -56,6 +60,14 @@ def predict(
             "trained with one have their own."
         ),
     ] = None,
+    shares: Annotated[
+        bool,
+        typer.Option(
+            "--shares",
+            help="Show too how frequent each label is among these images, if those with a label "
+            "look as the held-out ones did.",
+        ),
+    ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     decode: DecodeOption = None,
@@ -84,6 +96,8 @@ def predict(
             raise SettingsError("--explain is for photos on this machine, not for shards")
         if taxonomy is not None:
             raise SettingsError("--taxonomy is for answers in one file, not for shards")
+        if shares:
+            raise SettingsError("--shares is for photos on this machine, not for shards")
         _predict_shards(
             run, images, out, batch_size, device, decode, engine or "local", workers or 1,
             shard_rows or SHARD_ROWS,
@@ -98,7 +112,7 @@ def predict(
                 f"{without_options(place)} is scored into shards: give -o a folder ending in /"
             )
     places = [Path(place) for place in images]
-    _predict_file(run, places, out, batch_size, device, decode, explain, taxonomy)
+    _predict_file(run, places, out, batch_size, device, decode, explain, taxonomy, shares)
 
 
 def _is_folder(out: str) -> bool:
@@ -171,6 +185,7 @@ def _predict_file(
     decode: DecodeKind | None,
     explain: Path | None,
     taxonomy: Path | None,
+    shares: bool,
 ) -> None:
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import caution, complain, say, show_table
@@ -188,6 +203,8 @@ def _predict_file(
     source = PictureImages(find_photos(images))
     predictor = load_model(run, device).fused(len(source))
     caution(predictor.caution)
+    held_out = _held_out(run) if shares else None
+    logits: list[Tensor] = []  # only where shares are asked for
     if explain is not None:
         _explain(predictor, source, explain)
     names = predictor.space.names
@@ -202,6 +219,7 @@ def _predict_file(
     with _stoppable(out), writing(out, names) as write, ExitStack() as stack:
         stack.callback(watch.finish)
         for scored in score(predictor, source, batch_size=batch_size, decode=decoder):
+            logits += [scored.logits] if shares else []
             part = scored if tree is None else obeying(scored, tree, predictor.rule)
             for answer in part.answers():
                 write(answer)
@@ -221,6 +239,8 @@ def _predict_file(
         say(f"{count - failed:,} of {count:,} images predicted, written to {out}")
     if count > failed:
         _say_size(run, chosen / (count - failed))
+    if held_out is not None and count > failed:
+        _say_shares(held_out, predictor.link, logits)
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
@@ -242,6 +262,37 @@ def _say_size(place: Path, chosen: float) -> None:
             f"{sets.mean_true_size:.2f}: these photos differ from those, or the rule does not suit "
             "them"
         )
+
+
+def _held_out(run: Path) -> "Predictions":
+    """Return the held-out photos of a run folder, before anything is scored."""
+    from labelwise.errors import SettingsError
+    from labelwise.fitting.shares import held_out_of
+
+    if not run.is_dir():
+        raise SettingsError(f"--shares needs the held-out photos of a run; {run} is one file")
+    return held_out_of(run)
+
+
+def _say_shares(held_out: "Predictions", link: "Link | None", logits: "list[Tensor]") -> None:
+    """Say how frequent each label is among the photos, with its interval."""
+    import torch
+
+    from labelwise.cli.text import say, show_table
+    from labelwise.fitting.shares import share_shift
+
+    shift = share_shift(held_out, link, torch.cat(logits))
+    cells = [
+        (one.label, f"{one.before:.1%}", f"{one.now:.1%}", f"{one.low:.1%} to {one.high:.1%}",
+         "yes" if one.moved else "")
+        for one in shift.shares if one is not None
+    ]  # fmt: skip
+    say()
+    show_table(("label", "held-out", "here", "95% interval", "moved"), cells)
+    say("if photos with a label look as the held-out ones did, and only are more or fewer")
+    unknown = sum(one is None for one in shift.shares)
+    if unknown:
+        say(f"{unknown:,} labels that no held-out photo carries, or all, are left out")
 
 
 @contextmanager
