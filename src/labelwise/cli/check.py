@@ -1,11 +1,11 @@
 """``labelwise check``: a person checks photos of a list until it can be promised."""
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.cli.asking import ask
 from labelwise.cli.index import IndexFolder
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-WORDS: "dict[str, Answer]" = {"y": "yes", "n": "no", "u": "unsure", "?": "unsure"}
-WORDS |= {"yes": "yes", "no": "no", "unsure": "unsure"}
 WIDTH = 24
 
 
@@ -60,6 +58,7 @@ def check(
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
     from labelwise.search import Index
+    from labelwise.search.answer_tables import read_answers
     from labelwise.search.checking import CheckSession
 
     if cut is not None and top is not None:
@@ -78,7 +77,11 @@ def check(
             who=who,
         )
         say(f"does each photo match {query}? The list has {len(session.rows):,} photos")
-        given = None if answers is None else _read(answers, index)
+        given = (
+            None
+            if answers is None
+            else {index.row_of(path): word for path, word in read_answers(answers).items()}
+        )
         state = _asked(session) if given is None else _from_table(session, given, answers)
         say(str(state))
         if state.promise is not None and output is not None:
@@ -97,18 +100,10 @@ def _asked(session: "CheckSession") -> "CheckState":
             break
         say(_bar(state))
         again = " (again)" if photo.repeated else ""
-        try:
-            word = typer.prompt(f"{photo.paths[0]}{again}\n  y, n, u, undo or stop").strip().lower()
-        except typer.Abort:  # the end of the input, or Ctrl-C: every answer is kept
-            break
+        word = ask(f"{photo.paths[0]}{again}")
         if word == "stop":
             break
-        if word == "undo":
-            state = session.undo()
-        elif word in WORDS:
-            state = session.answer(photo, WORDS[word])
-        else:
-            say(f"{word!r} is not an answer; type y, n, u, undo or stop")
+        state = session.undo() if word == "undo" else session.answer(photo, word)
     return state
 
 
@@ -119,27 +114,6 @@ def _bar(state: "CheckState") -> str:
         return f"{done:,} checked"
     filled = round(WIDTH * done / max(done + more, 1))
     return f"[{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} checked, about {more:,} more"
-
-
-def _read(path: Path, index: "Index") -> "dict[int, Answer]":
-    """Return the answers of a table by photo; the last one of a photo stands."""
-    from labelwise.errors import DataError
-
-    given: dict[int, Answer] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if not {"path", "answer"} <= set(reader.fieldnames or ()):
-            raise DataError(f"{path} must have the columns path and answer")
-        for number, line in enumerate(reader, start=2):
-            word = (line["answer"] or "").strip().lower()
-            if not word:
-                continue
-            if word not in WORDS:
-                raise DataError(
-                    f"{path}, line {number}: the answer must be yes, no or unsure, got {word!r}"
-                )
-            given[index.row_of(line["path"])] = WORDS[word]
-    return given
 
 
 def _from_table(

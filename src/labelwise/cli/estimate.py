@@ -3,11 +3,17 @@
 import csv
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from labelwise.cli.asking import ask
 from labelwise.cli.index import IndexFolder
+
+if TYPE_CHECKING:
+    from labelwise.retrieval import Query
+    from labelwise.search.estimating import LibraryEstimate, SampleAnswers
+    from labelwise.search.index import Index
 
 __all__ = ["estimate"]
 
@@ -17,69 +23,162 @@ def estimate(
     query: Annotated[str, typer.Argument(help="A label, or a query such as 'dog, -beach'.")],
     answers: Annotated[
         int | None,
+        typer.Option(min=1, help="Draw so many photos to be answered, in each group with --by."),
+    ] = None,
+    out: Annotated[
+        Path | None,
         typer.Option(
-            min=1, help="Draw so many photos to be answered, in each folder with --by folder."
+            "--out", "-o", help="With --answers: write the questions to this CSV, to be filled in."
         ),
     ] = None,
     answers_from: Annotated[
         Path | None, typer.Option(help="The table of drawn photos, with its answers filled in.")
     ] = None,
     by: Annotated[
-        Literal["folder"] | None, typer.Option(help="Estimate each folder by itself too.")
+        str | None,
+        typer.Option(help="Estimate each group too: folder, or a column of the --table."),
     ] = None,
-    out: Annotated[
+    table: Annotated[
+        Path | None, typer.Option(help="A table of path and the column to group by, as site.")
+    ] = None,
+    figures: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The CSV to write: the questions, or the estimates."),
+        typer.Option("--csv", help="Write the estimates to this CSV, as for an appendix."),
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the share by group to this .png or .svg file.")
+    ] = None,
+    who: Annotated[str | None, typer.Option(help="Who answers. Default: the user.")] = None,
+    adapt_shares: Annotated[
+        bool,
+        typer.Option(
+            "--adapt-shares",
+            help="Without answers, of one label: let its share differ from the held-out photos'.",
+        ),
+    ] = False,
 ) -> None:
     """Say how many photos match, from random photos that you answer.
 
-    First --answers 150 -o questions.csv draws photos and writes them to a table; fill in yes, no or
-    unsure, and give it back with --answers-from questions.csv. The interval then rests on the
-    answers: exact up to 100, approximate above. Without answers the model's own interval is shown.
+    --answers 150 draws photos and asks about each in the terminal: y, n, u (unsure), undo or stop;
+    the same command goes on later. With -o questions.csv they are written to a table instead; fill
+    in yes, no or unsure, and give it back with --answers-from questions.csv. The interval then
+    rests on the answers: exact up to 100, approximate above. Without answers the model's own
+    interval is shown.
     """
-    from labelwise.cli.text import caution, say, show_table
+    from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
-    from labelwise.search import Index, answer, likeness_of
+    from labelwise.search import Index
+    from labelwise.search.answer_tables import read_answers
     from labelwise.search.estimating import (
+        SampleAnswers,
         draw_sample,
         estimate_from_answers,
-        read_answers,
         write_questions,
     )
-    from labelwise.system.files import replacing
+    from labelwise.search.photo_groups import PhotoGroups
     from labelwise.system.text import counted
 
     if answers is not None and answers_from is not None:
         raise SettingsError("--answers draws photos and --answers-from reads answers: give one")
-    if answers is not None and out is None:
-        raise SettingsError("--answers writes a table to fill in: name it with -o questions.csv")
-    if answers is None and answers_from is None and (by or out):
-        raise SettingsError("--by and -o apply to answered photos: draw some with --answers 150")
+    if out is not None and answers is None:
+        raise SettingsError("-o is for questions that --answers draws; the estimates go to --csv")
+    if out is not None and (figures or plot):
+        raise SettingsError("--csv and --plot need answers; -o only writes the questions")
+    if answers is None and answers_from is None and (by or table or figures or plot or who):
+        raise SettingsError(
+            "--by, --table, --csv, --plot and --who apply to answered photos: draw some with "
+            "--answers 150"
+        )
+    if adapt_shares and (answers is not None or answers_from is not None):
+        raise SettingsError("--adapt-shares is for the model's own count; answers need no adapting")
+    groups = PhotoGroups(by or "", table)
     with Index(folder) as index:
         asked = Query.parse(query, index.space, index.taxonomy)
-        if answers is not None and out is not None:
-            sample = draw_sample(index, asked, answers, by_folder=by == "folder")
-            write_questions(index, sample, out)
-            say(
-                f"{out}: {counted(len(sample.photos), 'photo')} drawn at random on {sample.at}; "
-                "fill in yes, no or unsure for each, and give it back with --answers-from"
-            )
-            return
-        if answers_from is None:
+        if answers_from is not None:
+            told = read_answers(answers_from)
+            found = estimate_from_answers(index, asked, told, groups, who=who)
+        elif answers is None:
             caution(index.spec.caution)
-            count = answer(index, asked, top=1).count
-            say(
-                f"about {count.expected:,.0f} photos match {asked} ({count.confidence:.0%} "
-                f"interval: {count.lower:,.0f} to {count.upper:,.0f}), if these photos are like "
-                f"the held-out ones. {likeness_of(index).sentence()} An interval that holds in any "
-                "case: --answers 150 -o questions.csv"
-            )
+            say(_adapted(index, asked) if adapt_shares else _of_the_model(index, asked))
             return
-        told = read_answers(answers_from)
-        found = estimate_from_answers(index, asked, told, by_folder=by == "folder")
-    estimates = [*found.groups, found.total]
+        else:
+            sample = draw_sample(index, asked, answers, groups)
+            if out is not None:
+                write_questions(index, sample, out)
+                say(
+                    f"{out}: {counted(len(sample.photos), 'photo')} drawn at random on "
+                    f"{sample.at}; fill in yes, no or unsure for each, and give it back with "
+                    "--answers-from"
+                )
+                return
+            session = SampleAnswers(index, asked, sample, who=who)
+            if not _asked(session, str(asked)):
+                return
+            found = session.estimate(groups)
+    _show(found, str(asked), by or "")
+    if figures is not None:
+        _write(found, str(asked), figures)
+        say(f"the table: {figures}")
+    if plot is not None:
+        from labelwise.report.estimate_plot import save_estimate_chart
+
+        save_estimate_chart([*found.groups, found.total], str(asked), plot)
+        say(f"the chart: {plot}")
+
+
+def _of_the_model(index: "Index", query: "Query") -> str:
+    """Return the model's own interval in words, with its condition."""
+    from labelwise.search import answer, likeness_of
+
+    count = answer(index, query, top=1).count
+    return (
+        f"about {count.expected:,.0f} photos match {query} ({count.confidence:.0%} interval: "
+        f"{count.lower:,.0f} to {count.upper:,.0f}), if these photos are like the held-out ones. "
+        f"{likeness_of(index).sentence()} An interval that holds in any case: --answers 150"
+    )
+
+
+def _adapted(index: "Index", query: "Query") -> str:
+    """Return in words how many photos carry a label whose share may differ."""
+    from labelwise.search.share_counts import adapted_count
+
+    found = adapted_count(index, query)
+    return (
+        f"about {found.count:,.0f} of {found.photos:,} photos match {query} (95% interval: "
+        f"{found.low:,.0f} to {found.high:,.0f}), if photos with the label look as the held-out "
+        f"ones did and only are more or fewer; {found.before:.1%} of the held-out photos match. "
+        "An interval that holds in any case: --answers 150"
+    )
+
+
+def _asked(session: "SampleAnswers", query: str) -> bool:
+    """Ask about each photo of a sample; return whether all are answered."""
+    from labelwise.cli.text import say
+
+    total = len(session.rows)
+    say(f"does each photo match {query}? {total:,} were drawn at random on {session.sample.at}")
+    while (photo := session.next_photo()) is not None:
+        row, path = photo
+        word = ask(f"[{len(session.answers):,} of {total:,}] {path}")
+        if word == "stop":
+            say(
+                f"{len(session.answers):,} of {total:,} answered and kept; the same command goes "
+                "on. An estimate takes all of them"
+            )
+            return False
+        if word == "undo":
+            session.undo()
+        else:
+            session.note({row: word})
+    return True
+
+
+def _show(found: "LibraryEstimate", query: str, by: str) -> None:
+    """Print the estimate of each group as a table, and of all photos in words."""
+    from labelwise.cli.text import say, show_table
+    from labelwise.system.text import counted
+
     if found.groups:
         cells = [
             (
@@ -90,15 +189,34 @@ def estimate(
                 f"{one.low:,.0f} to {one.high:,.0f}",
                 one.method,
             )
-            for one in estimates
+            for one in [*found.groups, found.total]
         ]
-        show_table(("folder", "photos", "answered yes", "match", "95% interval", "method"), cells)
-    say(found.total.sentence(str(asked)))
+        show_table((by, "photos", "answered yes", "match", "95% interval", "method"), cells)
+    say(found.total.sentence(query))
     if found.newer:
-        say(f"{counted(found.newer, 'photo')} came after the draw and not part of this")
-    if out is not None:
-        with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, ["query", *asdict(found.total)])
-            table.writeheader()
-            table.writerows({"query": str(asked), **asdict(one)} for one in estimates)
-        say(f"the table: {out}")
+        say(
+            f"{counted(found.newer, 'photo')} came after the draw and "
+            f"{'is' if found.newer == 1 else 'are'} not part of this"
+        )
+
+
+def _write(found: "LibraryEstimate", query: str, path: Path) -> None:
+    """Write the estimates and what they rest on: one row per group, the whole library last."""
+    from labelwise.system.files import replacing
+
+    rows = [
+        {
+            "query": query,
+            **asdict(one),
+            "share": one.count / one.photos,
+            "share_low": one.low / one.photos,
+            "share_high": one.high / one.photos,
+            "drawn": found.sample.at,
+            "seed": found.sample.seed,
+        }
+        for one in [*found.groups, found.total]
+    ]
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)

@@ -37,7 +37,7 @@ from labelwise.pictures.sources import BytesImages, FileImages, ImageSource
 from labelwise.system.names import Names
 from labelwise.types import nearest
 
-__all__ = ["TABULAR", "Spool", "TableBuilder", "read_tables"]
+__all__ = ["TABULAR", "Spool", "TableBuilder", "open_tabular", "read_tables"]
 
 IN_MEMORY = 1 << 30  # bytes
 PLACE = Path("/var/tmp")  # /tmp may itself be memory
@@ -407,7 +407,7 @@ def read_tables(
     )
     builder: TableBuilder | None = None
     for file, split in files:
-        stream = _opened(require_file(file), delimiter)
+        stream = open_tabular(require_file(file), delimiter)
         stated = {
             meaning: header
             for meaning, header in stream.meanings.items()
@@ -450,8 +450,11 @@ def read_tables(
     return builder.finish(base, called or files[0][0].stem)
 
 
-def _opened(file: Path, delimiter: str | None) -> TabularFile:
-    opener = TABULAR[file.suffix.lower()]
+def open_tabular(file: Path, delimiter: str | None = None) -> TabularFile:
+    """Return the table in a file, whose format its suffix tells."""
+    opener = TABULAR.get(file.suffix.lower())
+    if opener is None:
+        raise DataError(f"{file} must be a table ({', '.join(TABULAR)}), got {file.suffix!r}")
     if delimiter is None:
         return opener(file)
     if opener is not open_delimited:

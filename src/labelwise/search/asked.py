@@ -14,10 +14,14 @@ from scipy.special import log_expit, logit
 from labelwise.decide import ListBound, ListCheck, ListToCheck, list_bound, list_to_check, prior_of
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, CalibratedQuery, Query, bind, calibrate_query
+from labelwise.retrieval.query import AllOf, literal_of
+from labelwise.search.check_log import Answer
 from labelwise.search.index import Index
 from labelwise.search.rankings import Ranking, ranking_of
+from labelwise.search.store import Fact
+from labelwise.types import LabelSpace
 
-__all__ = ["AskedQuery", "said_wrong"]
+__all__ = ["AskedQuery", "labels_told", "said_wrong"]
 
 LEAST_SLOPE = 1e-3
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
@@ -120,6 +124,25 @@ class AskedQuery:
             prior=chosen.prior,
             place=place,
         )
+
+
+def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[str, Fact]:
+    """Return what an answer to "does it match the query?" says of single labels.
+
+    Where all labels of a query must be there or not, yes tells them all, and no tells the label of
+    a query that has only one.
+    """
+    parts = bound.expression.parts if isinstance(bound.expression, AllOf) else (bound.expression,)
+    literals = [one for one in map(literal_of, parts) if one is not None]
+    if bound.limits or len(literals) < len(parts) or answer == "unsure":
+        return {}
+    if answer == "no" and len(literals) > 1:
+        return {}
+    states: tuple[Fact, Fact] = ("absent", "present")
+    return {
+        space.names[int(label)]: states[bool(wanted) == (answer == "yes")]
+        for label, wanted in literals
+    }
 
 
 def said_wrong(index: Index, bound: BoundQuery) -> NDArray[np.int64]:

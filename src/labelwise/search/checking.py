@@ -15,7 +15,6 @@ photo of the index already. ``CheckLog.order_of`` is where a draw by groups woul
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ from numpy.typing import NDArray
 from labelwise.decide import ListCheck, Promise, promised_check
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
-from labelwise.retrieval.query import AllOf, literal_of
-from labelwise.search.asked import AskedQuery
+from labelwise.search.asked import AskedQuery, labels_told
 from labelwise.search.check_log import Answer, CheckLog, Said
 from labelwise.search.index import Index
 from labelwise.search.store import Fact
@@ -158,7 +156,7 @@ class CheckSession:
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
         """Note an answer, and return what is known then."""
         self._log.add(photo.row, answer, self._who)
-        facts = self._facts(answer)
+        facts = labels_told(self._asked.bound, self._index.space, answer)
         if facts and not photo.repeated:
             self._index.correct(photo.row, facts, who=self._who, source="check")
         return self.state()
@@ -167,7 +165,8 @@ class CheckSession:
         """Take the last answer back."""
         last = self._log.undo()
         if last is not None and last.row not in {one.row for one in self._log.answers()}:
-            facts: dict[str, Fact] = dict.fromkeys(self._facts(last.answer), "withdrawn")
+            told = labels_told(self._asked.bound, self._index.space, last.answer)
+            facts: dict[str, Fact] = dict.fromkeys(told, "withdrawn")
             if facts:
                 self._index.correct(last.row, facts, who=self._who, source="check")
         return self.state()
@@ -224,27 +223,6 @@ class CheckSession:
 
     def _photo(self, row: int, repeated: bool) -> PhotoToCheck:
         return PhotoToCheck(row, tuple(self._index.store.paths_of([row])[row]), repeated)
-
-    def _facts(self, answer: Answer) -> dict[str, Fact]:
-        """Return what an answer says of single labels: all of a query's, or none."""
-        literals = self._literals
-        if literals is None or answer == "unsure":
-            return {}
-        states: tuple[Fact, Fact] = ("absent", "present")
-        if answer == "yes":
-            return {name: states[wanted] for name, wanted in literals}
-        return {name: states[not wanted] for name, wanted in literals if len(literals) == 1}
-
-    @cached_property
-    def _literals(self) -> list[tuple[str, bool]] | None:
-        """The labels of a query that wants some and not others; None for any other query."""
-        expression = self._asked.bound.expression
-        parts = expression.parts if isinstance(expression, AllOf) else (expression,)
-        literals = [literal_of(part) for part in parts]
-        if self._asked.bound.limits or any(one is None for one in literals):
-            return None
-        names = self._index.space.names
-        return [(names[int(one[0])], bool(one[1])) for one in literals if one is not None]
 
 
 def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:

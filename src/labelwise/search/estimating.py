@@ -1,14 +1,21 @@
-"""How many photos of an index match a query, from the answers about photos drawn at random.
+"""Photos of an index drawn at random to be answered, and the estimates from their answers.
 
-The program draws before anyone looks, and notes what it drew in ``samples.jsonl`` of the index: the
-query, the time, the seed, and the photos by the hashes of their contents. Nothing in that file is
-changed afterwards; asking again for the same query, grouping and number gives the same photos. The
-answers are appended to it. Photos that came after the draw are not part of the estimate; those that
-are gone leave both the library and the sample, which stays a random one of what is left.
+A draw is written to ``samples.jsonl`` of the index before anyone looks: the query, when, from which
+seed, of how many rows, which photos (by the hash of their contents) in which group. Whoever asks
+for the same again gets the same photos, so nobody can draw until the answers please. Answers are
+kept in the same file, which only grows, one after another: a person may stop and go on. Every photo
+of the sample must be answered: photos chosen for having an answer are not a random sample, and
+whoever stops where the figure pleases has chosen it. Photos that came after the draw are not part
+of the estimate; those that are gone leave both the library and the sample, which stays a random one
+of what is left.
+
+What is answered about a single label becomes a correction too: an ``audit``, as a random photo of
+the whole library is, or ``estimate`` where each group had a draw of its own, or the query has
+several labels and only a yes tells of them. The estimate itself takes the model's probabilities
+from before all corrections, since those of answered photos would otherwise be right by now.
 """
 
 import csv
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,31 +29,39 @@ from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_t
 from labelwise.errors import DataError
 from labelwise.models.run_folder import Journal
 from labelwise.retrieval import Query, bind
+from labelwise.search.asked import labels_told
+from labelwise.search.check_log import Answer
 from labelwise.search.index import Index
+from labelwise.search.photo_groups import EVERYTHING, PhotoGroups
+from labelwise.search.store import Fact
 from labelwise.system.files import replacing
 
 __all__ = [
     "LibraryEstimate",
     "PhotoSample",
+    "SampleAnswers",
     "draw_sample",
     "estimate_from_answers",
-    "read_answers",
     "write_questions",
 ]
 
 SAMPLES_FILE = "samples.jsonl"
 COLUMNS = ("path", "question", "answer")
-WORDS = {"yes": 1.0, "1": 1.0, "no": 0.0, "0": 0.0, "unsure": np.nan}
+VALUES: dict[Answer, float] = {"yes": 1.0, "no": 0.0, "unsure": np.nan}
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class PhotoSample:
-    """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows."""
+    """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows.
+
+    ``by`` and ``table`` (its digest) say how photos were grouped.
+    """
 
     query: str
-    by_folder: bool
+    by: str
+    table: str
     answers: int
     rows: int
     seed: int
@@ -63,36 +78,41 @@ class PhotoSample:
 class LibraryEstimate:
     """The estimate of the whole library, of each group, and how many photos came after the draw."""
 
+    sample: PhotoSample
     total: CountEstimate
     groups: tuple[CountEstimate, ...]
     newer: int
 
 
 def draw_sample(
-    index: Index, query: Query, answers: int, *, by_folder: bool = False, seed: int | None = None
+    index: Index,
+    query: Query,
+    answers: int,
+    groups: PhotoGroups = EVERYTHING,
+    *,
+    seed: int | None = None,
 ) -> PhotoSample:
-    """Return ``answers`` photos drawn at random, in each folder if asked.
+    """Return ``answers`` photos drawn at random, in each group if there are some.
 
     If so many were drawn before for the same, it is those. Without a ``seed`` nobody knows the draw
     before it is made.
     """
     if answers < 1:
         raise DataError(f"at least one photo must be answered, got {answers}")
-    known = _samples(index, query, by_folder)
-    for sample in known:
+    for sample in _samples(index, query, groups):
         if sample.answers == answers:
             return sample
     seed = secrets.randbits(63) if seed is None else seed
     random = np.random.default_rng(seed)
     drawn = {}
-    for group, rows in _groups(index, len(index), by_folder).items():
+    for group, rows in groups.of(index, index.store.alive_rows()).items():
         chosen = random.permutation(rows)[:answers].tolist()
         contents = index.store.contents_of(chosen)
         drawn[group] = tuple(contents[row].hash.hex() for row in chosen)
     if not drawn:
         raise DataError(f"{index.folder} holds no photos to draw from")
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    sample = PhotoSample(str(query), by_folder, answers, len(index), seed, at, drawn)
+    kind = (groups.by, groups.digest)
+    sample = PhotoSample(str(query), *kind, answers, len(index), seed, _now(), drawn)
     _journal(index).write({"kind": "sample", **vars(sample)})
     return sample
 
@@ -109,37 +129,19 @@ def write_questions(index: Index, sample: PhotoSample, path: Path) -> None:
                 table.writerow((paths[row][0], f"does it match {sample.query}?", ""))
 
 
-def read_answers(path: Path) -> dict[str, float]:
-    """Return the answers of a table by path: 1 for yes, 0 for no, NaN for unsure."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file)
-            if not {"path", "answer"} <= set(table.fieldnames or ()):
-                got = ", ".join(table.fieldnames or ()) or "nothing"
-                raise DataError(f"{path} must have the columns path and answer, got {got}")
-            found: dict[str, float] = {}
-            for number, line in enumerate(table, start=2):
-                word = (line["answer"] or "").strip().lower()
-                if word not in WORDS:
-                    raise DataError(
-                        f"{path}, line {number}: an answer must be yes, no or unsure, got {word!r}"
-                    )
-                if line["path"] in found:
-                    raise DataError(f"{path}, line {number}: {line['path']} has two answers")
-                found[line["path"]] = WORDS[word]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    return found
-
-
 def estimate_from_answers(
-    index: Index, query: Query, answers: Mapping[str, float], *, by_folder: bool = False
+    index: Index,
+    query: Query,
+    answers: Mapping[str, Answer],
+    groups: PhotoGroups = EVERYTHING,
+    *,
+    who: str | None = None,
 ) -> LibraryEstimate:
     """Return how many photos match a query, given answers by path for all photos of a sample."""
     told = {index.row_of(path): value for path, value in answers.items()}
-    for sample in _samples(index, query, by_folder):
-        rows = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
-        alive = set(rows.values()) - set(index.store.dead_rows().tolist())
+    for sample in _samples(index, query, groups):
+        asked = SampleAnswers(index, query, sample, who=who)
+        alive = set(asked.rows)
         if set(told) == alive:
             break
         if set(told) & alive and not set(told) <= alive:
@@ -153,71 +155,131 @@ def estimate_from_answers(
                 "answer; answer each of them, if need be with unsure"
             )
     else:
+        by = f" by {groups.by}" if groups.by else ""
+        table = f" of {groups.table} as it is now" if groups.table else ""
         raise DataError(
-            f"these photos were not drawn for {query}; draw some with `labelwise estimate` and "
-            "--answers, and answer those"
+            f"these photos were not drawn for {query}{by}{table}; draw some with "
+            "`labelwise estimate` and --answers, and answer those"
         )
-    _journal(index).write(
-        {
-            "kind": "answers",
-            "query": sample.query,
-            "seed": sample.seed,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "answers": {
-                photo: None if np.isnan(told[row]) else told[row]
-                for photo in sample.photos
-                if (row := rows.get(bytes.fromhex(photo))) in told and row is not None
-            },
-        }
-    )
-    probs = _probs(index, query)
-    parts = []
-    for group, members in _groups(index, sample.rows, by_folder).items():
-        drawn = np.intersect1d(members, list(told))
-        places = np.searchsorted(members, drawn)
-        values = np.array([told[row] for row in drawn.tolist()])
-        parts.append(Answered.read(probs[members], places, values, group))
-    return LibraryEstimate(
-        estimate_total(parts),
-        tuple(map(estimate_count, parts)) if by_folder else (),
-        len(_alive(index, len(index))) - len(_alive(index, sample.rows)),
-    )
+    asked.note(told)
+    return asked.estimate(groups)
 
 
-def _probs(index: Index, query: Query) -> Numbers:
-    """Return the probability of a query for all rows, without what sums of corrections refit."""
-    bound = bind(query, index.space, index.query_taxonomy)
-    odds = [index.odds(column, refit=False) for column in bound.columns]
-    log_p = np.stack([one.log_p.values for one in odds], axis=1).astype(np.float64)
-    log_q = np.stack([one.log_q.values for one in odds], axis=1).astype(np.float64)
-    return np.clip(np.exp(bound.log_scores(log_p, log_q)), 0.0, 1.0)
+class SampleAnswers:
+    """The answers about the photos of a sample: which photo is next, and the estimate in the end.
+
+    ``rows`` are the photos to answer, in the order of their draw.
+    """
+
+    def __init__(
+        self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
+    ) -> None:
+        self._index, self.sample, self._who = index, sample, who
+        self._bound = bind(query, index.space, index.query_taxonomy)
+        by_hash = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
+        dead = set(index.store.dead_rows().tolist())
+        places = {by_hash[key]: photo for photo in sample.photos
+                  if (key := bytes.fromhex(photo)) in by_hash}  # fmt: skip
+        self._photos = {row: photo for row, photo in places.items() if row not in dead}
+        self.rows = list(self._photos)
+
+    @property
+    def answers(self) -> dict[int, Answer]:
+        """What was answered so far by row, in the order of the answers."""
+        known: dict[str, Answer] = {}
+        for record in _journal(self._index).read():
+            own = (record.get("query"), record.get("seed"))
+            if record.get("kind") == "answers" and own == (self.sample.query, self.sample.seed):
+                for photo, answer in record["answers"].items():
+                    known.pop(photo, None)
+                    if answer is not None:
+                        known[photo] = answer
+        rows = {photo: row for row, photo in self._photos.items()}
+        return {rows[photo]: answer for photo, answer in known.items() if photo in rows}
+
+    def next_photo(self) -> tuple[int, str] | None:
+        """Return the row and path to ask about next; None where every photo was answered."""
+        answered = self.answers
+        row = next((one for one in self.rows if one not in answered), None)
+        return None if row is None else (row, self._index.store.paths_of([row])[row][0])
+
+    def note(self, told: Mapping[int, Answer]) -> None:
+        """Keep answers by row, and what they say of single labels."""
+        known = self.answers
+        new = {row: answer for row, answer in told.items() if known.get(row) != answer}
+        if not new:
+            return
+        self._write({self._photos[row]: answer for row, answer in new.items()})
+        for row, answer in new.items():
+            before = self._told(known[row]) if row in known else {}
+            withdrawn: dict[str, Fact] = dict.fromkeys(before, "withdrawn")
+            self._correct(row, withdrawn | self._told(answer))
+
+    def undo(self) -> None:
+        """Take the last answer back, if there is one."""
+        known = self.answers
+        if not known:
+            return
+        row, answer = list(known.items())[-1]
+        self._write({self._photos[row]: None})
+        self._correct(row, dict.fromkeys(self._told(answer), "withdrawn"))
+
+    def estimate(self, groups: PhotoGroups = EVERYTHING) -> LibraryEstimate:
+        """Return how many photos match, where every photo of the sample was answered."""
+        index, told = self._index, self.answers
+        if len(told) < len(self.rows):
+            raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
+        probs, parts = self._probs(), []
+        alive = index.store.alive_rows(self.sample.rows)
+        for group, members in groups.of(index, alive).items():
+            drawn = np.intersect1d(members, self.rows)
+            places = np.searchsorted(members, drawn)
+            values = np.array([VALUES[told[row]] for row in drawn.tolist()])
+            parts.append(Answered.read(probs[members], places, values, group))
+        return LibraryEstimate(
+            self.sample,
+            estimate_total(parts),
+            tuple(map(estimate_count, parts)) if groups.by else (),
+            len(index.store.alive_rows()) - len(alive),
+        )
+
+    def _probs(self) -> Numbers:
+        """Return the probability of the query for all rows, as the model alone says it."""
+        odds = [self._index.odds(column, corrected=False) for column in self._bound.columns]
+        log_p = np.stack([one.log_p.values for one in odds], axis=1).astype(np.float64)
+        log_q = np.stack([one.log_q.values for one in odds], axis=1).astype(np.float64)
+        return np.clip(np.exp(self._bound.log_scores(log_p, log_q)), 0.0, 1.0)
+
+    def _told(self, answer: Answer) -> dict[str, Fact]:
+        return labels_told(self._bound, self._index.space, answer)
+
+    def _correct(self, row: int, facts: dict[str, Fact]) -> None:
+        single = bool(self._told("no"))
+        source = "audit" if single and not self.sample.by else "estimate"
+        if facts:
+            self._index.correct(row, facts, who=self._who, source=source)
+
+    def _write(self, answers: Mapping[str, Answer | None]) -> None:
+        own = {"query": self.sample.query, "seed": self.sample.seed, "at": _now()}
+        _journal(self._index).write(
+            {"kind": "answers", **own, "who": self._who, "answers": dict(answers)}
+        )
 
 
-def _alive(index: Index, rows: int) -> NDArray[np.int64]:
-    return np.setdiff1d(np.arange(rows), index.store.dead_rows())
-
-
-def _groups(index: Index, rows: int, by_folder: bool) -> dict[str, NDArray[np.int64]]:
-    """Return the rows that are there, of the first ``rows``, by the folder of their first file."""
-    alive = _alive(index, rows)
-    if not by_folder:
-        return {"": alive} if len(alive) else {}
-    members: dict[str, list[int]] = {}
-    for row, paths in index.store.paths_of(alive.tolist()).items():
-        members.setdefault(os.path.dirname(paths[0]), []).append(row)
-    return {group: np.array(sorted(members[group]), np.int64) for group in sorted(members)}
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _journal(index: Index) -> Journal:
     return Journal(index.folder / SAMPLES_FILE)
 
 
-def _samples(index: Index, query: Query, by_folder: bool) -> Sequence[PhotoSample]:
+def _samples(index: Index, query: Query, groups: PhotoGroups) -> Sequence[PhotoSample]:
     """Return what was drawn for a query and grouping, the latest first."""
     found = []
     for record in _journal(index).read():
         if record.pop("kind", None) == "sample":
-            groups = {group: tuple(photos) for group, photos in record.pop("drawn").items()}
-            found.append(PhotoSample(**record, drawn=groups))
-    wanted = [one for one in found if (one.query, one.by_folder) == (str(query), by_folder)]
-    return wanted[::-1]
+            drawn = {group: tuple(photos) for group, photos in record.pop("drawn").items()}
+            found.append(PhotoSample(**record, drawn=drawn))
+    kind = (str(query), groups.by, groups.digest)
+    return [one for one in found if (one.query, one.by, one.table) == kind][::-1]

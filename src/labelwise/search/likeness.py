@@ -75,11 +75,11 @@ FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
 def likeness_of(index: "Index") -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     path = index.folder / LIKENESS_FILE
-    dead = index.store.dead_rows()
+    alive = index.store.alive_rows()
     known = _stored(path)
-    if known is not None and abs(len(index) - len(dead) - known.rows) <= GROWTH * known.rows:
+    if known is not None and abs(len(alive) - known.rows) <= GROWTH * known.rows:
         return known
-    found = _compared(index, np.setdiff1d(np.arange(len(index)), dead))
+    found = _compared(index, alive)
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(SEALED.dump_json(SealedLikeness.of(found), indent=2))

@@ -67,7 +67,7 @@ def questions(
 
 def pool_of(index: Index) -> tuple[Pool, LabelTable]:
     """Return the photos of an index to choose from, and as a table of what people said."""
-    rows = np.setdiff1d(np.arange(len(index)), index.store.dead_rows())
+    rows = index.store.alive_rows()
     if not len(rows):
         raise DataError(f"{index.folder} holds no photos to choose from")
     probs, sets = np.exp(index.log_probs(rows)), index.sets(rows)

@@ -330,6 +330,10 @@ class Store:
         query = "SELECT row FROM contents WHERE alive = 0 ORDER BY row"
         return np.array([row for (row,) in self._database.execute(query)], np.int64)
 
+    def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
+        """Return the contents that some present file holds, in order; of the first ``rows``."""
+        return np.setdiff1d(np.arange(self.rows if rows is None else rows), self.dead_rows())
+
     def append(
         self,
         contents: Sequence[Content],
