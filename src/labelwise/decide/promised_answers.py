@@ -74,8 +74,7 @@ def promise_answers(
     else:
         losses = np.where(chosen + held > 0, 1 - 2 * hits / np.maximum(chosen + held, 1), 0.0)
     sure = certainty(answers.probs, np.asarray(rule(answers.probs)), measure)
-    tests: dict[str, Test] = {"all": "exact binomial", "precision": "Hoeffding-Bentkus"}
-    test = tests.get(measure, "betting")
+    test: Test = "exact binomial" if measure == "all" else "Hoeffding-Bentkus"
     order = np.random.default_rng(seed).permutation(len(sure))
     cut = max(1, round(tuning_share * len(sure)))
     parts = [Graded(sure[rows], losses[rows]) for rows in (order[:cut], order[cut:])]
