@@ -13,7 +13,10 @@ library are drawn from it independently, with replacement, so that the pool is t
 import io
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from scipy.stats import binomtest
 from labelwise.calibrate import platt
 from labelwise.data import posterior
 from labelwise.decide import ListCheck, expected_list, list_bound, list_to_check, sure_list
-from labelwise.links import Sigmoid
+from labelwise.links import Link, Sigmoid
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.types import LabelSpace
 
@@ -161,7 +164,25 @@ def scene_world(folder):
     return World.of("scene", head((new_x - middle) / spread), new_y)
 
 
-def coco_world(folder):
+@dataclass(frozen=True)
+class CocoModel:
+    """A linear head on features of a pretrained network, and the photos it came from."""
+
+    raw: np.ndarray
+    labels: np.ndarray
+    split: np.ndarray
+    logits: Callable[[np.ndarray], np.ndarray]
+    link: Link
+
+    def log_probs(self, features):
+        """Return log p and log 1 - p (N, K) of photos with these features (N, D)."""
+        both = self.link.log_probs(torch.from_numpy(self.logits(features)))
+        return tuple(one.numpy() for one in both)
+
+
+@cache
+def coco_model(folder):
+    """Return the model, trained on the training photos and calibrated on validation photos."""
     if not FEATURES.is_file():
         write_coco_features(folder)
     with np.load(FEATURES) as file:
@@ -169,46 +190,65 @@ def coco_world(folder):
         split = file["split"]
     train, val = split == "train", split == "val"
     middle, spread = features[train].mean(0), features[train].std(0) + 1e-6
-    features = (features - middle) / spread
-    head = linear_head(features[train], labels[train], 2e-4)
-    logits = torch.from_numpy(head(features))
-    link = platt(logits[val], torch.from_numpy(labels[val]).float(), Sigmoid(), scope="shared")
-    log_p, log_q = link.log_probs(logits[split == "test"])
-    return World("coco", log_p.numpy(), log_q.numpy(), labels[split == "test"])
+    head = linear_head((features[train] - middle) / spread, labels[train], 2e-4)
+
+    def logits(some):
+        return head((some - middle) / spread)
+
+    known = torch.from_numpy(labels[val]).float()
+    link = platt(torch.from_numpy(logits(features[val])), known, Sigmoid(), scope="shared")
+    return CocoModel(features, labels, split, logits, link)
 
 
-def write_coco_features(folder):
-    """Write features of the COCO photos, which takes minutes on one core."""
-    import pyarrow.parquet as pq
+def coco_world(folder):
+    model = coco_model(folder)
+    test = model.split == "test"
+    return World("coco", *model.log_probs(model.raw[test]), model.labels[test])
+
+
+def features_of(photos, folder):
+    """Return the features (N, D) of a pretrained network for pictures of one size."""
     import timm
-    from PIL import Image
     from safetensors.torch import load_file
 
     model = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
     model.load_state_dict({key: one.float() for key, one in load_file(folder / WEIGHTS).items()})
     middle, spread = (torch.tensor(model.default_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
-    features, labels, splits, ids, names = [], [], [], [], []
-    for part in ("train-a", "train-b", "val-test", "zero-label"):
-        table = pq.read_table(folder / f"coco80-{part}.parquet")
-        names = names or json.loads(table.schema.metadata[b"classes"])
-        rows = table.to_pylist()
-        for start in range(0, len(rows), 64):
-            some = rows[start : start + 64]
-            pixels = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in some]
-            arrays = [torch.from_numpy(np.array(one)).permute(2, 0, 1) / 255 for one in pixels]
-            with torch.inference_mode():
-                maps = model.forward_features((torch.stack(arrays) - middle) / spread)
-                features.append(model.forward_head(maps, pre_logits=True).numpy())
-            labels += [[name in row["labels"] for name in names] for row in some]
-            splits += [row["split"] for row in some]
-            ids += [str(row["id"]) for row in some]
+    features = []
+    for some in batched(photos, 64):
+        arrays = [torch.from_numpy(np.array(one)).permute(2, 0, 1) / 255 for one in some]
+        with torch.inference_mode():
+            maps = model.forward_features((torch.stack(arrays) - middle) / spread)
+            features.append(model.forward_head(maps, pre_logits=True).numpy())
+    return np.concatenate(features).astype(np.float16)
+
+
+def batched(items, size):
+    """Yield lists of so many items."""
+    items = iter(items)
+    while some := list(islice(items, size)):
+        yield some
+
+
+def write_coco_features(folder):
+    """Write features of the COCO photos, which takes minutes on one core."""
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    tables = [
+        pq.read_table(folder / f"coco80-{part}.parquet")
+        for part in ("train-a", "train-b", "val-test", "zero-label")
+    ]
+    names = json.loads(tables[0].schema.metadata[b"classes"])
+    rows = [row for table in tables for row in table.to_pylist()]
+    photos = (Image.open(io.BytesIO(row["image"])).convert("RGB") for row in rows)
     temporary = FEATURES.with_name(f"{FEATURES.name}.part.npz")
     np.savez(
         temporary,
-        features=np.concatenate(features).astype(np.float16),
-        labels=np.array(labels, bool),
-        split=np.array(splits),
-        id=np.array(ids),
+        features=features_of(photos, folder),
+        labels=np.array([[name in row["labels"] for name in names] for row in rows], bool),
+        split=np.array([row["split"] for row in rows]),
+        id=np.array([str(row["id"]) for row in rows]),
         names=np.array(names),
     )
     temporary.replace(FEATURES)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from labelwise.decide import CountEstimate
 from labelwise.errors import SettingsError
-from labelwise.report.plots import AFTER, INK, Axes, Drawing, plain_axes, save_drawings
+from labelwise.report.plots import AFTER, INK, Axes, Drawing, Figure, plain_axes, save_drawings
 
 __all__ = ["estimate_dots", "save_estimate_chart"]
 
@@ -13,7 +13,7 @@ FORMATS = ("png", "svg")
 NAME_LETTERS = 40
 
 
-def estimate_dots(axes: Axes, estimates: Sequence[CountEstimate], what: str) -> None:
+def estimate_dots(axes: Axes, estimates: Sequence[CountEstimate]) -> None:
     """Draw one row per group, the total last and in grey: share in per cent, interval, count."""
     for row, one in enumerate(estimates):
         by = 100 / one.photos
@@ -31,8 +31,7 @@ def estimate_dots(axes: Axes, estimates: Sequence[CountEstimate], what: str) -> 
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(left=0)
-    level = f"{estimates[-1].confidence:.0%} interval"
-    axes.set_xlabel(f"photos that match {what}, per cent, with the {level}", parse_math=False)
+    axes.set_xlabel(f"per cent of photos, {estimates[-1].confidence:.0%} interval")
 
 
 def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Path) -> None:
@@ -40,11 +39,15 @@ def save_estimate_chart(estimates: Sequence[CountEstimate], what: str, path: Pat
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMATS:
         raise SettingsError(f"a chart is a .png or .svg file, got {path.name}")
-    size = (6.4, 1.2 + 0.32 * len(estimates))
-    drawing = Drawing(size, lambda figure: estimate_dots(plain_axes(figure), estimates, what))
+
+    def draw(figure: Figure) -> None:
+        figure.suptitle(f"photos that match {_shortened(what)}", fontsize=10, parse_math=False)
+        estimate_dots(plain_axes(figure), estimates)
+
+    drawing = Drawing((6.4, 1.4 + 0.32 * len(estimates)), draw)
     save_drawings({path.name.removesuffix(path.suffix): drawing}, path.parent, [path.suffix[1:]])
 
 
 def _shortened(name: str) -> str:
-    """Return the end of a long name: folders differ there."""
+    """Return the end of a long text: folders differ there."""
     return name if len(name) <= NAME_LETTERS else f"…{name[1 - NAME_LETTERS :]}"
