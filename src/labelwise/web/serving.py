@@ -1,8 +1,10 @@
 """The server around the application: where it listens, and how it is set up."""
 
+import gc
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -11,7 +13,7 @@ from labelwise.errors import SettingsError
 from labelwise.web.connections import limited_protocol
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["listen", "serve", "server_config"]
+__all__ = ["listen", "only_new_garbage", "serve", "server_config"]
 
 BACKLOG = 128
 
@@ -24,8 +26,23 @@ def serve(
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{listener.getsockname()[1]}/"
     server = _Server(server_config(app, settings), lambda: started(address))
-    with listener:
+    with listener, only_new_garbage():
         server.run(sockets=[listener])
+
+
+@contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Let the search for garbage pass over all there is before the block.
+
+    A whole search goes through every object of the program, the libraries' too: 380,000 of them
+    took 210 ms, in which nothing else of Python runs, the event loop included.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
