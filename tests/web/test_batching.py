@@ -1,6 +1,7 @@
 """Batches, against a model that only counts; and what happens to pictures nobody waits for."""
 
 import asyncio
+import gc
 import threading
 import time
 from http.client import HTTPResponse
@@ -137,6 +138,40 @@ def test_who_has_gone_leaves_the_batch():
 
     assert run(work, recorder)[0].name == "3"
     assert recorder.batches == [["0"], ["3"]]
+
+
+def test_a_picture_that_nobody_waits_for_keeps_its_turn_until_it_is_open():
+    """However often its request is cancelled; what is wrong with it is nobody's trouble then."""
+    recorder, unheard = Recorder(), []
+    began, go = threading.Event(), threading.Event()
+
+    def open_slowly(given):
+        began.set()
+        go.wait(PATIENCE)
+        raise ImageError("bad")
+
+    recorder.open = open_slowly
+
+    async def work(batcher):
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unheard.append(context))
+        leaving = asyncio.create_task(batcher._one(upload(1), ""))
+        await asyncio.to_thread(began.wait, PATIENCE)
+        for _ in range(3):
+            leaving.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert not leaving.done()
+        assert batcher.opening == 1
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert batcher.opening == 0
+        del leaving
+        gc.collect()
+
+    run(work, recorder)
+    assert unheard == []
 
 
 def test_a_bad_picture_is_its_own_failure_and_a_broken_model_everyones():

@@ -179,7 +179,9 @@ class Batcher:
                 try:
                     pixels = await asyncio.shield(opened)
                 except asyncio.CancelledError:
-                    await asyncio.wait([opened])  # its turn lasts until the decoder is free
+                    while not opened.done():  # its turn lasts until the decoder is free
+                        with suppress(asyncio.CancelledError):  # who leaves may say so twice
+                            await asyncio.wait([opened])
                     if not opened.cancelled():
                         opened.exception()  # nobody is left to hear of it
                     raise
