@@ -43,7 +43,10 @@ SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", *F
 RUN = SourceKind("is a run folder, evaluated on its own predictions without --data", FIGURES)
 RUN_ON_DATA = SourceKind(
     "is a run folder",
-    ("--data", "--set", "--skip-missing", "--device", "--decode", "--adapt-shares", *FIGURES),
+    (
+        *("--data", "--set", "--skip-missing", "--without-training-photos"),
+        *("--device", "--decode", "--adapt-shares", *FIGURES),
+    ),
 )
 
 
@@ -94,6 +97,14 @@ def evaluate(
         bool,
         typer.Option(
             "--skip-missing", help="Leave missing images of --data out.", rich_help_panel=OF_DATA
+        ),
+    ] = False,
+    without_training_photos: Annotated[
+        bool,
+        typer.Option(
+            "--without-training-photos",
+            help="Of a run: leave out photos of --data, by their bytes, that it was fitted on.",
+            rich_help_panel=OF_DATA,
         ),
     ] = False,
     device: Annotated[
@@ -157,6 +168,7 @@ def evaluate(
         "--taxonomy": taxonomy,
         "--set": options,
         "--skip-missing": skip_missing or None,
+        "--without-training-photos": without_training_photos or None,
         "--device": device,
         "--decode": decode,
         "--adapt-shares": adapt_shares or None,
@@ -180,9 +192,16 @@ def evaluate(
         evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
     else:
         evaluation, extras = measured_data(
-            source, data, table_options, device, rule, figures,
-            decode=decode, adapt_shares=adapt_shares,
-        )  # fmt: skip
+            source,
+            data,
+            table_options,
+            device,
+            rule,
+            figures,
+            decode=decode,
+            adapt_shares=adapt_shares,
+            without_seen=without_training_photos,
+        )
     if out is not None:
         from labelwise.cli.outcome import command
 
@@ -373,8 +392,9 @@ def measured_data(
     *,
     decode: DecodeKind | None = None,
     adapt_shares: bool = False,
+    without_seen: bool = False,
 ) -> tuple["Evaluation", dict[str, Any]]:
-    """Return the evaluation of a run's model on new labelled data.
+    """Return the evaluation of a run's model on labelled data, new to it or not.
 
     With ``adapt_shares`` it is of the probabilities adapted to the shares there, beside those of
     the model as it is.
@@ -384,6 +404,7 @@ def measured_data(
     from labelwise.fitting.read import load_for_labels
     from labelwise.fitting.shares import adapted_to_shares
     from labelwise.models.run_folder import RunFolder
+    from labelwise.models.seen_photos import seen_photos
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
     from labelwise.system.progress import make_watch
@@ -396,6 +417,9 @@ def measured_data(
     )
     if split not in (None, "all"):
         table = table.splits().get(split) or _no_split(table.name, split)
+    seen = seen_photos(folder, table, make_watch(sys.stderr))
+    if without_seen:
+        table = seen.others(table)
     run, notes = score_data(
         folder, table, device=device or "cpu", decode=decoder, watch=make_watch(sys.stderr)
     )
@@ -407,6 +431,7 @@ def measured_data(
     if link is not None:
         model = model_with_attention(RunFolder(folder))
         extras["examples"] = choose_examples(run.predictions, link, table.images, predictor=model)
+    notes = (*notes, *seen.note(left_out=without_seen))
     return _measured(run, rule, {**figures, "notes": notes}), extras
 
 

@@ -1,0 +1,131 @@
+"""Photos that a run was fitted on are known again by their bytes, under any name.
+
+The oracle is how the data were made: which photos were copied, renamed, changed by one pixel, or
+taken from the test split, is known beforehand.
+"""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_predictor import make
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.errors import LabelwiseError
+from labelwise.evaluate import Evaluation
+from labelwise.models.seen_photos import SEEN_FILE, seen_photos
+
+SPLITS = ("train", "train", "train", "val", "test", "test")
+
+
+def draw(path, seed):
+    path.parent.mkdir(exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def write_table(path, rows):
+    lines = ["path,labels,split", *(f"{name},{labels},{split}" for name, labels, split in rows)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run on six photos, of which four fitted it."""
+    make().save(tmp_path / "run")
+    for row in range(len(SPLITS)):
+        draw(tmp_path / "own" / f"{row}.png", row)
+    rows = [(f"{row}.png", ("dog", "cat")[row % 2], split) for row, split in enumerate(SPLITS)]
+    write_table(tmp_path / "own" / "t.csv", rows)
+    (tmp_path / "run" / "settings.yaml").write_text(f"data: {tmp_path / 'own' / 't.csv'}\n")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def new(tmp_path, run):
+    """Two photos that fitted the run, renamed, one of its test split, and three others."""
+    (tmp_path / "new").mkdir()
+    for source, name in ((0, "a"), (3, "b"), (4, "c")):
+        shutil.copy(tmp_path / "own" / f"{source}.png", tmp_path / "new" / f"{name}.png")
+    for seed, name in ((50, "d"), (51, "e")):
+        draw(tmp_path / "new" / f"{name}.png", seed)
+    with Image.open(tmp_path / "own" / "1.png") as picture:
+        changed = picture.copy()
+    changed.putpixel((0, 0), (1, 2, 3))
+    changed.save(tmp_path / "new" / "f.png")
+    rows = [(f"{n}.png", ("dog", "cat")[k % 2], "test") for k, n in enumerate("abcdef")]
+    write_table(tmp_path / "new" / "t.csv", rows)
+    return tmp_path / "new" / "t.csv"
+
+
+def evaluated(*words):
+    command = ["evaluate", *map(str, words), "--query-length", "0", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.exception
+    return Evaluation.from_json(result.stdout)
+
+
+def refused(*words):
+    result = CliRunner().invoke(app, ["evaluate", *map(str, words)])
+    assert isinstance(result.exception, LabelwiseError), result.exception
+    return str(result.exception)
+
+
+def test_photos_the_run_was_fitted_on_are_counted(run, new):
+    found = seen_photos(run, load(new))
+    assert found.rows.tolist() == [True, True, False, False, False, False]
+    whole = evaluated(run, "--data", new)
+    assert whole.data.rows == 6
+    assert (
+        "2 of 6 photos are ones that the model was fitted on: the figures are too good; "
+        "--without-training-photos leaves them out"
+    ) in whole.notes
+
+
+def test_they_are_left_out_when_asked(run, new):
+    """The figures are those of a table that never had them."""
+    found = evaluated(run, "--data", new, "--without-training-photos")
+    assert "2 photos that the model was fitted on left out" in found.notes
+    rest = new.with_name("rest.csv")
+    lines = new.read_text().splitlines()
+    rest.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
+    alone = evaluated(run, "--data", rest)
+    assert found.data.rows == alone.data.rows == 4
+    assert found.ranking == alone.ranking
+    assert found.final == alone.final
+
+
+def test_what_is_kept_with_the_run_is_enough(run, new):
+    """Once hashed, the photos may be gone; a damaged file is made anew, or said to be missing."""
+    assert seen_photos(run, load(new)).count == 2
+    kept = (run / SEEN_FILE).read_bytes()
+    (run / SEEN_FILE).write_bytes(kept[:50])
+    assert seen_photos(run, load(new)).count == 2
+    assert (run / SEEN_FILE).read_bytes() == kept
+    own = new.parents[1] / "own"
+    shutil.rmtree(own)
+    assert seen_photos(run, load(new)).count == 2
+    (run / SEEN_FILE).unlink()
+    found = seen_photos(run, load(new))
+    assert found.count == 0
+    assert str(own) in found.why_not
+    notes = evaluated(run, "--data", new).notes
+    assert any("fitted on these photos is not known" in note for note in notes)
+    words = refused(run, "--data", new, "--without-training-photos")
+    assert "cannot compare them" in words
+    assert "leave it out" in words
+
+
+def test_nothing_new_is_an_error(run, new):
+    own = new.parents[1] / "own" / "t.csv"
+    words = refused(run, "--data", own, "--split", "train", "--without-training-photos")
+    assert "fitted on every photo" in words
+    notes = evaluated(run, "--data", own, "--split", "test").notes
+    assert not any("fitted" in note for note in notes)
+
+
+def test_the_option_belongs_to_photos_for_a_run(run):
+    assert "does not apply" in refused(run, "--without-training-photos")
