@@ -15,7 +15,11 @@ SHOWN = 20
 def tag(
     folder: IndexFolder,
     xmp: Annotated[
-        bool, typer.Option("--xmp", help="Write XMP side-cars (the only kind there is).")
+        bool, typer.Option("--xmp", help="Write XMP side-cars beside the photos.")
+    ] = False,
+    embed: Annotated[
+        bool,
+        typer.Option("--embed", help="Write into JPEG, TIFF and PNG files, through exiftool."),
     ] = False,
     wrong_at_most: Annotated[
         float | None,
@@ -48,13 +52,20 @@ def tag(
 
     Keywords are added to dc:subject, lr:hierarchicalSubject and digiKam:TagsList; what is there
     stays, byte for byte, and what is ours is marked and kept in the index, so that --undo takes
-    out exactly that. Keywords that another index wrote stay too, unless --adopt is given.
-    Photos themselves are never written.
+    out exactly that. Keywords that another index wrote stay too, unless --adopt is given. A new
+    side-car takes over the XMP and the keywords inside its photo.
+
+    Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
+    bytes they had. The next `labelwise index` takes them for new photos and scores them again.
+
+    Examples: `labelwise tag --xmp --wrong-at-most 0.05`, `labelwise tag --undo`.
     """
     from labelwise.cli.text import caution, complain, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.search import Index
+    from labelwise.search.inside_photos import embed_tags, require_exiftool, undo_embedded
     from labelwise.search.tagging import (
+        TagOutcome,
         promised_rule,
         raw_partners,
         sidecar_of,
@@ -66,8 +77,15 @@ def tag(
     from labelwise.system.storage import is_uri, without_options
     from labelwise.system.text import counted
 
-    if not xmp and not undo:
-        raise SettingsError("say where the labels go: --xmp writes side-cars beside the photos")
+    if xmp + embed + undo != 1:
+        raise SettingsError(
+            "say where the labels go: --xmp writes side-cars beside the photos, --embed writes "
+            "into the photos; and --undo alone takes out all that either wrote"
+        )
+    if embed:
+        require_exiftool()
+    if embed and adopt:
+        raise SettingsError("--adopt is for side-cars: say --xmp too, and not --embed")
     if undo and wrong_at_most is not None:
         raise SettingsError("--wrong-at-most does not apply to --undo")
     if undo and adopt:
@@ -84,10 +102,14 @@ def tag(
                 f"{without_options(bucket)}; index the photos on a disk apart and tag those"
             )
         watch = make_watch()
-        outcomes, given = [], Counter[str]()
+        outcomes: list[TagOutcome] = []
+        given = Counter[str]()
         if undo:
-            places = index.store.sidecars()
-            outcomes = [undo_sidecar(index.store, path, dry_run=dry_run) for path in places]
+            store = index.store
+            outcomes = [undo_sidecar(store, one, dry_run=dry_run) for one in store.sidecars()]
+            outcomes += [
+                undo_embedded(store, one, dry_run=dry_run) for one in store.embedded_photos()
+            ]
         else:
             caution(index.spec.caution)
             rule = None
@@ -105,10 +127,19 @@ def tag(
             for row, keywords in tags_of(index, rule):
                 given.update(keyword.label for keyword in keywords)
                 for photo in index.store.paths_of([row])[row]:
-                    for place in dict.fromkeys(map(sidecar_of, [photo, *raw_partners(photo)])):
+                    if embed:
+                        outcomes.append(embed_tags(index.store, photo, keywords, dry_run=dry_run))
+                        continue
+                    shots = [*raw_partners(photo), photo]  # a side-car of both is the photo's
+                    for place, shot in {sidecar_of(shot): shot for shot in shots}.items():
                         outcomes.append(
                             write_sidecar(
-                                index.store, place, keywords, adopt=adopt, dry_run=dry_run
+                                index.store,
+                                place,
+                                keywords,
+                                photo=shot,
+                                adopt=adopt,
+                                dry_run=dry_run,
                             )
                         )
                 watch.advance(1)
@@ -121,6 +152,7 @@ def tag(
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)
     words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
-    say(f"side-cars: {words}{' (dry run, nothing was written)' if dry_run else ''}")
+    what = "photos" if embed else "side-cars and photos" if undo else "side-cars"
+    say(f"{what}: {words}{' (dry run, nothing was written)' if dry_run else ''}")
     if counts["left alone"]:
         raise typer.Exit(1)

@@ -1,7 +1,7 @@
 """The keywords that a photo library already has, as a label table.
 
     side-car      a.jpg.xmp or a.xmp: dc:subject, lr:hierarchicalSubject, digiKam:TagsList
-    in the file   the same lists of embedded XMP, and the keywords of IPTC
+    in the file   the same lists of embedded XMP, and the keywords of IPTC and Windows
 
 ``animal|dog`` (Lightroom) and ``animal/dog`` (digiKam) say two labels, animal and dog, and that a
 dog is an animal. What a keyword does not say is unknown: nobody tags everything they see. Keywords
@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, IptcImagePlugin
 
 from labelwise.data.rows import find_images, from_rows
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
+from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.tagging import sidecar_of
 from labelwise.search.xmp import LARGEST, entries, noted, separator_of
 from labelwise.system.names import printable
@@ -31,8 +31,6 @@ from labelwise.taxonomy import Taxonomy
 __all__ = ["LibraryKeywords", "photo_keywords", "read_keywords"]
 
 INTERNAL = "_Digikam_Internal_Tags_"
-IPTC_KEYWORDS, IPTC_CHARSET, UTF8 = (2, 25), (1, 90), b"\x1b%G"
-UNREADABLE = (DataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 NAMED = 3  # files or labels named in a note
 
 Levels = tuple[str, ...]  # the levels of a keyword, from the top
@@ -94,7 +92,7 @@ def photo_keywords(photo: Path) -> tuple[set[Levels], list[str]]:
     for path, read in readers:
         try:
             found |= read(path)
-        except UNREADABLE as error:
+        except (DataError, OSError) as error:
             failures.append(f"{printable(path.name)} ({one_line_of(error)[:120]})")
     return found, failures
 
@@ -117,27 +115,9 @@ def _of_xmp(data: bytes) -> set[Levels]:
 
 def _embedded(path: Path) -> set[Levels]:
     """Return the keywords inside a photo; its pixels are not decoded."""
-    with Image.open(path) as image:
-        packet = image.info.get("xmp")
-        iptc = IptcImagePlugin.getiptcinfo(image) or {}
-    found: set[Levels] = {(word,) for word in _of_iptc(iptc)}
-    if packet:
-        packet = packet.encode() if isinstance(packet, str) else packet
-        found |= _of_xmp(packet.strip(b"\0 \r\n\t"))
-    return found
-
-
-def _of_iptc(records: dict[tuple[int, int], bytes | list[bytes]]) -> Iterator[str]:
-    """Yield the keywords of IPTC: in UTF-8 where it says so or can be, else in Latin-1."""
-    given = records.get(IPTC_KEYWORDS, [])
-    stated = records.get(IPTC_CHARSET) == UTF8
-    for raw in [given] if isinstance(given, bytes) else given:
-        try:
-            word = raw.decode("utf-8", "replace" if stated else "strict")
-        except UnicodeDecodeError:
-            word = raw.decode("latin-1")
-        if word.strip("\0 "):
-            yield word.strip("\0 ")
+    inside = read_photo_metadata(path)
+    found: set[Levels] = {(word,) for word in inside.words}
+    return found if inside.packet is None else found | _of_xmp(inside.packet)
 
 
 @dataclass

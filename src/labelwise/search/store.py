@@ -30,7 +30,16 @@ from labelwise.search.database import Database, create_database, open_database
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
-__all__ = ["Content", "Correction", "Fact", "FileState", "KeptSidecar", "PhotoFile", "Store"]
+__all__ = [
+    "Content",
+    "Correction",
+    "EmbeddedTags",
+    "Fact",
+    "FileState",
+    "KeptSidecar",
+    "PhotoFile",
+    "Store",
+]
 
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
@@ -60,6 +69,9 @@ MIGRATIONS = (
     "CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;"
     "ALTER TABLE corrections ADD COLUMN sum INTEGER;"
     "UPDATE corrections SET sum = sum_of(row, label, state, who, at, source);",
+    "CREATE TABLE embedded ("
+    "raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL, "
+    "wrote TEXT NOT NULL);",
 )
 
 SUMS_SINCE = 2  # the version that brought checksums
@@ -115,6 +127,18 @@ class KeptSidecar:
     before: bytes | None
     after: bytes
     wrote: dict[str, list[str]] | None
+
+
+@dataclass(frozen=True)
+class EmbeddedTags:
+    """A photo that we wrote keywords into: the patch that takes it back, and our entries.
+
+    ``after`` is the hash of the bytes that the patch is for.
+    """
+
+    patch: bytes
+    after: bytes
+    wrote: dict[str, list[str]]
 
 
 class Store:
@@ -462,6 +486,38 @@ class Store:
         """Forget a side-car that is as it was before."""
         with self.transaction() as database:
             database.execute("DELETE FROM sidecars WHERE raw = ?", (os.fsencode(path),))
+
+    # Keywords inside photos
+
+    def embedded(self, path: str) -> EmbeddedTags | None:
+        """Return what is kept of a photo that we wrote keywords into."""
+        found = self._database.execute(
+            "SELECT patch, after, wrote FROM embedded WHERE raw = ?", (os.fsencode(path),)
+        ).fetchone()
+        if found is None:
+            return None
+        patch, after, wrote = found
+        return EmbeddedTags(patch, after, json.loads(wrote))
+
+    def embedded_photos(self) -> list[str]:
+        """Return the photos that we have written keywords into, in order."""
+        query = "SELECT raw FROM embedded ORDER BY raw"
+        return [os.fsdecode(raw) for (raw,) in self._database.execute(query)]
+
+    def put_embedded(self, path: str, kept: EmbeddedTags) -> None:
+        """Remember a photo that is about to be written."""
+        values = (kept.patch, kept.after, json.dumps(kept.wrote))
+        with self.transaction() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO embedded (raw, path, patch, after, wrote) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (os.fsencode(path), shown(path), *values),
+            )
+
+    def forget_embedded(self, path: str) -> None:
+        """Forget a photo that is as it was before."""
+        with self.transaction() as database:
+            database.execute("DELETE FROM embedded WHERE raw = ?", (os.fsencode(path),))
 
 
 def shown(path: str) -> str:

@@ -1,5 +1,8 @@
 """Side-car files beside photos: where they are, and writing or undoing our keywords in them.
 
+Programs that find a side-car often look no further, so a new one takes over the XMP packet and the
+other keywords inside the photo: nobody's keywords are hidden by ours.
+
 Before a side-car is written, its bytes are kept in the index, and what is written into it. Undoing
 puts exactly these bytes back, or removes a side-car that was not there before; where another
 program has changed the file since, only entries that the index knows to be ours are taken out of
@@ -9,6 +12,7 @@ what it is now. A note in the file alone takes nothing out: anyone can write one
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +24,14 @@ from labelwise.decide import Promised, Rule, promise_precision, promise_tags
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.index import Index
+from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.store import KeptSidecar, Store
 from labelwise.search.xmp import (
     LARGEST,
     NOTHING,
     Keyword,
     Written,
+    begun,
     entries,
     noted,
     tagged,
@@ -34,7 +40,7 @@ from labelwise.search.xmp import (
 from labelwise.system.files import read_regular, replacing
 
 __all__ = [
-    "SidecarOutcome",
+    "TagOutcome",
     "promised_rule",
     "raw_partners",
     "sidecar_of",
@@ -47,8 +53,8 @@ ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class SidecarOutcome:
-    """What became of one side-car; one left alone says why."""
+class TagOutcome:
+    """What became of one side-car or photo; one left alone says why."""
 
     path: str
     state: Literal["written", "unchanged", "undone", "left alone"]
@@ -148,20 +154,27 @@ def write_sidecar(
     path: str,
     keywords: Sequence[Keyword],
     *,
+    photo: str | None = None,
     adopt: bool = False,
     dry_run: bool = False,
-) -> SidecarOutcome:
+) -> TagOutcome:
     """Make ``keywords`` our entries of a side-car; one that cannot be edited is left alone.
 
-    ``adopt`` believes the notes in the file: what they name counts as ours and may be replaced.
+    A side-car that is not there yet takes over what ``photo`` holds. ``adopt`` believes the notes
+    in the file: what they name counts as ours and may be replaced.
     """
     try:
         now, seen = _read(path)
         kept = store.sidecar(path)
         ours = noted(now) if adopt and now is not None else _ours(kept, now)
-        after = tagged(now, keywords, ours) if now is not None or keywords else None
+        start = now
+        if now is None and keywords and photo is not None:
+            with suppress(DataError):  # raw files, and what is no picture, hold nothing for us
+                inside = read_photo_metadata(Path(photo))
+                start = begun(inside.packet, inside.words)
+        after = tagged(start, keywords, ours) if now is not None or keywords else None
         if after is None or after == now:
-            return SidecarOutcome(path, "unchanged")
+            return TagOutcome(path, "unchanged")
         if not dry_run:
             if _is_as_written(kept, now):
                 before = kept.before
@@ -172,17 +185,17 @@ def write_sidecar(
             )
             _replace(path, after, seen)
     except LabelwiseError as error:
-        return SidecarOutcome(path, "left alone", str(error))
-    return SidecarOutcome(path, "written")
+        return TagOutcome(path, "left alone", str(error))
+    return TagOutcome(path, "written")
 
 
-def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> SidecarOutcome:
+def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcome:
     """Take our entries out of a side-car; one that we did not write is left alone."""
     try:
         now, seen = _read(path)
         kept = store.sidecar(path)
         if now is None or kept is None:
-            return SidecarOutcome(path, "left alone", "it is gone" if now is None else "not ours")
+            return TagOutcome(path, "left alone", "it is gone" if now is None else "not ours")
         as_written = _is_as_written(kept, now)
         if not dry_run:
             if as_written and kept.before is None:
@@ -194,10 +207,10 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> SidecarOu
                 _replace(path, back, seen)
             store.forget_sidecar(path)
     except LabelwiseError as error:
-        return SidecarOutcome(path, "left alone", str(error))
+        return TagOutcome(path, "left alone", str(error))
     except OSError as error:
-        return SidecarOutcome(path, "left alone", error.strerror or str(error))
-    return SidecarOutcome(path, "undone")
+        return TagOutcome(path, "left alone", error.strerror or str(error))
+    return TagOutcome(path, "undone")
 
 
 def _is_as_written(kept: KeptSidecar | None, now: bytes | None) -> TypeGuard[KeptSidecar]:

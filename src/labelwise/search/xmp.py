@@ -15,6 +15,7 @@ the bytes it wrote itself. A side-car is read in time linear in its size.
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -28,6 +29,7 @@ __all__ = [
     "NOTHING",
     "Keyword",
     "Written",
+    "begun",
     "entries",
     "noted",
     "separator_of",
@@ -157,6 +159,44 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
     result = _spliced(data, splices)
     _parsed(result)  # a label may hold characters that XML has no way to write
     return result
+
+
+def begun(packet: bytes | None, words: Sequence[str]) -> bytes:
+    """Return the first side-car of a photo: its own packet, with words of it that are not there.
+
+    A program for which the side-car counts, and not the photo, so finds all that it found before.
+    A packet that cannot be read is not taken over.
+    """
+    data = EMPTY
+    if packet is not None:
+        with suppress(DataError):
+            _rdf(_parsed(packet))
+            data = packet
+    rdf, kind = _rdf(_parsed(data)), LISTS["dc"]
+    container = next(_containers(rdf, kind), None)
+    there = set() if container is None else {i.text.strip() for i in container.find(f"{RDF} li")}
+    new = [word for word in dict.fromkeys(words) if word not in there]
+    if not new:
+        return data
+    if container is not None:
+        return _spliced(data, _into_list(data, container, new))
+    items = "".join(f"<rdf:li>{escape(word)}</rdf:li>" for word in new)
+    text = (
+        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
+        f'\n    xmlns:dc="{kind.space}">'
+        f"\n   <{kind.written}><rdf:Bag>{items}</rdf:Bag></{kind.written}>"
+        "\n  </rdf:Description>"
+    )
+    result = _spliced(data, _into_element(data, rdf, text.encode()))
+    _parsed(result)  # a word may hold characters that XML has no way to write
+    return result
+
+
+def _about(rdf: _Element) -> str:
+    """Return what the descriptions of a packet are about: all of them must say the same."""
+    return next(
+        (one.attributes.get(f"{RDF} about", "") for one in rdf.find(f"{RDF} Description")), ""
+    )
 
 
 def noted(data: bytes) -> dict[str, list[str]]:
@@ -371,12 +411,9 @@ def _description(
     absent: Sequence[str],
 ) -> bytes:
     """Return our own description: the lists that were absent, and the note of what is ours."""
-    about = next(
-        (one.attributes.get(f"{RDF} about", "") for one in rdf.find(f"{RDF} Description")), ""
-    )
     declared = "".join(f'\n    xmlns:{prefix}="{LISTS[prefix].space}"' for prefix in absent)
     lines = [
-        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(about)}'
+        f'\n  <rdf:Description xmlns:rdf="{RDF}" rdf:about={quoteattr(_about(rdf))}'
         f'\n    xmlns:labelwise="{OURS}"{declared}>'
     ]
     for kind in (LISTS[prefix] for prefix in absent):
