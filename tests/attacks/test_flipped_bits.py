@@ -166,6 +166,7 @@ def test_an_index_of_an_earlier_version_is_read_and_hashed_by_the_next_update(ma
     shutil.copytree(home / "photos.index", folder)
     with closing(sqlite3.connect(folder / "photos.sqlite")) as database, database:
         for statement in (
+            "DROP TABLE embedded",
             "DROP TABLE checksums",
             "ALTER TABLE corrections DROP COLUMN sum",
             "ALTER TABLE sidecars DROP COLUMN wrote",

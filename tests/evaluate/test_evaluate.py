@@ -87,7 +87,7 @@ def test_json_brings_back_the_same_value(tmp_path):
     result.save(tmp_path / "evaluation.json")
     assert Evaluation.load(tmp_path / "evaluation.json") == result
     (tmp_path / "evaluation.json").write_text('{"data": 3}')
-    with pytest.raises(DataError, match=r"evaluation\.json: not an evaluation: data"):
+    with pytest.raises(DataError, match=r"evaluation\.json: not an evaluation: 'data'"):
         Evaluation.load(tmp_path / "evaluation.json")
 
 

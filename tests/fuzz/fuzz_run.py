@@ -16,12 +16,14 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from pathlib import Path
 from random import Random
 
 sys.path.append(str(Path(__file__).parents[1]))  # the helpers that all tests share
 
-from fuzz_targets import TARGETS, Target
+from fuzz_readers import Target
+from fuzz_targets import TARGETS
 
 from labelwise.errors import LabelwiseError
 
@@ -34,8 +36,8 @@ class TooSlow(BaseException):
     """Raised by the alarm, past every ``except Exception``."""
 
 
-def attempt(target: Target, seed: int, number: int) -> str | None:
-    """Return what is wrong with one input's outcome, None if nothing is."""
+def attempt(target: Target, seed: int, number: int, counts: Counter[str]) -> str | None:
+    """Return what is wrong with one input's outcome, None if nothing is; count the outcome."""
     rng = Random(f"{seed}/{target.name}/{number}")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
@@ -46,8 +48,13 @@ def attempt(target: Target, seed: int, number: int) -> str | None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         signal.alarm(SECONDS_EACH)
         try:
-            target.check(target.read(folder), folder)
+            value = target.read(folder)
+            counts["accepted"] += 1
+            signal.alarm(SECONDS_EACH)
+            if target.check(value, folder):
+                counts["read a second time"] += 1
         except LabelwiseError as error:
+            counts["refused"] += 1
             if not str(error).strip() or "\n" in str(error):
                 return f"the message is not one line: {error!r:.300}"
         finally:
@@ -81,15 +88,16 @@ def main() -> int:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_ALL, -1))
     chosen = [TARGETS[name] for name in options.target or TARGETS]
-    end, counts, number, failures = time.monotonic() + options.seconds, 0, 0, 0
+    end, number, failures = time.monotonic() + options.seconds, 0, 0
+    counts: Counter[str] = Counter()
     seen: set[str] = set()
     while options.only is not None or time.monotonic() < end:
         for target in chosen:
             at = number if options.only is None else options.only
             if options.now is not None:
                 options.now.write_text(f"{target.name} {options.seed} {at}")
-            wrong = attempt(target, options.seed, at)
-            counts += 1
+            wrong = attempt(target, options.seed, at, counts)
+            counts["inputs"] += 1
             if wrong is not None and f"{target.name} {wrong[-40:]}" not in seen:
                 seen.add(f"{target.name} {wrong[-40:]}")
                 failures += 1
@@ -98,7 +106,8 @@ def main() -> int:
         number += 1
         if options.only is not None:
             break
-    print(f"{counts} inputs, {failures} kinds of failure", file=sys.stderr)
+    told = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    print(f"{told}, {failures} kinds of failure", file=sys.stderr)
     return 1 if failures else 0
 
 

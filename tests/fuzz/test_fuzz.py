@@ -1,5 +1,6 @@
-"""Whatever a file holds, a reader answers or says one sentence, in bounded time and memory.
+"""Whatever a file or request holds, it is read or refused by a sentence in bounded time and memory.
 
+The oracle of what is accepted is a second reading of the same bytes, another way, by each target.
 The inputs are made from good ones, seeded; the process is one of its own, so that a crash is seen.
 ``LABELWISE_FUZZ_SECONDS`` sets how long it goes on (`make fuzz` takes ten minutes), and
 ``LABELWISE_FUZZ_SEED`` where it begins.

@@ -173,7 +173,8 @@ def read_fiftyone(path: Path, *, field: str | None = None) -> LabelTable:
         present = _classified(sample.get(chosen), where)
         unknown = None if present is None else _classified(sample.get("unknown"), where) or []
         tags = sample.get("tags")
-        found = [SPLIT_WORDS[t] for t in tags if t in SPLIT_WORDS] if isinstance(tags, list) else []
+        named = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+        found = [SPLIT_WORDS[tag] for tag in named if tag in SPLIT_WORDS]
         split = found[0] if len(found) == 1 else None
         rows.append(AnnotatedPhoto(where, sample["filepath"], present or [], unknown, split))
     return _table(rows, _fiftyone_classes(file, content, chosen), file, None)
@@ -186,7 +187,7 @@ def _label_field(file: Path, samples: list[dict[str, Any]]) -> str:
         for name, value in sample.items()
         if isinstance(value, dict) and value.get("_cls") in ("Classification", "Classifications")
     } - {"predictions", "unknown"}
-    if "ground_truth" in found or not found:
+    if not found or any("ground_truth" in sample for sample in samples):
         return "ground_truth"
     if len(found) > 1:
         listed = ", ".join(sorted(found))

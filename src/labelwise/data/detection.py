@@ -259,6 +259,12 @@ def read_voc(
         raise SettingsError(f"difficult must be 'unknown' or 'absent', got {difficult!r}")
     if annotations not in ("main", "xml", None):
         raise SettingsError(f"annotations must be 'main' or 'xml', got {annotations!r}")
+    for part, meant in (parts or {}).items():
+        if meant not in VOC_PARTS or "/" in part or not part.isprintable():
+            raise SettingsError(
+                "parts must name image sets and the splits train, val or test that they are, "
+                f"got {part!r:.40}: {meant!r:.40}"
+            )
     if not (path / "ImageSets").is_dir() and not (path / "Annotations").is_dir():
         return _read_voc_below(path, parts, difficult, annotations)
     sets = path / "ImageSets" / "Main"

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +33,12 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FeatureRows
 from labelwise.system.names import Names
+from labelwise.system.text import first_line
 from labelwise.types import LabelSpace
 
 __all__ = ["VqaQuestion", "answer_accuracy", "normal_answer", "read_questions", "read_vqa"]
 
+DAMAGED = (BadZipFile, ZlibError, NotImplementedError)  # an archive
 PARTS = {"train": "train2014", "test": "val2014"}
 PEOPLE = 10
 ENOUGH = 3  # people that make an answer right
@@ -192,10 +196,24 @@ def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
     try:
         with np.load(require_file(file), allow_pickle=False) as arrays:
             ids, features = arrays["question_id"], arrays["features"]
-    except (KeyError, ValueError, OSError) as error:
+    except (
+        KeyError,
+        ValueError,
+        OSError,
+        EOFError,
+        SyntaxError,
+        BadZipFile,
+        ZlibError,
+        NotImplementedError,
+    ) as error:
         raise DataError(
-            f"{file}: must be an .npz file of question_id and features ({error})"
+            f"{file}: must be an .npz file of question_id and features ({first_line(error)})"
         ) from None
+    if ids.dtype.kind not in "iu" or features.dtype.kind not in "fiu":
+        raise DataError(
+            f"{file}: question_id must hold whole numbers and features numbers, got {ids.dtype} "
+            f"and {features.dtype}"
+        )
     if features.ndim != 2 or ids.shape != (len(features),):
         raise DataError(
             f"{file}: question_id must be (N,) and features (N, D), got {ids.shape} and "

@@ -8,10 +8,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Annotated, ClassVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from labelwise.errors import DataError
+from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 
 __all__ = [
@@ -31,8 +33,12 @@ __all__ = [
     "far_apart",
 ]
 
-Floats = tuple[float | None, ...]
-Counts = tuple[int, ...]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]  # what can be drawn and written out
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]  # up to rounding
+Level = Annotated[int, Field(ge=1, le=10**6)]
+Shares = tuple[Share | None, ...]
+Counts = tuple[Count, ...]
 LOG_LOSS = "Log loss"  # the one headline figure that can be infinite
 
 
@@ -41,10 +47,10 @@ class Figure:
     """One number with its 95 % interval, the direction that is better, and how it was computed."""
 
     name: str
-    value: float | None
+    value: Number | None
     how: str
-    low: float | None = None
-    high: float | None = None
+    low: Number | None = None
+    high: Number | None = None
     better: str = "higher"
     percent: bool = True
 
@@ -53,12 +59,12 @@ class Figure:
 class DataFacts:
     """What was evaluated: rows, labels, entries known and unknown, rows without any label."""
 
-    rows: int
-    labels: int
-    known: int
-    unknown: int
-    present: int
-    zero_label_rows: int
+    rows: Count
+    labels: Count
+    known: Count
+    unknown: Count
+    present: Count
+    zero_label_rows: Count
     split: str | None
     scores: str
 
@@ -70,26 +76,31 @@ class RankingFigures:
     ``map_class_bound`` is how far ``map_class`` may be off where scores were counted in cells.
     """
 
-    map_class: float | None
-    map_sample: float | None
+    map_class: Share | None
+    map_sample: Share | None
     undefined_labels: tuple[str, ...]
-    undefined_rows: int
+    undefined_rows: Count
     how: str
-    map_class_bound: float = 0.0
+    map_class_bound: Number = 0.0
 
 
 @dataclass(frozen=True)
 class Curve:
     """A reliability curve: per bin its edges, mean probability, observed share and count."""
 
-    edges: tuple[float, ...]
-    confidence: Floats
-    frequency: Floats
+    edges: tuple[Share, ...]
+    confidence: Shares
+    frequency: Shares
     counts: Counts
-    ece: float | None
-    ace: float | None
-    mce: float | None
+    ece: Share | None
+    ace: Share | None
+    mce: Share | None
     entries: str
+
+    def __post_init__(self) -> None:
+        bins = len(self.counts)
+        if not len(self.edges) - 1 == len(self.confidence) == len(self.frequency) == bins:
+            raise ValueError("a curve must have one edge more than bins, and a value for each bin")
 
 
 @dataclass(frozen=True)
@@ -104,17 +115,17 @@ class Calibration:
     stage: str
     pooled: Curve
     top_k: Curve
-    k: int
-    label_mean_ece: float | None
-    log_loss: float | None
-    brier: float | None
-    reliability: float | None
-    resolution: float | None
-    uncertainty: float | None
-    within_bins: float | None
+    k: Level
+    label_mean_ece: Share | None
+    log_loss: Number | None
+    brier: Number | None
+    reliability: Number | None
+    resolution: Number | None
+    uncertainty: Number | None
+    within_bins: Number | None
     per_label: dict[str, Curve]
     how: str
-    infinite: int = 0
+    infinite: Count = 0
 
 
 @dataclass(frozen=True)
@@ -122,14 +133,14 @@ class Sets:
     """The label sets of a rule against the true ones; histogram cell n counts rows of n labels."""
 
     rule: str
-    macro_f1: float | None
-    micro_f1: float | None
-    sample_f1: float | None
-    cf1: float | None
-    hamming: float | None
-    subset_accuracy: float | None
-    mean_size: float
-    mean_true_size: float
+    macro_f1: Share | None
+    micro_f1: Share | None
+    sample_f1: Share | None
+    cf1: Share | None
+    hamming: Share | None
+    subset_accuracy: Share | None
+    mean_size: Number
+    mean_true_size: Number
     sizes: Counts
     true_sizes: Counts
     how: str
@@ -161,11 +172,11 @@ class StageScores:
     """
 
     stage: str
-    mmc: float | None
-    log_loss_in: float | None
-    log_loss_out: float | None
-    brier_in: float | None
-    brier_out: float | None
+    mmc: Share | None
+    log_loss_in: Number | None
+    log_loss_out: Number | None
+    brier_in: Number | None
+    brier_out: Number | None
 
 
 @dataclass(frozen=True)
@@ -177,29 +188,33 @@ class ZeroLabel:
     a row for each stage, and one for answering every image with the labels' shares.
     """
 
-    rows: int
-    share: float
-    false_alarms: float | None
-    auroc_nothing: float | None
-    auroc_max: float | None
-    fpr95: float | None
-    mmc: float | None
-    edges: tuple[float, ...]
+    rows: Count
+    share: Share
+    false_alarms: Share | None
+    auroc_nothing: Share | None
+    auroc_max: Share | None
+    fpr95: Share | None
+    mmc: Share | None
+    edges: tuple[Share, ...]
     inside: Counts
     outside: Counts
     how: str
     by_stage: tuple[StageScores, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not len(self.edges) - 1 == len(self.inside) == len(self.outside):
+            raise ValueError("a histogram must have one edge more than cells")
 
 
 @dataclass(frozen=True)
 class RetrievalPoint:
     """Mean average precision over the queries of one length, with its standard error."""
 
-    length: int
-    map: float | None
-    error: float | None
-    queries: int
-    skipped: int
+    length: Level
+    map: Share | None
+    error: Number | None
+    queries: Count
+    skipped: Count
     sampled: bool
 
 
@@ -208,10 +223,10 @@ class ShotGroup:
     """Labels grouped by how often they occur in training, with their mean figures."""
 
     name: str
-    labels: int
-    defined: int
-    mean_ap: float | None
-    mean_recall: float | None
+    labels: Count
+    defined: Count
+    mean_ap: Share | None
+    mean_recall: Share | None
 
 
 @dataclass(frozen=True)
@@ -222,35 +237,38 @@ class LabelRow:
     """
 
     name: str
-    known: int
-    present: int
-    ap: float | None
-    ece_before: float | None = None
-    ece_after: float | None = None
-    mean_prob: float | None = None
-    threshold: float | None = None
-    precision: float | None = None
-    recall: float | None = None
-    f1: float | None = None
-    ap_bound: float = 0.0
+    known: Count
+    present: Count
+    ap: Share | None
+    ece_before: Share | None = None
+    ece_after: Share | None = None
+    mean_prob: Share | None = None
+    threshold: Number | None = None
+    precision: Share | None = None
+    recall: Share | None = None
+    f1: Share | None = None
+    ap_bound: Number = 0.0
 
 
 @dataclass(frozen=True)
 class LevelFigures:
     """The labels at one depth of a taxonomy, 1 at the top; means are over labels that have one."""
 
-    level: int
-    labels: int
-    present: int
-    mean_ap: float | None
-    log_loss: float | None
-    ece: float | None
-    mean_f1: float | None
+    level: Level
+    labels: Count
+    present: Count
+    mean_ap: Share | None
+    log_loss: Number | None
+    ece: Share | None
+    mean_f1: Share | None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """All figures of one table of predictions; a part that does not apply is ``None`` or empty."""
+
+    # What is read is taken as it stands or refused: "7" is not 7, and a misspelt entry is an error.
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     data: DataFacts
     headline: tuple[Figure, ...]
@@ -288,9 +306,7 @@ class Evaluation:
         try:
             return _adapter().validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
-            raise DataError(f"not an evaluation: {where}: {first['msg']}") from None
+            raise DataError(f"not an evaluation: {first_fault(error)}") from None
 
     def save(self, path: Path) -> None:
         """Write the JSON to ``path``; an interrupted write leaves the old file whole."""
@@ -302,6 +318,8 @@ class Evaluation:
         """Return the evaluation saved at ``path``."""
         try:
             return Evaluation.from_json(path.read_bytes())
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite, isinf
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from labelwise.errors import DataError
+from labelwise.evaluate.evaluation import Number
 from labelwise.experiments.measures import MEASURES
 from labelwise.experiments.statistics import (
     Covariance,
@@ -17,6 +20,7 @@ from labelwise.experiments.statistics import (
     seed_mean,
     verdict,
 )
+from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 
 __all__ = ["Comparison", "SweepChoice", "show_figure"]
@@ -166,25 +170,53 @@ class Comparison:
         """Return the comparison saved in ``folder``."""
         path = folder / "comparison.json"
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            stated = StatedComparison.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             raise DataError(f"{path} does not exist; run `labelwise compare` first") from None
-        if "image_covariance" not in values:
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        except ValidationError as error:
             raise DataError(
-                f"{path} was written by an earlier version; run the same `labelwise compare` "
-                "again, finished runs are not repeated"
-            )
+                f"{path} is damaged, or of another version: {first_fault(error)}; run the same "
+                "`labelwise compare` again, finished runs are not repeated"
+            ) from None
         figures = {
             method: {
-                int(seed): {
-                    name: inf if value == INFINITE else value for name, value in row.items()
+                seed: {
+                    name: inf if value == INFINITE else float(value) for name, value in row.items()
                 }
                 for seed, row in by_seed.items()
             }
-            for method, by_seed in values["figures"].items()
+            for method, by_seed in stated.figures.items()
         }
-        choices = tuple(SweepChoice(**choice) for choice in values.get("choices", ()))
-        return Comparison(figures, values["settings"], values["image_covariance"], choices)
+        return Comparison(figures, stated.settings, stated.image_covariance, stated.choices)
+
+
+class StatedComparison(BaseModel):
+    """What ``comparison.json`` says: infinity is a word there."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    figures: dict[str, dict[int, dict[str, Number | Literal["infinite"]]]]
+    settings: dict[str, dict[str, Any]]
+    image_covariance: dict[str, dict[str, dict[str, Number]]]
+    choices: tuple[SweepChoice, ...] = ()
+
+    @model_validator(mode="after")
+    def _of_one_shape(self) -> "StatedComparison":
+        if not self.figures or not all(self.figures.values()):
+            raise ValueError("every method must have figures of a seed")
+        for name, matrix in self.image_covariance.items():
+            measured = {
+                method
+                for method, by_seed in self.figures.items()
+                if any(name in row for row in by_seed.values())
+            }
+            if not measured <= matrix.keys() or any(
+                matrix.keys() - row.keys() for row in matrix.values()
+            ):
+                raise ValueError(f"image_covariance of {name!r} must have every method twice")
+        return self
 
 
 def show_figure(value: SeedMean, percent: bool) -> str:

@@ -161,7 +161,10 @@ def read_prompts(path: Path) -> list[tuple[int, str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: the prompts cannot be read ({error})") from None
     mark = "\t" if "\t" in text.partition("\n")[0] else ","
-    lines = csv.reader(text.splitlines(), delimiter=mark, skipinitialspace=True)
+    try:
+        lines = iter(list(csv.reader(text.splitlines(), delimiter=mark, skipinitialspace=True)))
+    except csv.Error as error:
+        raise DataError(f"{path}: the prompts cannot be read ({error})") from None
     header = [cell.strip().lower() for cell in next(lines, [])]
     if sorted(header) != ["label", "prompt"]:
         raise DataError(f"{path}, line 1: the columns must be label and prompt, got {header}")

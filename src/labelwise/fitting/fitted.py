@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from labelwise.calibrate import FewLabels
-from labelwise.decide import Rule
+from labelwise.decide import Rule, Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation
 from labelwise.fitting.judging import Judged
@@ -29,9 +29,11 @@ from labelwise.fitting.read import UnlabelledScores
 from labelwise.fitting.tables import FITTED_FORMAT, Kind
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.models.spec import require_fit
 from labelwise.predictions import Predictions
+from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
-from labelwise.system.text import as_cell
+from labelwise.system.text import as_cell, one_line_of
 from labelwise.types import LabelSpace, matching_columns
 
 __all__ = [
@@ -216,8 +218,8 @@ def read_fitted(path: Path) -> FittedFile:
         facts = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {one_line_of(error)}") from None
     if not isinstance(facts, dict) or not {"link", "rule"} & facts.keys() or "names" not in facts:
         raise DataError(
             f"{path} must be a link.json of `labelwise calibrate` or a file of "
@@ -231,10 +233,9 @@ def read_fitted(path: Path) -> FittedFile:
         names = LabelSpace(record.names).names
         link = None if spec is None else link_from_spec(spec)
         rule = None if record.rule is None else rule_from_spec(record.rule)
+        require_fit(LabelSpace(names), link=lambda: link, rule=lambda: rule or Threshold(0.5))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path}: {place!r}: {first['msg']}") from None
+        raise DataError(f"{path} cannot be used: {first_fault(error)}") from None
     except (LabelwiseError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} cannot be used: {error}") from None
     return FittedFile(str(path), names, record.scores, link, rule)

@@ -128,6 +128,12 @@ def read_review(path: Path) -> list[Reviewed]:
             rank, probability = int(row["rank"]), float(row["probability"])
         except (TypeError, ValueError):
             raise DataError(f"{path}: line {line}: rank and probability must be numbers") from None
+        if not 0 <= probability <= 1:
+            raise DataError(
+                f"{path}: line {line}: a probability lies in [0, 1], got {row['probability']}"
+            )
+        if not row["photo"] or not row["label"]:
+            raise DataError(f"{path}: line {line}: photo and label must not be empty")
         given = GIVEN.get(row["given"] or "")
         if given is None:
             raise DataError(

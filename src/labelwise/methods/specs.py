@@ -81,6 +81,9 @@ def _from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str)
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
     if not isinstance(kind, str) or kind not in kinds:
         raise SettingsError(f"unknown {what} {kind!r:.60}{nearest(str(kind), kinds)}")
+    inner = spec.get(what)
+    if inner is not None and not (isinstance(inner, Mapping) and "kind" in inner):
+        raise TypeError(f"the {what} inside must be one with a kind, got {inner!r:.60}")
     arguments = {
         key: _from_spec(value, kinds, what)
         if isinstance(value, Mapping) and "kind" in value

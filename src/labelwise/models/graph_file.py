@@ -12,13 +12,17 @@ from typing import Any, Literal, get_args
 
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from labelwise import __version__
 from labelwise.decide import Rule
-from labelwise.errors import CheckpointError
+from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.pictures import Transform
+from labelwise.system.faults import first_fault
+from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
@@ -41,6 +45,16 @@ PIXELS: Literal["pixels"] = "pixels"
 UNSEALED = "0" * 64
 
 Input = Literal["image", "pixels"]
+JSON_KEYS = (
+    "labels",
+    "link",
+    "rule",
+    "transform",
+    "exact_resize",
+    "open_thresholds",
+    "promises",
+    "taxonomy",
+)
 
 
 @dataclass(frozen=True)
@@ -100,28 +114,63 @@ class Facts:
         return json.dumps(parents, ensure_ascii=False)
 
     @staticmethod
-    def read(metadata: dict[str, str]) -> "Facts":
-        """Return what the metadata of a file says."""
-        link = json.loads(metadata["link"])
-        exact: bool = json.loads(metadata["exact_resize"])
-        kind: Any = metadata["input"]
-        parents = metadata.get("taxonomy")
+    def read(metadata: Mapping[str, str]) -> "Facts":
+        """Return what the metadata of a file says, a ValueError if it cannot be used."""
+        try:
+            plain = {key: json.loads(metadata[key]) for key in JSON_KEYS if key in metadata}
+            stated = StatedFacts.model_validate({**metadata, **plain})
+            space = LabelSpace(stated.labels)
+            link = None if stated.link is None else link_from_spec(stated.link)
+            rule = rule_from_spec(stated.rule)
+            taxonomy = None if stated.taxonomy is None else Taxonomy(stated.taxonomy)
+            require_fit(
+                space,
+                link=lambda: link,
+                rule=lambda: rule,
+                promises=stated.promises,
+                taxonomy=taxonomy,
+            )
+        except ValidationError as error:
+            raise ValueError(first_fault(error)) from None
+        except (LabelwiseError, RecursionError, *NOT_USABLE) as error:
+            raise ValueError(one_line_of(error)) from None
         return Facts(
-            LabelSpace(tuple(json.loads(metadata["labels"]))),
-            None if link is None else link_from_spec(link),
-            rule_from_spec(json.loads(metadata["rule"])),
-            Transform(**json.loads(metadata["transform"])),
-            metadata["method"],
-            metadata["weights_sha256"],
-            kind,
-            exact,
-            metadata["precision"],
-            tuple(json.loads(metadata["promises"])),
-            None if parents is None else Taxonomy(json.loads(parents)),
-            json.loads(metadata.get("open_thresholds", "true")),  # files of 0.1 are open
-            metadata.get("judgement", ""),
-            metadata.get("caution"),
+            space,
+            link,
+            rule,
+            stated.transform,
+            stated.method,
+            stated.weights_sha256,
+            stated.input,
+            stated.exact_resize,
+            stated.precision,
+            stated.promises,
+            taxonomy,
+            stated.open_thresholds,
+            stated.judgement,
+            stated.caution,
         )
+
+
+class StatedFacts(BaseModel):
+    """The metadata of a file, its JSON read; other tools' keys stand beside ours."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    labels: tuple[str, ...]
+    link: dict[str, Any] | None
+    rule: dict[str, Any]
+    transform: Transform
+    method: str
+    weights_sha256: str
+    input: Input
+    exact_resize: StrictBool
+    precision: str
+    promises: tuple[dict[str, Any], ...]
+    taxonomy: dict[str, str] | None = None
+    open_thresholds: StrictBool = True  # files of 0.1 are open
+    judgement: str = ""
+    caution: str | None = None
 
 
 def sealed(model: ModelProto) -> bytes:
@@ -170,7 +219,7 @@ def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
         )
     try:
         return model, Facts.read(metadata)
-    except (LookupError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{name} holds no usable description: {error}") from None
 
 

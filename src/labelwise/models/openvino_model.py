@@ -168,7 +168,7 @@ def _read_facts(folder: Path) -> Facts:
             if digest(content) != hashes[name]:
                 raise _damaged(folder / name)
         return Facts.read(metadata)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise _damaged(folder / FACTS) from None
 
 

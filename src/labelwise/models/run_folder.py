@@ -50,6 +50,7 @@ from labelwise.system.storage import (
     parent_of,
     storage_at,
 )
+from labelwise.system.text import one_line_of
 
 __all__ = ["HeldOut", "Journal", "RunFolder", "RunPart", "fetched_run"]
 
@@ -211,9 +212,10 @@ class RunFolder:
             values = yaml.safe_load(self.settings_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CheckpointError(f"{self.path} is not the folder of a run") from None
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"{self.settings_path} cannot be read: {reason}") from None
+        except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
+            raise CheckpointError(
+                f"{self.settings_path} cannot be read: {one_line_of(error)}"
+            ) from None
         if not isinstance(values, dict):
             raise CheckpointError(f"{self.settings_path} must hold settings by name")
         return values
@@ -424,7 +426,7 @@ class Journal:
         for number, line in enumerate([*lines, last], start=1):
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 record = None
             if isinstance(record, dict):
                 records.append(record)

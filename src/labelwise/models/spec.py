@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from labelwise.heads import Head
 from labelwise.links import Link, check_log_probs
 from labelwise.methods import find_head, link_from_spec, rule_from_spec
 from labelwise.pictures import Transform
+from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 from labelwise.system.text import one_line, one_line_of
 from labelwise.taxonomy import Taxonomy
@@ -32,6 +33,7 @@ __all__ = [
     "ModelSpec",
     "WeightNames",
     "caution_after",
+    "require_fit",
 ]
 
 MODEL_FILE = "model.json"
@@ -105,33 +107,18 @@ class ModelSpec(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
-        columns = len(self.space)
         try:
-            if self.made_taxonomy is not None:
-                self.made_taxonomy.within(self.space)
+            taxonomy = self.made_taxonomy
         except LabelwiseError as error:
             raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
-        for promise in self.promises:
-            try:
-                Promise.from_spec(promise)
-            except LabelwiseError as error:
-                raise ValueError(one_line_of(error)) from None
-        row = torch.zeros(1, columns, dtype=torch.float64)
-        for name, use in (("link", self._use_link), ("rule", self._use_rule)):
-            try:
-                shape = tuple(use(row).shape)
-            except (LabelwiseError, *NOT_USABLE) as error:
-                raise ValueError(f"the {name} cannot be used: {one_line_of(error)}") from None
-            if shape != (1, columns):
-                raise ValueError(f"the {name} must fit {columns} labels, got {shape[-1]} columns")
+        require_fit(
+            self.space,
+            link=lambda: self.made_link,
+            rule=lambda: self.made_rule,
+            promises=self.promises,
+            taxonomy=taxonomy,
+        )
         return self
-
-    def _use_link(self, row: Tensor) -> Tensor:
-        link = self.made_link
-        return row if link is None else check_log_probs(*link.log_probs(row))[0]
-
-    def _use_rule(self, row: Tensor) -> Tensor:
-        return self.made_rule(row)
 
     @cached_property
     def space(self) -> LabelSpace:
@@ -179,7 +166,8 @@ class ModelSpec(BaseModel):
     def load(path: Path) -> "ModelSpec":
         """Return what a ``model.json`` says, or raise with the one thing that is wrong."""
         try:
-            facts = json.loads(Path(path).read_bytes())
+            content = Path(path).read_bytes()
+            facts = json.loads(content)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{path} does not exist; give the folder of a finished run"
@@ -192,11 +180,46 @@ class ModelSpec(BaseModel):
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
         try:
-            return ModelSpec.model_validate(facts)
+            return ModelSpec.model_validate_json(content, strict=True)  # "7" or true is not 7
         except ValidationError as error:
-            raise CheckpointError(f"{path} is not usable: {_first(error)}") from None
+            raise CheckpointError(f"{path} is not usable: {first_fault(error)}") from None
         except UnicodeError:
             raise CheckpointError(f"{path} holds text that is not Unicode") from None
+
+
+def require_fit(
+    space: LabelSpace,
+    *,
+    link: Callable[[], Link | None],
+    rule: Callable[[], Rule],
+    promises: Sequence[Mapping[str, Any]] = (),
+    taxonomy: Taxonomy | None = None,
+) -> None:
+    """Raise a ValueError unless these can be made and fit the labels; one row is enough to see."""
+    columns = len(space)
+    try:
+        if taxonomy is not None:
+            taxonomy.within(space)
+    except LabelwiseError as error:
+        raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
+    for promise in promises:
+        try:
+            Promise.from_spec(promise)
+        except LabelwiseError as error:
+            raise ValueError(one_line_of(error)) from None
+    row = torch.zeros(1, columns, dtype=torch.float64)
+
+    def log_probs() -> Tensor:
+        made = link()
+        return row if made is None else check_log_probs(*made.log_probs(row))[0]
+
+    for name, use in (("link", log_probs), ("rule", lambda: rule()(row))):
+        try:
+            shape = tuple(use().shape)
+        except (LabelwiseError, *NOT_USABLE) as error:
+            raise ValueError(f"the {name} cannot be used: {one_line_of(error)}") from None
+        if shape != (1, columns):
+            raise ValueError(f"the {name} must fit {columns} labels, got {shape[-1]} columns")
 
 
 def _versions() -> dict[str, str]:
@@ -205,17 +228,3 @@ def _versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "python": ".".join(map(str, sys.version_info[:3])),
     }
-
-
-def _first(error: ValidationError) -> str:
-    """Return what is wrong first, where, and what is there."""
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
-    reason = first["msg"].removeprefix("Value error, ")
-    if not where:
-        return reason
-    if first["type"] == "missing":
-        return f"{where!r} is missing"
-    if first["type"] == "extra_forbidden":
-        return f"unknown entry {where!r}"
-    return f"{where!r}: {reason[0].lower()}{reason[1:]}, got {first['input']!r:.60}"

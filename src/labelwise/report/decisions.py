@@ -165,7 +165,7 @@ def zero_label(evaluation: Evaluation) -> Markup | None:
 def _price(zero: ZeroLabel) -> list[Markup]:
     if not zero.by_stage:
         return []
-    header = ["", *(STAGES[row.stage] for row in zero.by_stage)]
+    header = ["", *(STAGES.get(row.stage, row.stage) for row in zero.by_stage)]
     cells = [["MMC", *(percent(row.mmc) for row in zero.by_stage)]]
     for name, field in LOSSES.items():
         cells.append([name, *(plain(getattr(row, field)) for row in zero.by_stage)])

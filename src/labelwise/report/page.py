@@ -5,7 +5,6 @@ everything was computed.
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ Points = list[tuple[float, float]]
 
 POINTS = 400
 CHARTS = 9
+LARGEST = 1e15  # of numbers that are drawn; NaN and infinity are not below it
 CLOCK = "step"
 STYLES = ("after", "before", "present", "absent")
 QUIET = frozenset({CLOCK, "epoch", "epoch_loss", "images_per_second", "seconds", "best"})
@@ -199,7 +199,7 @@ def curves(history: History) -> dict[str, dict[str, Points]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _thinned(points: Points) -> Points:

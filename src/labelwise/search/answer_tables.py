@@ -5,6 +5,7 @@ from pathlib import Path
 
 from labelwise.errors import DataError
 from labelwise.search.check_log import Answer
+from labelwise.system.text import one_line
 
 __all__ = ["ANSWER_WORDS", "read_answers"]
 
@@ -19,8 +20,8 @@ def read_answers(path: Path) -> dict[str, Answer]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             table = csv.DictReader(file)
             if not {"path", "answer"} <= set(table.fieldnames or ()):
-                got = ", ".join(table.fieldnames or ()) or "nothing"
-                raise DataError(f"{path} must have the columns path and answer, got {got}")
+                got = one_line(", ".join(table.fieldnames or ())) or "nothing"
+                raise DataError(f"{path} must have the columns path and answer, got {got:.200}")
             for number, line in enumerate(table, start=2):
                 word = (line["answer"] or "").strip().lower()
                 if not word:

@@ -534,7 +534,7 @@ class IndexFacts(BaseModel):
     def load(path: Path) -> "IndexFacts":
         """Return what the file says, or raise with what is wrong."""
         try:
-            return IndexFacts.model_validate_json(path.read_bytes())
+            return IndexFacts.model_validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{path.parent} is not an index; make one with `labelwise index FOLDER --model RUN`"

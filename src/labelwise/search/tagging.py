@@ -169,7 +169,7 @@ def write_sidecar(
         ours = noted(now) if adopt and now is not None else _ours(kept, now)
         start = now
         if now is None and keywords and photo is not None:
-            with suppress(DataError):  # raw files, and what is no picture, hold nothing for us
+            with suppress(DataError):  # raw files hold nothing that we read
                 inside = read_photo_metadata(Path(photo))
                 start = begun(inside.packet, inside.words)
         after = tagged(start, keywords, ours) if now is not None or keywords else None

@@ -14,7 +14,9 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, ClassVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError
 from labelwise.system.storage import Storage
@@ -23,6 +25,7 @@ __all__ = ["MANIFEST_FILE", "SUCCESS_FILE", "Manifest", "ShardRecord", "shard_na
 
 MANIFEST_FILE = "_manifest.jsonl"
 SUCCESS_FILE = "_SUCCESS"
+Count = Annotated[int, Field(ge=0)]
 SECONDS = 3.0  # between two writes of the manifest
 
 
@@ -30,11 +33,20 @@ SECONDS = 3.0  # between two writes of the manifest
 class ShardRecord:
     """A shard that is in its place: its rows, how many of them failed, and its SHA-256."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
     shard: str
-    rows: int
-    failed: int
-    bytes: int
+    rows: Count
+    failed: Count
+    bytes: Count
     hash: str
+
+    def __post_init__(self) -> None:
+        if self.failed > self.rows:
+            raise ValueError(f"of {self.rows} rows {self.failed} cannot have failed")
+
+
+RECORD = TypeAdapter(ShardRecord)
 
 
 def shard_name(number: int) -> str:
@@ -97,9 +109,8 @@ def _read(storage: Storage) -> Iterator[ShardRecord]:
         return
     for number, line in enumerate(storage.read(MANIFEST_FILE).splitlines(), start=1):
         try:
-            facts: dict[str, Any] = json.loads(line)
-            yield ShardRecord(**facts)
-        except (TypeError, ValueError):
+            yield RECORD.validate_json(line, strict=True)
+        except ValidationError:
             raise CheckpointError(
                 f"{storage.address}: line {number} of {MANIFEST_FILE} is not a finished shard; "
                 "delete the file to score every shard again"

@@ -29,6 +29,7 @@ from labelwise.models import Model
 from labelwise.objectives import Objective
 from labelwise.system.distributed import gather_rows, rank, tensors_of_first, value_of_first
 from labelwise.system.files import load_tensors, part_of, replacing, replacing_folder, save_tensors
+from labelwise.system.text import one_line_of
 from labelwise.training.optimizer import WeightAverage, restore_state
 
 __all__ = [
@@ -278,8 +279,8 @@ def _read_facts(place: Path) -> dict[str, Any]:
     path = place / "state.json"
     try:
         facts = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {one_line_of(error)}") from None
     if not isinstance(facts, dict):
         raise CheckpointError(f"{path} must hold an object, got {type(facts).__name__}")
     if facts.pop("sha256", None) not in (None, _digest(facts)):  # checkpoints of 0.1 have none

@@ -1,0 +1,521 @@
+"""RESULTS: every reader of what training, fitting, evaluation and export write.
+
+The second reading is plain JSON, YAML or Arrow of the same file: what was accepted must be what
+stands there, number by number.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+import yaml
+from fuzz_inputs import (
+    Files,
+    as_json,
+    damage,
+    damage_json,
+    damage_json_lines,
+    damage_npz,
+    damage_parquet,
+    strange_json,
+)
+from fuzz_readers import JSON, Target, one, parquet, same, saved
+from onnx import TensorProto, helper
+from sample_scores import Halved, sample, spec_of
+
+from labelwise.calibrate import Platt
+from labelwise.data.votes import Votes, count_votes
+from labelwise.decide import Threshold
+from labelwise.decide.grammar import find_rule
+from labelwise.evaluate import Evaluation, evaluate
+from labelwise.experiments.comparison import Comparison
+from labelwise.fitting.embeddings import read_embeddings, read_texts
+from labelwise.fitting.fitted import read_fitted
+from labelwise.fitting.read import read_scores
+from labelwise.labelling.repair import read_review
+from labelwise.links import Sigmoid
+from labelwise.models import ModelSpec
+from labelwise.models.graph_file import Facts, read_model, sealed
+from labelwise.models.run_folder import Journal
+from labelwise.pictures import Transform
+from labelwise.predictions import Predictions
+from labelwise.report import write_report
+from labelwise.report.page import page
+from labelwise.shards.manifest import Manifest
+from labelwise.system.storage import storage_at
+from labelwise.taxonomy import Taxonomy
+from labelwise.training.settings import read_settings
+from labelwise.types import LabelSpace
+
+NAMES = ("x", "y", "z")
+
+
+def predictions() -> Predictions:
+    logits = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, -3.0]])
+    labels = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.uint8)
+    observed = torch.tensor([[True, True, False], [True, True, True]])
+    return Predictions(["a", "b"], logits, labels, observed, NAMES, "val", Sigmoid())
+
+
+def same_predictions(read: Predictions, folder: Path) -> bool:
+    table = pq.read_table(folder / "p.parquet")
+    stated = json.loads(table.schema.metadata[b"labelwise"])
+    same(list(read.names), stated["names"])
+    same(list(read.ids), table["id"].to_pylist())
+    logits = np.array(table["logits"].to_pylist(), np.float32)
+    assert np.array_equal(read.logits.numpy(), logits), "logits changed"
+    seen = np.ones(logits.shape, bool)
+    if "observed" in table.column_names:
+        seen = np.array(table["observed"].to_pylist())
+    labels = np.array(table["labels"].to_pylist(), np.float64)
+    found = read.labels.numpy().astype(np.float64)
+    assert np.allclose(found[seen], labels[seen]), "labels changed"
+    known = np.ones_like(seen) if read.observed is None else read.observed.numpy()
+    assert np.array_equal(known, seen), "what is known changed"
+    if read.link is not None:
+        probs = read.link(read.logits)
+        assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
+    return True
+
+
+def model_json(path: Path) -> None:
+    spec_of(NAMES, Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0), Threshold(0.5)).save(
+        path
+    )
+
+
+def same_spec(spec: ModelSpec, folder: Path) -> bool:
+    same(spec.model_dump(mode="json"), json.loads((folder / "model.json").read_bytes()))
+    rows = torch.tensor([[0.0, 1.0, -2.0], [40.0, -40.0, 3.0]])[:, : len(spec.labels)]
+    if spec.made_link is not None and rows.shape[1] == len(spec.labels):
+        probs = spec.made_link(rows)
+        assert bool(((probs >= 0) & (probs <= 1)).all()), "a probability is not one"
+        spec.made_rule(probs)
+    return True
+
+
+def evaluation(path: Path) -> None:
+    scores = sample(60, unknown=0.1)
+    evaluate(scores, Halved(), Threshold(0.5), query_length=1).save(path)
+
+
+def draw(folder: Path) -> Evaluation:
+    """Read an evaluation and draw its report, as `labelwise evaluate RUN --report` does."""
+    read = Evaluation.load(folder / "evaluation.json")
+    history = Journal(folder / "metrics.jsonl").read()
+    write_report(read, folder / "report.html", history=history)
+    return read
+
+
+def same_evaluation(read: Evaluation, folder: Path) -> bool:
+    same(asdict(read), json.loads((folder / "evaluation.json").read_bytes()))
+    for chart in re.findall(r"<svg.*?</svg>", page(read, title="t"), re.DOTALL):
+        assert not re.search(r'[" ,](nan|-?inf)[" ,]', chart), "a place is not a number"
+    return True
+
+
+def evaluation_files() -> Files:
+    lines = b'{"step": 1, "loss": 0.5, "lr": 0.1}\n{"step": 9, "loss": 0.25, "epoch": 1}\n'
+    return {**saved(evaluation, "evaluation.json")(), "metrics.jsonl": lines}
+
+
+EVALUATION = evaluation_files()
+
+
+def metadata() -> dict[str, str]:
+    facts = Facts(
+        LabelSpace(NAMES),
+        Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0),
+        Threshold((0.5, 0.6, 0.4)),
+        Transform(32),
+        "bce",
+        "0" * 64,
+        taxonomy=Taxonomy({"x": "y"}),
+    )
+    return facts.metadata()
+
+
+def onnx_bytes(stated: dict[str, str]) -> bytes:
+    """Return a graph with this metadata, sealed: its hash is right whatever it says."""
+    value = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3])
+    out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 3])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["pixels"], ["logits"])], "g", [value], [out]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    helper.set_model_props(model, stated)
+    with contextlib.suppress(ValueError):
+        return sealed(model)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def made_onnx(rng: Random) -> Files:
+    if rng.random() < 0.3:
+        return {"m.onnx": damage(rng, onnx_bytes(metadata()))}
+    stated = metadata()
+    for _ in range(rng.choice((1, 1, 2))):
+        key = rng.choice(sorted(stated))
+        if rng.random() < 0.15:
+            stated.pop(key)
+        elif key == "sha256":
+            continue
+        else:
+            try:
+                changed = as_json(strange_json(rng, json.loads(stated[key])))
+            except ValueError:
+                changed = damage(rng, stated[key].encode())
+            stated[key] = changed.decode("utf-8", "ignore").replace("\x00", "")
+    return {"m.onnx": onnx_bytes(stated), "stated.json": json.dumps(stated).encode()}
+
+
+def same_facts(read: tuple[Any, Facts], folder: Path) -> bool:
+    place = folder / "stated.json"
+    if not place.exists():
+        return False
+    stated, found = json.loads(place.read_text()), read[1].metadata()
+    for key in ("labels", "link", "rule", "transform", "promises", "taxonomy"):
+        if key in stated:
+            same(json.loads(found[key]), json.loads(stated[key]), key)
+    for key in ("exact_resize", "open_thresholds"):
+        assert json.loads(stated.get(key, "true")) is json.loads(found[key])
+    return True
+
+
+def link_json() -> Files:
+    from labelwise.methods import link_to_spec, rule_to_spec
+
+    link = link_to_spec(Platt(Sigmoid(), [1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 30.0))
+    rule = rule_to_spec(Threshold(0.5))
+    facts = {"format": 1, "names": list(NAMES), "scores": "logits", "link": link, "rule": rule}
+    return {"link.json": json.dumps(facts).encode()}
+
+
+def same_fitted(read: Any, folder: Path) -> bool:
+    stated = json.loads((folder / "link.json").read_bytes())
+    same(list(read.labels), stated["names"])
+    if read.link is not None:
+        probs = read.link(torch.zeros(1, len(read.labels)))
+        assert bool(torch.isfinite(probs).all())
+    return True
+
+
+def npz() -> bytes:
+    buffer = io.BytesIO()
+    scores = np.linspace(0.1, 0.9, 12).reshape(4, 3)
+    np.savez(buffer, scores=scores, labels=scores > 0.5, names=np.array(list(NAMES)))
+    return buffer.getvalue()
+
+
+def embeddings() -> bytes:
+    buffer = io.BytesIO()
+    values = np.linspace(0.1, 0.9, 12).reshape(4, 3)
+    np.savez(
+        buffer,
+        ids=np.array(list("abcd")),
+        embeddings=values,
+        labels=values > 0.5,
+        names=np.array(list(NAMES)),
+    )
+    return buffer.getvalue()
+
+
+def texts() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        embeddings=np.eye(3),
+        prompts=np.array(["an x", "a y", "a z"]),
+        labels=np.array(list(NAMES)),
+        logit_scale=np.float64(10.0),
+    )
+    return buffer.getvalue()
+
+
+def same_npz_scores(read: Any, folder: Path) -> bool:
+    with np.load(folder / "s.npz") as arrays:
+        scores, labels = arrays["scores"], arrays["labels"]
+    found = read.predictions
+    assert np.allclose(found.logits.sigmoid().numpy(), scores, atol=1e-9), "scores changed"
+    known = ~np.isnan(labels.astype(np.float64))
+    assert np.allclose(found.labels.numpy()[known], labels[known]), "labels changed"
+    return True
+
+
+def same_csv_scores(read: Any, folder: Path) -> bool:
+    text = (folder / "s.csv").read_bytes().decode("utf-8-sig")
+    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    names = list(read.predictions.names)
+    if len(set(header)) < len(header):
+        raise AssertionError("two columns have one name")
+    for row, logits in zip(rows, read.predictions.logits, strict=True):
+        cells = dict(zip(header, row, strict=True))
+        given = [float(cells[f"score:{name}"]) for name in names]
+        assert np.allclose(logits.sigmoid().numpy(), given, atol=1e-9), "scores changed"
+    return True
+
+
+def same_parquet_scores(read: Any, folder: Path) -> bool:
+    rows = pq.read_table(folder / "s.parquet").to_pylist()
+    names = list(read.predictions.names)
+    for row, logits, labels in zip(
+        rows, read.predictions.logits, read.predictions.labels, strict=True
+    ):
+        given = [float(row[f"score:{name}"]) for name in names]
+        assert np.allclose(logits.sigmoid().numpy(), given, atol=1e-9), "scores changed"
+        truth = [row.get(f"label:{name}") for name in names]
+        known = [k for k, value in enumerate(truth) if value not in (None, "") and value == value]
+        assert np.allclose(labels.numpy()[known], [float(truth[k]) for k in known])
+    return True
+
+
+def same_settings(read: Any, folder: Path) -> bool:
+    stated = yaml.safe_load((folder / "s.yaml").read_text(encoding="utf-8")) or {}
+    found = read.model_dump(mode="json")
+    for key in ("method", "seed", "batch_size", "data"):
+        if key in stated:
+            same(str(found[key]), str(stated[key]), key)
+    return True
+
+
+def same_records(read: Manifest, folder: Path) -> bool:
+    lines = (folder / "_manifest.jsonl").read_bytes().splitlines()
+    stated = {one["shard"]: one for one in map(json.loads, lines)}
+    same([asdict(one) for one in read.records()], [stated[name] for name in sorted(stated)])
+    assert read.rows == sum(one["rows"] for one in stated.values())
+    assert read.failed <= read.rows
+    return True
+
+
+def same_parents(read: Taxonomy, folder: Path) -> bool:
+    lines = (folder / "t.csv").read_bytes().decode("utf-8-sig").splitlines()
+    if any('"' in line for line in lines) or [c.strip() for c in lines[0].split(",")] != [
+        "child",
+        "parent",
+    ]:
+        return False
+    pairs = [[cell.strip() for cell in line.split(",")] for line in lines[1:] if line.strip()]
+    same(dict(read.parents), {pair[0]: pair[1] for pair in pairs if pair[1]})
+    return True
+
+
+def read_votes(folder: Path) -> Any:
+    votes = Votes.read(folder / "v.csv")
+    return votes, count_votes(votes)
+
+
+def same_votes(read: Any, folder: Path) -> bool:
+    votes, soft = read
+    text = (folder / "v.csv").read_bytes().decode("utf-8-sig")
+    header, *rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    if header != ["photo", "label", "worker", "answer"]:
+        return False
+    words = {"yes": 1, "no": 0}
+    yes: Counter[tuple[str, str]] = Counter()
+    every: Counter[tuple[str, str]] = Counter()
+    for photo, label, _, answer in rows:
+        if answer.strip().lower() not in words:
+            return False  # one of the other words
+        every[photo.strip(), label.strip()] += 1
+        yes[photo.strip(), label.strip()] += words[answer.strip().lower()]
+    for row, photo in enumerate(votes.photos):
+        for column, label in enumerate(votes.labels):
+            share, count = soft.shares[row, column], every[photo.strip(), label.strip()]
+            stated = yes[photo.strip(), label.strip()] / count if count else math.nan
+            assert share == stated or (math.isnan(share) and math.isnan(stated))
+    return True
+
+
+def comparison(folder: Path) -> None:
+    folder.mkdir()
+    figures = {
+        method: {
+            seed: {"mAP@class": 0.5 + seed / 100, "log loss after": math.inf} for seed in (0, 1)
+        }
+        for method in ("bce", "asl")
+    }
+    settings = {"bce": {"lr": 0.1}, "asl": {"lr": 0.2}}
+    Comparison(figures, settings).save(folder)
+
+
+def read_rule(folder: Path) -> Any:
+    text = (folder / "rule.txt").read_bytes().decode("utf-8", "surrogateescape")
+    return find_rule(text)
+
+
+def rule_texts(rng: Random) -> Files:
+    texts = ("best-f", "top-3", "threshold=0.5", "average-k=2", "auto", "expected-f", "at-most=3")
+    return {"rule.txt": damage(rng, rng.choice(texts).encode())}
+
+
+REVIEW = (
+    b"rank,photo,label,given,probability,check,promised,answer\n"
+    b"1,a.jpg,x,present,0.25,,yes,no\n2,b.jpg,y,absent,0.75,yes,,\n"
+)
+
+
+def same_review(read: Any, folder: Path) -> bool:
+    text = (folder / "r.csv").read_bytes().decode("utf-8-sig")
+    rows = sorted(csv.DictReader(io.StringIO(text, newline="")), key=lambda row: int(row["rank"]))
+    for found, row in zip(read, rows, strict=True):
+        assert found.probability == float(row["probability"])
+        assert 0 <= found.probability <= 1, "a probability is not one"
+        assert (found.answer or "").lower() in (row["answer"] or "").lower() or found.answer
+    return True
+
+
+SETTINGS = b"""data: scenes
+method: bce
+seed: 3
+batch_size: 32
+data_options: {num_train: 20}
+recipe: {epochs: 2, optimizer: {lr: 0.1}}
+"""
+YAML_WORDS = (b"!!timestamp 2020-13-45", b"!!timestamp x", b"2020-01-01", b"!!binary x", b"&a [*a]")
+SCORES = b"id,score:x,score:y,label:x,label:y,split\na,0.5,0.1,1,0,val\nb,0.2,0.7,,1,test\n"
+TABLE = {
+    "id": ["a", "b"],
+    "score:x": [0.5, 0.25],
+    "score:y": [0.125, 0.75],
+    "label:x": [1.0, None],
+    "label:y": [0.0, 1.0],
+}
+SHARD = {"shard": "part-00000.parquet", "rows": 9, "failed": 1, "bytes": 100, "hash": "ab"}
+MANIFEST = b"\n".join(
+    json.dumps({**SHARD, "shard": f"part-0000{n}.parquet"}).encode() for n in range(3)
+)
+
+
+def damage_yaml(rng: Random, content: bytes) -> bytes:
+    """Return damaged bytes, or YAML whose value has another type."""
+    if rng.random() < 0.5:
+        return damage(rng, content)
+    lines = content.splitlines()
+    place = rng.randrange(len(lines))
+    key = lines[place].partition(b":")[0]
+    strange = as_json(strange_json(rng, {"a": 1}))
+    value = rng.choice(YAML_WORDS) if rng.random() < 0.4 else strange
+    lines[place] = key + b": " + value
+    return b"\n".join(lines)
+
+
+RESULTS = (
+    Target(
+        "predictions",
+        saved(lambda path: predictions().save(path), "p.parquet"),
+        lambda folder: Predictions.load(folder / "p.parquet"),
+        {"": damage_parquet},
+        same_predictions,
+    ),
+    Target(
+        "model.json",
+        saved(model_json, "model.json"),
+        lambda folder: ModelSpec.load(folder / "model.json"),
+        JSON,
+        same_spec,
+    ),
+    Target(
+        "evaluation and report",
+        lambda: EVALUATION,
+        draw,
+        {".json": damage_json, ".jsonl": damage_json_lines},
+        same_evaluation,
+    ),
+    Target(
+        "onnx metadata",
+        dict,
+        lambda folder: read_model((folder / "m.onnx").read_bytes(), "m.onnx"),
+        {},
+        same_facts,
+        made_onnx,
+    ),
+    Target(
+        "fitted", link_json, lambda folder: read_fitted(folder / "link.json"), JSON, same_fitted
+    ),
+    Target(
+        "settings",
+        one("s.yaml", SETTINGS),
+        lambda folder: read_settings(folder / "s.yaml", {}),
+        {"": damage_yaml},
+        same_settings,
+    ),
+    Target(
+        "scores npz",
+        one("s.npz", npz()),
+        lambda folder: read_scores(folder / "s.npz", "probs"),
+        {"": damage_npz},
+        same_npz_scores,
+    ),
+    Target(
+        "scores csv",
+        one("s.csv", SCORES),
+        lambda folder: read_scores(folder / "s.csv", "probs"),
+        {},
+        same_csv_scores,
+    ),
+    Target(
+        "scores parquet",
+        one("s.parquet", parquet(TABLE)),
+        lambda folder: read_scores(folder / "s.parquet", "probs"),
+        {"": damage_parquet},
+        same_parquet_scores,
+    ),
+    Target(
+        "embeddings",
+        one("e.npz", embeddings()),
+        lambda folder: read_embeddings(folder / "e.npz"),
+        {"": damage_npz},
+    ),
+    Target(
+        "texts",
+        one("t.npz", texts()),
+        lambda folder: read_texts(folder / "t.npz"),
+        {"": damage_npz},
+    ),
+    Target(
+        "taxonomy",
+        one("t.csv", b"child,parent\ndog,animal\ncat,animal\npuppy,dog\n"),
+        lambda folder: Taxonomy.read(folder / "t.csv"),
+        {},
+        same_parents,
+    ),
+    Target(
+        "taxonomy of paths",
+        one("t.txt", b"animal|dog|puppy\nanimal|cat\n"),
+        lambda folder: Taxonomy.read(folder / "t.txt"),
+        {},
+    ),
+    Target(
+        "votes",
+        one("v.csv", b"photo,label,worker,answer\na,x,u,yes\na,x,v,no\nb,y,u,no\n"),
+        read_votes,
+        {},
+        same_votes,
+    ),
+    Target(
+        "manifest",
+        one("_manifest.jsonl", MANIFEST),
+        lambda folder: Manifest(storage_at(str(folder))),
+        {"": damage_json_lines},
+        same_records,
+    ),
+    Target(
+        "comparison",
+        saved(comparison, "c"),
+        lambda folder: Comparison.load(folder / "c").markdown(),
+        JSON,
+    ),
+    Target("review", one("r.csv", REVIEW), lambda f: read_review(f / "r.csv"), {}, same_review),
+    Target("rules", dict, read_rule, {}, made=rule_texts),
+)
