@@ -26,6 +26,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from labelwise.system.text import shortened
 from labelwise.web.settings import ServeSettings
 
 __all__ = [
@@ -88,7 +89,7 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
     """Return an error as RFC 9457 describes it."""
     facts = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     return Response(
-        json.dumps(facts | {"detail": detail}),
+        json.dumps(facts | {"detail": shortened(detail)}),
         status,
         dict(headers or {}),
         media_type="application/problem+json",

@@ -95,3 +95,12 @@ def test_what_is_not_http_gets_one_sentence(protected):
         assert answer.startswith(b"HTTP/1.1 400")
         assert b"application/problem+json" in answer
         assert b"content-security-policy" in answer.lower()
+
+
+def test_a_message_repeats_no_more_than_it_must_of_what_was_sent(server):
+    """It is cut in its middle: what was wrong stands at its beginning, the way out at its end."""
+    answer = server.send("GET", "/api/v1/review?label=" + "a" * 5000)
+    words = server.problem(answer, 422)
+    assert len(words) <= 2000
+    assert words.startswith("unknown label 'aaa")
+    assert words.endswith("'row'")
