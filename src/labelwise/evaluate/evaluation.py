@@ -101,6 +101,11 @@ class Curve:
         bins = len(self.counts)
         if not len(self.edges) - 1 == len(self.confidence) == len(self.frequency) == bins:
             raise ValueError("a curve must have one edge more than bins, and a value for each bin")
+        if any(
+            seen is not None and not count
+            for seen, count in zip(self.frequency, self.counts, strict=True)
+        ):
+            raise ValueError("a bin without entries has no share")
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
 
 def wilson(share: float, count: int) -> tuple[float, float]:
     """Return the 95 % Wilson interval of a share of ``count`` trials."""
-    z = 1.959964
+    z, share = 1.959964, min(max(share, 0.0), 1.0)  # a mean may be off by its rounding
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
     return max(0.0, middle - half), min(1.0, middle + half)
