@@ -7,6 +7,8 @@ and loss are built, each row takes a step on the data set's official layout, and
 
 import functools
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import official
@@ -21,9 +23,10 @@ from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS
 from labelwise.experiments.published import PUBLISHED
-from labelwise.experiments.reproduce import Request, cells_of, find_experiment, reproduce
+from labelwise.experiments.reproduce import Request, cells_of, find_experiment, jobs_of, reproduce
 from labelwise.experiments.sources import open_table
 from labelwise.methods import HEADS, METHODS, make_objective
+from labelwise.predictions import Predictions
 from labelwise.training.augment import make_augment
 from labelwise.training.validation import higher_is_better
 from labelwise.types import DatasetFacts, Targets
@@ -208,3 +211,25 @@ def test_weights_are_named_by_their_own_tag():
     changed = Request("002-tableB", rows=("bce",), overrides={"weights": "pretrained"})
     named = {one.key: one.here for one in changed.protocol_deviations()}
     assert named["weights_tag"] == "torchvision IMAGENET1K_V2"
+
+
+def test_the_readings_of_one_training_share_its_run(tmp_path):
+    request = Request("001-table3", Path("data"), seeds=(0,))
+    jobs = jobs_of(request, tmp_path)
+    for loss in ("focal-official", "asl-official"):
+        readings = (loss, f"{loss}+phi printed", f"{loss}+phi right")
+        assert len({jobs[row, 0].folder for row in readings}) == 1
+    assert jobs["focal-official", 0].folder != jobs["asl-official", 0].folder
+
+
+def test_a_run_is_read_through_the_map_that_its_row_names():
+    # Oracle: the population optimum of a label of 0.30, which the printed map reads as 0.5778.
+    logits = torch.logit(torch.tensor([[0.7175]], dtype=torch.float64)).repeat(1000, 1)
+    labels = torch.zeros(1000, 1)
+    labels[:300] = 1
+    ids = [str(row) for row in range(1000)]
+    run = SimpleNamespace(test=Predictions(ids, logits, labels, None, ("dog",), "test"))
+    rows = EXPERIMENTS["001-table3.coco.ecaresnet50t"].rows
+    for reading, off in {"right": 0.0, "printed": 27.78}.items():
+        figures = rows[f"asl-official+phi {reading}"].figures(run)
+        assert figures["ACE"] == pytest.approx(off, abs=0.02)

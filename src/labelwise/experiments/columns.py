@@ -36,6 +36,7 @@ __all__ = [
     "link_of",
     "ranked",
     "ranked_and_calibrated",
+    "ranked_and_calibrated_through",
     "retrieval_by_length",
     "top_error",
     "top_four",
@@ -132,7 +133,16 @@ def ranked(run: FinishedRun) -> dict[str, float]:
 
 def ranked_and_calibrated(run: FinishedRun) -> dict[str, float]:
     """Tables 3 and 4 of SPA: mAP, and ACE and MCE over all entries, 10 bins of equal width."""
-    link, test = link_of(run), run.test
+    return _ranked_and_calibrated(link_of(run), run.test)
+
+
+def ranked_and_calibrated_through(link: Link) -> Callable[[FinishedRun], dict[str, float]]:
+    """Return the same of the logits read through ``link``, whatever the run's own is."""
+    return lambda run: _ranked_and_calibrated(link, run.test)
+
+
+@torch.no_grad()
+def _ranked_and_calibrated(link: Link, test: Predictions) -> dict[str, float]:
     probs = link(test.logits.double())
     figures = probability_figures(link, test)
     # phi with a margin ties what it sets to 0, so the ranking is that of the probabilities.

@@ -7,6 +7,7 @@ distinguishes the rows. Keys are those of the settings file.
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 from labelwise.experiments import columns
@@ -26,6 +27,7 @@ from labelwise.experiments.protocols import (
     Values,
 )
 from labelwise.experiments.published import REGIMES, SINGLE_POSITIVE
+from labelwise.objectives import OFFICIAL_ASL, OFFICIAL_FOCAL, Focusing, PhiLink
 
 __all__ = ["EXPERIMENTS"]
 
@@ -54,19 +56,24 @@ def _methods(*names: str) -> dict[str, Row]:
     }
 
 
-def _read_through_phi(loss: str) -> dict[str, Row]:
+def _read_through_phi(loss: str, focusing: Focusing) -> dict[str, Row]:
     """Return the rows of a loss as public code trains it, by sigmoids and by both maps, and ours.
 
-    The printed map is that of full gradients; training with detached weights has another.
+    The printed map is that of full gradients; training with detached weights has another. One run
+    serves all three readings.
     """
     official = f"{loss}-official"
-    through: Values = {"method": f"{official}+phi"}
+    printed, right = (
+        columns.ranked_and_calibrated_through(PhiLink(**asdict(read)))
+        for read in (replace(focusing, weight_grad="full"), focusing)
+    )
+    trained: Values = {"method": official}
     ours = "ours; the loss as its formula is printed, with the gradient of its weights."
     return {
-        official: Row({"method": official}),
-        f"{official}+phi printed": Row({**through, "options": {"phi": "printed"}}),
+        official: Row(trained),
+        f"{official}+phi printed": Row(trained, printed),
         f"{official}+phi right": Row(
-            through, note="ours; the same training read through the map of its own gradient."
+            trained, right, note="ours; the same run read through the map of its own gradient."
         ),
         loss: Row({"method": loss}, runs="if named", note=ours),
         f"{loss}+phi": Row({"method": f"{loss}+phi"}, runs="if named", note=ours),
@@ -231,8 +238,8 @@ def _spa() -> Iterator[Experiment]:
     networks = {"ecaresnet50t": "ecaresnet50t", "vit-b-32": "vit_base_patch32_224"}
     table3 = {
         **_methods("bce", "two-way"),
-        **_read_through_phi("focal"),
-        **_read_through_phi("asl"),
+        **_read_through_phi("focal", OFFICIAL_FOCAL),
+        **_read_through_phi("asl", OFFICIAL_ASL),
         **_methods("spa", "spa+lpr"),
     }
     table4 = _methods(
