@@ -545,7 +545,7 @@ def test_a_plan_reckons_each_row_by_its_epochs_and_times_each_network_once(tmp_p
     jobs = list(jobs_of(request, tmp_path / "runs").values())
     long = replace(request, overrides={**request.overrides, "recipe.epochs": 60})
     jobs.append(jobs_of(replace(long, rows=("binary",)), tmp_path / "long")["binary", 0])
-    found = seconds_of(jobs, open_data(request))
+    found = seconds_of(jobs, open_data(request)[0])
     assert timed == [("bce", 2), ("softmax-or-none", 2)]
     binary, quasibinary, _, longer = (found[job.folder] for job in jobs)
     assert longer > binary == quasibinary > 0  # all of one pace

@@ -204,7 +204,7 @@ def test_weights_per_label_are_counted_by_the_labels_of_the_data(root):
     answers = len(load(f"vqa:{root / 'vqa'}", at_least=1).space)
     overrides = {"data_options.at_least": 1, "options.pos_weight": [2.0] * answers}
     request = Request("001-vqa", root, rows=("bce",), overrides=overrides)
-    assert len(open_data(request).space) == answers
+    assert len(open_data(request)[0].space) == answers
     overrides["options.pos_weight"] = [2.0] * (answers + 1)
     with pytest.raises(SettingsError, match=f"row 'bce': pos_weight must have {answers} numbers"):
         open_data(request)

@@ -132,7 +132,7 @@ def reproduce(
     with resumable(folder):
         done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
     show_table(*done.cells(), title=done.title, names=2)
-    for note in request.deviations():
+    for note in done.deviations():
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
     if figure is not None:
@@ -216,7 +216,7 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
 
     runs = {job.folder: job for job in jobs_of(request, folder).values()}
     watch = make_watch()
-    seconds = seconds_of(runs.values(), open_data(request, watch), watch)
+    seconds = seconds_of(runs.values(), open_data(request, watch)[0], watch)
     rows = {
         place.parent.name: [str(job.settings.recipe.epochs), duration(seconds[place])]
         for place, job in runs.items()

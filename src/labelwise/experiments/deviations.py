@@ -12,33 +12,49 @@ A row's published protocol is data: keys of the settings file, and these facts t
     pooled           what of a vision transformer's tokens the head reads
 
 The run's resolved settings are compared with it key by key, so that nothing has to be remembered.
+A setting of which the paper says nothing is compared with that of our own protocol, so that
+whatever was set for a run is named. Devices, workers and seeds decide no row and are left out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labelwise.experiments.protocols import DATASETS, Experiment
+from labelwise.experiments.sources import (
+    LAST_FIFTH,
+    NO_SPLIT,
+    OWN_SPLIT,
+    STRATIFIED,
+    ValidationImages,
+)
 from labelwise.methods import METHODS
 from labelwise.training.settings import Settings, flattened
 
 __all__ = ["Deviation", "deviations_of", "facts_of", "published_protocol"]
 
 SMALL_INPUTS = {"resnet18-32", "vgg16-32", "densenet40-12", "densenet40-40"}  # 32 x 32 pixels
-OURS = frozenset({"hardware", "seed", "data", "data_options", "start"})  # no part of a protocol
+OURS = frozenset({"hardware", "seed", "data"})  # no part of a protocol
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """One thing that differs from the paper, in the rows where it does so alike."""
+    """One thing that differs from the paper, in the rows where it does so alike.
+
+    Where the paper does not state it, ``published`` is None and ``ours`` is what our protocol has.
+    """
 
     rows: tuple[str, ...]
     key: str
     published: Any
     here: Any
+    stated: bool = True
+    ours: Any = None
 
     def __str__(self) -> str:
-        return f"{self.key}: published {_shown(self.published)}, here {_shown(self.here)}"
+        if self.stated:
+            return f"{self.key}: published {_shown(self.published)}, here {_shown(self.here)}"
+        return f"{self.key}: not published, ours {_shown(self.ours)}, here {_shown(self.here)}"
 
 
 def published_protocol(experiment: Experiment, row: str) -> dict[str, Any]:
@@ -54,19 +70,23 @@ def published_protocol(experiment: Experiment, row: str) -> dict[str, Any]:
 
 
 def facts_of(
-    settings: Settings, experiment: Experiment, row: str, data: str | None = None
+    settings: Settings,
+    experiment: Experiment,
+    row: str,
+    data: str | None = None,
+    held_out: ValidationImages | None = None,
 ) -> dict[str, Any]:
-    """Return the same keys as the run has them; ``data`` is a source in place of the paper's."""
+    """Return the same keys as the run has them; ``data`` is a source in place of the paper's.
+
+    ``held_out`` is what was held out of the data that was read; before that, what will be.
+    """
     facts = flattened(settings.model_dump(mode="json", exclude=set(OURS)))
-    taken = experiment.validation or experiment.rows[row].hold_out
-    own_split = DATASETS[experiment.data].has_validation and data is None
-    facts["held_out"] = 0.1 if taken and not own_split else 0.0
-    facts["split"] = "the data set's own" if own_split else "a stratified tenth of train"
-    if experiment.one_positive:
-        facts["held_out"], facts["split"] = 0.2, experiment.stated["split"]
+    part = _held_out(experiment, row, data, held_out)
+    facts["held_out"], facts["split"] = part.share, part.chosen_by
     in_order = data is None and experiment.data_options.get("string_order", False)
     facts["image_order"] = "ids as text" if in_order else "as the table has them"
-    facts["chosen_on"] = "validation images"
+    best = settings.recipe.keep == "best"
+    facts["chosen_on"] = "validation images" if best else "none, the last epoch is deployed"
     facts["pooled"] = "mean over patches"
     facts["decayed"] = "weights, not biases and norms"
     facts["scores"] = "softmax"
@@ -74,28 +94,58 @@ def facts_of(
     if settings.image_size is None and settings.backbone in SMALL_INPUTS:
         facts["image_size"] = 32
     if settings.method in METHODS:
-        defaults = METHODS[settings.method].options
-        facts = {f"options.{name}": value for name, value in defaults.items()} | facts
+        method = METHODS[settings.method]
+        facts = {f"options.{name}": value for name, value in method.options.items()} | facts
+        facts["head"] = settings.head or method.head
     facts["data"] = data or experiment.data
     return facts
 
 
+def _held_out(
+    experiment: Experiment, row: str, data: str | None, found: ValidationImages | None
+) -> ValidationImages:
+    """Return what is held out for a row: as ``found`` in the data, or as the row will take it."""
+    alone = experiment.rows[row].hold_out and not experiment.validation
+    if found is not None and (not alone or found.chosen_by == OWN_SPLIT):
+        return found
+    if experiment.one_positive:
+        return ValidationImages(0.2, LAST_FIFTH)
+    if DATASETS[experiment.data].has_validation and data is None:
+        return ValidationImages(0.0, OWN_SPLIT)
+    return (
+        ValidationImages(0.1, STRATIFIED)
+        if experiment.validation or alone
+        else ValidationImages(0.0, NO_SPLIT)
+    )
+
+
 def deviations_of(
-    experiment: Experiment, settings: Mapping[str, Settings], data: str | None = None
+    experiment: Experiment,
+    settings: Mapping[str, Settings],
+    ours: Mapping[str, Settings],
+    data: str | None = None,
+    held_out: ValidationImages | None = None,
 ) -> list[Deviation]:
-    """Return every difference of the rows' settings from the paper, alike ones joined."""
+    """Return every difference of the rows' settings from the paper, alike ones joined.
+
+    ``ours`` are the settings of our protocol, without what was set for this request.
+    """
     found: dict[str, tuple[Deviation, list[str]]] = {}
     for row, used in settings.items():
         published = published_protocol(experiment, row)
-        facts = facts_of(used, experiment, row, data)
-        for key, value in published.items():
+        facts = facts_of(used, experiment, row, data, held_out)
+        plain = facts_of(ours[row], experiment, row, data, held_out)
+        for key in dict.fromkeys([*published, *facts, *plain]):
             here = facts.get(key)
-            if not _same(value, here):
-                alike = f"{key} {value!r} {here!r}"
-                found.setdefault(alike, (Deviation((), key, value, here), []))[1].append(row)
-    return [
-        Deviation(tuple(rows), one.key, one.published, one.here) for one, rows in found.values()
-    ]
+            if key in published:
+                one = Deviation((), key, published[key], here)
+                same = _same(published[key], here)
+            else:
+                one = Deviation((), key, None, here, stated=False, ours=plain.get(key))
+                same = _same(plain.get(key), here)
+            if not same:
+                found.setdefault(repr(one), (one, []))[1].append(row)
+    return [replace(one, rows=tuple(rows)) for one, rows in found.values()]
 
 
 def _weights_tag(settings: Settings) -> str | None:

@@ -27,6 +27,7 @@ from labelwise.experiments.protocols import (
     Values,
 )
 from labelwise.experiments.published import REGIMES, SINGLE_POSITIVE
+from labelwise.experiments.sources import LAST_FIFTH
 from labelwise.objectives import OFFICIAL_ASL, OFFICIAL_FOCAL, Focusing, PhiLink
 
 __all__ = ["EXPERIMENTS"]
@@ -225,7 +226,7 @@ def _top_four() -> Iterator[Experiment]:
             FROZEN,
             columns.top_four,
             cell=data.removesuffix("-gong"),
-            stated={**PLAIN, "weights_tag": V1},
+            stated={**PLAIN, "held_out": 0.0, "weights_tag": V1},
             unstated=OUR_CHOICE
             | {"augment", "recipe.keep", "recipe.optimizer.lr", "recipe.optimizer.backbone_lr"}
             | {"recipe.schedule.name", "weights"}
@@ -486,6 +487,7 @@ _QUERY2LABEL = Experiment(
         "recipe.epochs": 80,
         "recipe.ema": 0.9997,
         "recipe.keep": "best",
+        "recipe.patience": 9,  # more than eight epochs without a better one
         "freeze_batch_norm": True,
         "batch_size": 128,
     },
@@ -495,6 +497,7 @@ _QUERY2LABEL = Experiment(
     deviations=(
         "Trained here; the report evaluates released checkpoints, which "
         "labelwise.integrations.query2label reads.",
+        "The published command names Cutout, but makes one that cuts nothing; here is none.",
     ),
     stated={
         "recipe.prior_bias": False,
@@ -512,7 +515,7 @@ def _single_positive() -> Experiment:
     for method in SINGLE_POSITIVE:
         options = {"k": 2.9} if method in ("epr", "role") else {}
         by_regime: dict[str, Values] = {
-            "linear": {"freeze": -1},
+            "linear": {"freeze": -1, "augment": "none"},  # on features, computed once
             "fine-tuned": {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
             "linear-init": {"recipe.optimizer.lr": 1e-5, "recipe.epochs": 10},
         }
@@ -560,7 +563,7 @@ def _single_positive() -> Experiment:
             "recipe.prior_bias": False,
             "weights_tag": V1,
             "held_out": 0.2,
-            "split": "the last fifth of a permutation by numpy's RandomState(1200)",
+            "split": LAST_FIFTH,
             "image_order": "ids as text",
         },
         unstated=OUR_CHOICE | {"weights"},

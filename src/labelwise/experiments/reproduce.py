@@ -25,7 +25,13 @@ from labelwise.experiments.jobs import (
 )
 from labelwise.experiments.papers import EXPERIMENTS
 from labelwise.experiments.protocols import DATASETS, FROZEN, Experiment
-from labelwise.experiments.sources import Frozen, holds_files, open_table, with_features
+from labelwise.experiments.sources import (
+    Frozen,
+    ValidationImages,
+    divided,
+    holds_files,
+    with_features,
+)
 from labelwise.experiments.statistics import SeedMean, seed_mean
 from labelwise.methods import check_options, make_objective
 from labelwise.pictures import ImageSource
@@ -102,10 +108,22 @@ class Request:
         values |= experiment.quick if self.quick else {}
         values |= experiment.rows[row].values
         values |= FROZEN if self.frozen else {}
-        values |= {"seed": seed, **self.overrides}
+        values |= {"seed": seed, **self._checked_overrides()}
         if experiment.seed_key is not None:
             values[experiment.seed_key] = seed
         return read_settings(None, values)
+
+    def _checked_overrides(self) -> Mapping[str, Any]:
+        """Return the overrides, none of which has an option of its own that would overrule it."""
+        instead = {"data": "--data", "seed": "--seeds", self.experiment.seed_key: "--seeds"}
+        for key in self.overrides:
+            if key in instead:
+                raise SettingsError(f"{key} is not set by --set here but by {instead[key]}")
+        return self.overrides
+
+    def without_changes(self) -> "Request":
+        """Return the request of the same rows and data by our full protocol."""
+        return replace(self, quick=False, rows=self.chosen_rows(), frozen=None, overrides={})
 
     def features(self, settings: Settings) -> Frozen | None:
         """Return the backbone of a run's frozen features, if it has any."""
@@ -113,8 +131,8 @@ class Request:
             return None
         return replace(self.frozen, image_size=settings.image_size, squash=settings.squash)
 
-    def deviations(self) -> list[str]:
-        """Return what differs from the paper, in sentences."""
+    def deviations(self, held_out: ValidationImages | None = None) -> list[str]:
+        """Return what differs from the paper, in sentences; ``held_out`` of the data read."""
         found = list(self.experiment.deviations)
         notes = {name: self.experiment.rows[name].note for name in self.chosen_rows()}
         found += [f"{name}: {note}" for name, note in notes.items() if note]
@@ -126,24 +144,34 @@ class Request:
         if unstated:
             found.append(f"Not in the paper's text, so chosen here: {', '.join(unstated)}.")
         rows = self.chosen_rows()
-        for one in self.protocol_deviations():
+        for one in self.protocol_deviations(held_out):
             some = "" if len(one.rows) == len(rows) else f" ({', '.join(one.rows)})"
             found.append(f"{one}{some}.")
         return found
 
-    def protocol_deviations(self) -> list[Deviation]:
+    def protocol_deviations(self, held_out: ValidationImages | None = None) -> list[Deviation]:
         """Return where the settings of the rows to run differ from the published protocol."""
-        settings = {row: self.settings(row, self.seeds[0]) for row in self.chosen_rows()}
-        return deviations_of(self.experiment, settings, self.source)
+        plain, rows, seed = self.without_changes(), self.chosen_rows(), self.seeds[0]
+        settings = {row: self.settings(row, seed) for row in rows}
+        ours = {row: plain.settings(row, seed) for row in rows}
+        return deviations_of(self.experiment, settings, ours, self.source, held_out)
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left."""
+    """The printed table and ours: ``ours[row][column]`` over seeds, and how many runs are left.
+
+    ``held_out`` tells of the validation images of the data that was read.
+    """
 
     request: Request
     ours: Mapping[str, Mapping[str, SeedMean]]
     left: int = 0
+    held_out: ValidationImages | None = None
+
+    def deviations(self) -> list[str]:
+        """Return what differs from the paper, in sentences."""
+        return self.request.deviations(self.held_out)
 
     @property
     def title(self) -> str:
@@ -177,7 +205,7 @@ class Reproduction:
             "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
         ]
         left = f"{self.left} runs are left." if self.left else ""
-        remarks = [left, published.remark, *self.request.deviations()]
+        remarks = [left, published.remark, *self.deviations()]
         notes = [f"- {remark}" for remark in remarks if remark]
         seeds = ", ".join(map(str, self.request.seeds))
         return "\n".join([f"### {self.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""])
@@ -237,8 +265,11 @@ def jobs_of(request: Request, folder: Path) -> dict[tuple[str, int], TrainingJob
     return jobs
 
 
-def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
-    """Return the table of a request's first seed; a missing one says what to put where."""
+def open_data(request: Request, watch: Watch | None = None) -> tuple[LabelTable, ValidationImages]:
+    """Return the table of a request's first seed, and who chose its validation images.
+
+    Missing data says what to put where.
+    """
     experiment = request.experiment
     if request.source is None and not has_data(experiment, request.root):
         raise DataError(f"{request.table} needs data: {where_to_put(experiment, request.root)}")
@@ -251,18 +282,18 @@ def open_data(request: Request, watch: Watch | None = None) -> LabelTable:
         )
     frozen = request.features(settings)
     try:
-        table = open_table(
-            settings.data,
-            settings.data_options,
-            hold_out=experiment.validation,
-            one_positive=experiment.one_positive,
-        )
+        table = load(settings.data, **settings.data_options)
     except DataError as error:
         if request.source is not None:
             raise
         raise DataError(f"{error}; {where_to_put(experiment, request.root)}") from error
-    _check_rows(request, table)
-    return table if frozen is None else with_features(table, frozen, watch=watch)
+    single = experiment.one_positive
+    parted = divided(table, hold_out=experiment.validation, one_positive=single)
+    held_out = ValidationImages.of(table, parted, single)
+    _check_rows(request, parted)
+    if frozen is not None:
+        parted = with_features(parted, frozen, watch=watch)
+    return parted, held_out
 
 
 def _check_rows(request: Request, table: LabelTable) -> None:
@@ -304,13 +335,13 @@ def reproduce(
     experiment = request.experiment
     jobs = jobs_of(request, folder)
     distinct = {job.folder: job for job in jobs.values()}
-    data = open_data(request, watch)
+    data, held_out = open_data(request, watch)
     if executor is None:
         # Where the seed chooses the data, every run reads its own.
         executor = InProcess(data if experiment.seed_key is None else None)
     running = run_jobs(distinct.values(), executor=executor, watch=watch)
     figures: dict[tuple[str, int], dict[str, float]] = {}
-    result = Reproduction(request, {}, len(distinct))
+    result = Reproduction(request, {}, len(distinct), held_out)
     for number, done in enumerate(running, 1):
         for (row, seed), job in jobs.items():
             if job.folder == done.folder:
@@ -323,7 +354,7 @@ def reproduce(
         for row, seed in (key for key in jobs if key in figures):
             by_row.setdefault(row, []).append(figures[row, seed])
         ours = {row: _over_seeds(runs) for row, runs in by_row.items()}
-        result = Reproduction(request, ours, len(distinct) - number)
+        result = Reproduction(request, ours, len(distinct) - number, held_out)
         _save(result, folder, by_row)
     return result
 
@@ -350,7 +381,7 @@ def _save(
     result: Reproduction, folder: Path, by_row: Mapping[str, Sequence[Mapping[str, float]]]
 ) -> None:
     figures = {row: [_finite(run) for run in runs] for row, runs in by_row.items()}
-    deviations = [asdict(one) for one in result.request.protocol_deviations()]
+    deviations = [asdict(one) for one in result.request.protocol_deviations(result.held_out)]
     texts = {
         "table.md": result.markdown(),
         "figures.json": json.dumps(figures, indent=1),

@@ -19,7 +19,25 @@ from labelwise.pictures import FeatureRows
 from labelwise.system.progress import Watch
 from labelwise.training.features import compute, frozen_backbone
 
-__all__ = ["Frozen", "blank_features", "holds_files", "open_table", "with_features"]
+__all__ = [
+    "LAST_FIFTH",
+    "NO_SPLIT",
+    "OWN_SPLIT",
+    "STRATIFIED",
+    "Frozen",
+    "ValidationImages",
+    "blank_features",
+    "divided",
+    "holds_files",
+    "open_table",
+    "with_features",
+]
+
+# Who chose the validation images.
+OWN_SPLIT = "the data set's own"
+NO_SPLIT = "no validation images"
+STRATIFIED = "in proportion to each label set"
+LAST_FIFTH = "the last fifth of a permutation by numpy's RandomState(1200)"
 
 
 @dataclass(frozen=True)
@@ -53,12 +71,36 @@ def open_table(
     features of a backbone in the place of the images, while ``watch`` looks on; ``one_positive``
     leaves one known label to each training image, and splits as Cole et al. do.
     """
-    table = load(source, **options)
-    if one_positive:
-        table = single_positive(_with_last_fifth(table))
-    elif hold_out:
-        table = with_validation(table)
+    table = divided(load(source, **options), hold_out=hold_out, one_positive=one_positive)
     return table if frozen is None else with_features(table, frozen, cache=cache, watch=watch)
+
+
+def divided(table: LabelTable, *, hold_out: bool, one_positive: bool = False) -> LabelTable:
+    """Return the table with the validation rows, and the known labels, of an experiment."""
+    if one_positive:
+        return single_positive(_with_last_fifth(table))
+    return with_validation(table) if hold_out else table
+
+
+@dataclass(frozen=True)
+class ValidationImages:
+    """The share of the training images that became validation, and who chose them."""
+
+    share: float
+    chosen_by: str
+
+    @classmethod
+    def of(cls, table: LabelTable, parted: LabelTable, one_positive: bool) -> "ValidationImages":
+        """Return what :func:`divided` did to the rows of ``table``."""
+        own = table.split is not None and "val" in table.split
+        if own:
+            return cls(0.0, OWN_SPLIT)
+        train = len(table) if table.split is None else int((table.split == "train").sum())
+        taken = 0 if parted.split is None else int((parted.split == "val").sum())
+        if not taken:
+            return cls(0.0, NO_SPLIT)
+        in_order = one_positive and table.split is not None
+        return cls(round(taken / train, 2), LAST_FIFTH if in_order else STRATIFIED)
 
 
 def with_features(
