@@ -8,6 +8,7 @@ from labelwise import calibrate
 from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.methods import LINKS
 from labelwise.objectives import (
+    FocalMarginLink,
     PhiLink,
     QuasibinaryLink,
     SoftmaxOrNoneLink,
@@ -32,6 +33,7 @@ LIST = [
     SoftmaxOrNoneLink(),
     SPALink(),
     PhiLink(),
+    FocalMarginLink(),
     WeightedSigmoid([0.5, 1.0, 2.0, 5.0]),
     WeightedSigmoid([3.0]),
     trained_quasibinary(),

@@ -166,8 +166,11 @@ SWITCHES = {
 BY_THEMSELVES = {
     "method": {"method": "lsep", "options": {}},
     "features": {
-        "features": "resnet18", "backbone": "resnet18", "augment": "none",
-        "freeze": 0, "freeze_batch_norm": False,
+        "features": "resnet18",
+        "backbone": "resnet18",
+        "augment": "none",
+        "freeze": 0,
+        "freeze_batch_norm": False,
     },
     "effort": {"effort": "good", "backbone": "resnet18"},
     "minutes": {"effort": "best", "minutes": 7.0, "backbone": "resnet18"},

@@ -16,6 +16,7 @@ from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.methods import LINKS
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.objectives import (
+    FocalMarginLink,
     PhiLink,
     QuasibinaryLink,
     Side,
@@ -45,6 +46,9 @@ def base_links():
         "phi, no margin": PhiLink(margin=0.0),
         "phi, detached": PhiLink(weight_grad="detached"),
         "phi, no exponents": PhiLink(gamma_neg=0.0, gamma_pos=0.0),
+        "focal margin": FocalMarginLink(lam=None),
+        "hill": FocalMarginLink(),
+        "hill, other lambda": FocalMarginLink(lam=2.0),
         "quasibinary": QuasibinaryLink(0.8),
     }
 

@@ -27,7 +27,8 @@ GROWS_WITH_THE_BATCH = {"two-way"}
 PROMISED = (
     "bce focal asl spa two-way softmax quasibinary uniform maxconf warp rml lsep pairwise "
     "bce+lpr focal+lpr asl+lpr spa+lpr focal+phi asl+phi focal-official asl-official "
-    "focal-official+phi asl-official+phi focal-official+lpr asl-official+lpr"
+    "focal-official+phi asl-official+phi focal-official+lpr asl-official+lpr "
+    "hill splc ll-r ll-ct em zlpr"
 )
 
 # What the papers state for their losses (ASL and focal: Ridnik et al.; SPA: section 5.1), and
@@ -47,6 +48,9 @@ STATED = {
     "rml": {"s": -0.8, "beta": 0.9, "c_u": 5.0},
     "an-ls": {"smoothing": 0.1},
     "an": {"smoothing": 0.0},
+    "hill": {"lam": 1.5, "margin": 1.0, "gamma": 2.0},
+    "splc": {"threshold": 0.6, "wait": 1, "margin": 1.0, "gamma": 2.0},
+    "em": {"alpha": 0.1},
 }
 
 ROWS = torch.arange(6)
@@ -235,7 +239,7 @@ SOFT = {name for name in METHODS if new(name).soft_labels}
 def test_the_methods_that_take_soft_labels():
     plain = {"bce", "bce-ls", "focal", "asl", "spa", "softmax", "quasibinary"}
     official = {"focal-official", "asl-official", "focal-official+phi", "asl-official+phi"}
-    single = {"an", "an-ls", "wan", "iu", "iun"}
+    single = {"an", "an-ls", "wan", "iu", "iun", "hill", "splc", "ll-r", "ll-ct", "em"}
     assert plain | official | single | {"focal+phi", "asl+phi"} | PAIRS == SOFT
 
 

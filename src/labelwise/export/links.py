@@ -16,6 +16,7 @@ from torch import Tensor
 from labelwise.errors import SettingsError
 from labelwise.export.graph import Graph, Value
 from labelwise.links import Link
+from labelwise.objectives.focal_margin import LEAST_LAMBDA
 from labelwise.objectives.quasibinary import LARGEST_LOG_Q
 from labelwise.taxonomy import FAR
 
@@ -133,6 +134,20 @@ def _phi_odds(g: Graph, link: Any, logits: Value) -> Value:
     above = g.op("Greater", q, 0.0)
     rise = _log_h_of_probability(g, g.where(above, q, 0.5), focusing.gamma_neg, full)
     return g.where(above, g.op("Sub", rise, fall), -np.inf)
+
+
+def _focal_margin_odds(g: Graph, link: Any, logits: Value) -> Value:
+    log_p, log_q = g.log_sigmoid(logits), g.log_sigmoid(g.op("Neg", logits))
+    if link.lam is None:
+        rise = g.op("Add", g.op("Add", log_p, log_q), _log_h(g, logits, link.gamma, True))
+    else:
+        last = g.op("Add", log_q, log(3))
+        if link.lam > LEAST_LAMBDA:
+            last = g.logaddexp(last, g.constant(log(2 * link.lam - 3)))
+        rise = g.op("Add", g.op("Add", g.op("Mul", log_p, 2.0), log_q), last)
+    below = g.op("Sub", float(link.margin), logits)
+    sides = g.op("Add", g.log_sigmoid(below), g.log_sigmoid(g.op("Neg", below)))
+    return str(g.op("Sub", rise, g.op("Add", sides, _log_h(g, below, link.gamma, True))))
 
 
 def _log_h(g: Graph, logits: Value, gamma: float, full: bool) -> Value:
@@ -319,6 +334,7 @@ LINK_OPS: dict[str, LinkOps] = {
     ),
     "spa": _by_odds(_spa_odds, both=True),
     "phi": _by_odds(_phi_odds, both=True),
+    "focal-margin": _by_odds(_focal_margin_odds, both=True),
     "quasibinary": LinkOps(_quasibinary, _quasibinary_odds),
     "temperature": _by_odds(lambda g, link, v: g.op("Div", _limited(g, link, v), link.temperature)),
     "platt": _by_odds(_platt),

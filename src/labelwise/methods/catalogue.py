@@ -23,12 +23,17 @@ from labelwise.objectives import (
     RML,
     ROLE,
     SPA,
+    SPLC,
     WAN,
     WARP,
+    ZLPR,
     Asymmetric,
     AverageK,
+    EntropyMaximisation,
     Focusing,
+    Hill,
     LabelPairs,
+    LargeLoss,
     MaxConfidence,
     NoisedTopK,
     Objective,
@@ -99,6 +104,8 @@ _LPR = "Cheng and Vasconcelos, CVPR 2024, eqs. 20 and 21, Table 4"
 _COLE = "Cole et al., CVPR 2021"
 _GAMMAS = {"gamma_neg": (1.0, 2.0, 4.0)}
 _SMOOTHINGS = {"smoothing": (0.05, 0.1, 0.2)}
+_RATES = {"rate": (0.001, 0.002, 0.005)}
+_IMAGES = {"num_images": "num_images"}
 _COUNT = {"k": "mean_labels"}  # of an image: as told, else as the table says
 
 _BCE = Method(
@@ -219,6 +226,12 @@ METHODS: dict[str, Method] = {
         sentence="One normaliser for all labels and images: comparable, and able to say none.",
         source="Liao et al., quasibinary classifier, eqs. 10 to 13",
     ),
+    "zlpr": Method(
+        make=ZLPR,
+        probabilities="improper",
+        sentence="Present labels above 0, absent ones below, the worst of an image most.",
+        source="Su et al., ZLPR, 2022",
+    ),
     "warp": Method(
         make=WARP,
         probabilities="ranking only",
@@ -304,6 +317,46 @@ METHODS: dict[str, Method] = {
         sentence="Estimates the unknown labels of every training image while it trains.",
         source=_COLE,
         from_facts={"num_images": "num_images", "num_labels": "num_labels", **_COUNT},
+    ),
+    "hill": Method(
+        make=Hill,
+        probabilities="improper",
+        sentence="Unknown labels are read as absent, and left alone once they look present.",
+        source="Zhang et al., Simple and robust loss design, 2021 (Hill)",
+        tuning={"margin": (0.5, 1.0)},
+    ),
+    "splc": Method(
+        make=SPLC,
+        probabilities="improper",
+        sentence="Unknown labels that look present after the first epoch are taken as present.",
+        source="Zhang et al., Simple and robust loss design, 2021 (SPLC)",
+        from_facts=_IMAGES,
+        tuning={"threshold": (0.5, 0.6, 0.7)},
+    ),
+    "ll-r": Method(
+        make=LargeLoss,
+        probabilities="improper",
+        sentence="Unknown labels are read as absent, and the largest losses among them dropped.",
+        source="Kim et al., CVPR 2022 (LL-R)",
+        from_facts=_IMAGES,
+        changed={"correction": "reject"},
+        tuning=_RATES,
+    ),
+    "ll-ct": Method(
+        make=LargeLoss,
+        probabilities="improper",
+        sentence="As ll-r, but the labels with the largest losses are taken as present.",
+        source="Kim et al., CVPR 2022 (LL-Ct)",
+        from_facts=_IMAGES,
+        changed={"correction": "correct"},
+        tuning=_RATES,
+    ),
+    "em": Method(
+        make=EntropyMaximisation,
+        probabilities="improper",
+        sentence="Unknown labels are kept undecided: their entropy is made large.",
+        source="Zhou et al., ECCV 2022, without its pseudo-labels",
+        tuning={"alpha": (0.01, 0.1, 0.2)},
     ),
     # Sets of a wanted size.
     "top-k": Method(

@@ -17,6 +17,7 @@ from labelwise.errors import SettingsError
 from labelwise.links import Consistent, Link, Sigmoid, Softmax
 from labelwise.numeric.finite import require_finite
 from labelwise.objectives import (
+    FocalMarginLink,
     PhiLink,
     QuasibinaryLink,
     SoftmaxOrNoneLink,
@@ -34,6 +35,7 @@ LINKS: dict[str, type[Link]] = {
     link.kind: link
     for link in (
         *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
+        FocalMarginLink,
         *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare, Consistent),
     )
 }

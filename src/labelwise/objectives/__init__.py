@@ -12,8 +12,17 @@ from labelwise.objectives.asymmetric import (
 from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
 from labelwise.objectives.cross_entropy import BCE, WeightedSigmoid, bce_loss
+from labelwise.objectives.entropy_maximisation import EntropyMaximisation, negative_entropy
 from labelwise.objectives.expected_positives import EPR, expected_positives
+from labelwise.objectives.focal_margin import (
+    SPLC,
+    FocalMarginLink,
+    Hill,
+    hill_loss,
+    splc_loss,
+)
 from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
+from labelwise.objectives.large_loss import LargeLoss, largest_unknown
 from labelwise.objectives.quasibinary import (
     Quasibinary,
     QuasibinaryLink,
@@ -50,6 +59,7 @@ from labelwise.objectives.spa import CROSS_ENTROPY, EASY_NEGATIVES, SPA, Side, S
 from labelwise.objectives.top_k import NoisedTopK, noised_top_k_loss
 from labelwise.objectives.two_way import TwoWay, two_way_unit
 from labelwise.objectives.zero_label import MaxConfidence, UniformKL, max_confidence, uniform_kl
+from labelwise.objectives.zlpr import ZLPR, zlpr_loss
 
 __all__ = [
     "AN",
@@ -66,12 +76,18 @@ __all__ = [
     "RML",
     "ROLE",
     "SPA",
+    "SPLC",
     "WAN",
     "WARP",
+    "ZLPR",
     "Asymmetric",
     "AverageK",
+    "EntropyMaximisation",
+    "FocalMarginLink",
     "Focusing",
+    "Hill",
     "LabelPairs",
+    "LargeLoss",
     "MaxConfidence",
     "NoisedTopK",
     "Objective",
@@ -97,10 +113,13 @@ __all__ = [
     "average_k_loss",
     "bce_loss",
     "expected_positives",
+    "hill_loss",
     "label_pair_loss",
+    "largest_unknown",
     "log_softmax_or_none",
     "lsep_loss",
     "max_confidence",
+    "negative_entropy",
     "noised_top_k_loss",
     "pairwise_hinge_loss",
     "pr_loss",
@@ -112,7 +131,9 @@ __all__ = [
     "smoothed_bce_loss",
     "softmax_loss",
     "spa_loss",
+    "splc_loss",
     "two_way_unit",
     "uniform_kl",
     "wan_loss",
+    "zlpr_loss",
 ]

@@ -38,6 +38,7 @@ __all__ = [
     "Focusing",
     "PhiLink",
     "asymmetric_loss",
+    "log_h",
 ]
 
 WeightGrad = Literal["full", "detached"]
@@ -98,9 +99,9 @@ class PhiLink(Link):
     def log_odds(self, logits: Tensor) -> Tensor:
         focusing = self.focusing
         full = focusing.weight_grad == "full"
-        fall = _log_h(-logits, focusing.gamma_pos, full)
+        fall = log_h(-logits, focusing.gamma_pos, full)
         if focusing.margin == 0:
-            return _log_h(logits, focusing.gamma_neg, full) - fall
+            return log_h(logits, focusing.gamma_neg, full) - fall
         above, q = _shifted(logits, focusing.margin)
         rise = _log_h_of_probability(q, focusing.gamma_neg, full)
         return torch.where(above, rise - fall, float("-inf"))
@@ -153,14 +154,14 @@ def _shifted(logits: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     return above, torch.where(above, q, 0.5)
 
 
-def _log_h(logits: Tensor, gamma: float, full: bool) -> Tensor:
+def log_h(logits: Tensor, gamma: float, full: bool) -> Tensor:
     """Return ``log h(sigmoid(v); gamma)``, finite for every v."""
-    log_h = softplus(logits)
+    found = softplus(logits)
     if gamma == 0:
-        return log_h
+        return found
     if full:
-        log_h = torch.logaddexp(log_h, log(gamma) + log_softplus(logits) - logsigmoid(logits))
-    return gamma * logsigmoid(logits) + log_h
+        found = torch.logaddexp(found, log(gamma) + log_softplus(logits) - logsigmoid(logits))
+    return gamma * logsigmoid(logits) + found
 
 
 def _log_h_of_probability(q: Tensor, gamma: float, full: bool) -> Tensor:

@@ -1,0 +1,76 @@
+"""Large losses betray missing labels: LL-R and LL-Ct, Kim et al., CVPR 2022.
+
+Unknown labels are read as absent (``reads_unknown``), under cross-entropy. A network learns clean
+labels first, so that after the first epoch the largest losses among the unknown entries of a batch
+are likely to be labels that are present and missing:
+
+    n      = ceil(r t B K)                     r = 0.002, after t whole epochs
+    LL-R   drops the n largest losses of unknown entries
+    LL-Ct  takes these entries as present in this step
+
+Losses as large as the n-th go the same way. The mean runs over all B K entries. Known labels are
+never touched: the public code compares a table with 0 at known entries, and would correct those
+too once n exceeds the unknown entries that cost anything.
+
+With complete labels this is cross-entropy, strictly proper under a sigmoid. With labels missing it
+is not, and the share that is dropped, not the data, decides how far the rest is off.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from labelwise.links import Sigmoid
+from labelwise.objectives.base import Objective
+from labelwise.objectives.cross_entropy import bce_loss
+from labelwise.objectives.epochs_seen import EpochsSeen
+from labelwise.types import Outputs, Targets
+
+__all__ = ["LargeLoss", "largest_unknown"]
+
+Correction = Literal["reject", "correct"]
+
+
+def largest_unknown(losses: Tensor, unknown: Tensor, count: Tensor) -> Tensor:
+    """Return which unknown entries are among the ``count`` largest, those that tie included."""
+    of_unknown = torch.where(unknown, losses, float("-inf"))
+    falling = of_unknown.flatten().sort(descending=True).values
+    last = (count - 1).clamp(0, losses.numel() - 1)
+    least = falling.gather(0, last.view(1))  # an index that a compiler can trace
+    return unknown & (of_unknown >= least) & (count > 0)
+
+
+class LargeLoss(Objective):
+    """Mean cross-entropy, the largest losses of unknown labels rejected or corrected."""
+
+    reads_unknown = True
+    soft_labels = True
+    couples_batch = True
+
+    def __init__(
+        self, num_images: int, *, rate: float = 0.002, correction: Correction = "reject"
+    ) -> None:
+        super().__init__(Sigmoid())
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        if correction not in get_args(Correction):
+            raise ValueError(
+                f"correction must be one of {get_args(Correction)}, got {correction!r}"
+            )
+        self.rate, self.correction = rate, correction
+        self.epochs = EpochsSeen(num_images)
+
+    def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
+        loss = bce_loss(outputs.logits, targets.labels)
+        share = (self.rate * self.epochs(loss).float()).clamp(max=1)
+        if targets.observed is None:
+            return loss.mean()
+        count = torch.ceil(share * loss.numel()).long()
+        missing = largest_unknown(loss.detach(), ~targets.observed, count)
+        instead = (
+            bce_loss(outputs.logits, torch.ones_like(loss))
+            if self.correction == "correct"
+            else torch.zeros_like(loss)
+        )
+        return torch.where(missing, instead, loss).mean()

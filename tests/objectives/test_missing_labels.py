@@ -1,0 +1,260 @@
+"""Losses for missing labels; oracles: slow loops of the authors' formulas, minimised risks.
+
+Hill and SPLC: Zhang et al. 2021; LL-R and LL-Ct: Kim et al., CVPR 2022; EM: Zhou et al., ECCV 2022;
+ZLPR: Su et al. 2022. The loops follow the published formulas, entry by entry.
+"""
+
+from math import ceil, comb, exp, log, log1p
+
+import contract
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from labelwise.errors import SettingsError
+from labelwise.methods import make_objective
+from labelwise.objectives import (
+    BCE,
+    SPLC,
+    ZLPR,
+    EntropyMaximisation,
+    FocalMarginLink,
+    Hill,
+    LargeLoss,
+    largest_unknown,
+    negative_entropy,
+    refuse_accumulation,
+)
+
+IMAGES = 6
+OPTIONS = ("lam", "margin", "gamma")
+
+
+def batch(seed=0, unknown=0.5):
+    """Return logits, labels and which are observed; some of each kind."""
+    logits, labels = contract.example(IMAGES, 5, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    observed = torch.rand(labels.shape, generator=generator) >= unknown
+    return logits, torch.where(observed, labels, 0.0), observed
+
+
+def sigmoid(v):
+    return 1 / (1 + exp(-v))
+
+
+def focal(v, gamma=2.0):
+    return -((1 - sigmoid(v)) ** gamma) * log(sigmoid(v))
+
+
+def mean_over(table, cost):
+    logits, labels, observed = table
+    costs = [
+        cost(logits[i, k].item(), labels[i, k].item(), bool(observed[i, k]))
+        for i in range(logits.shape[0])
+        for k in range(logits.shape[1])
+    ]
+    return sum(costs) / len(costs)
+
+
+def after(epochs, objective):
+    """Let an objective see whole epochs of some other images."""
+    logits, labels = contract.example(IMAGES, 5, seed=99)
+    for _ in range(epochs):
+        objective(logits, labels)
+    return objective
+
+
+@pytest.mark.parametrize("lam", [1.5, 1.8])
+def test_hill_is_the_published_sum(lam):
+    def cost(v, y, known):
+        p = sigmoid(v)
+        return focal(v - 1) if y else (lam - p) * p**2
+
+    table = batch()
+    assert Hill(lam=lam)(*table).item() == pytest.approx(mean_over(table, cost))
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 3])
+def test_splc_takes_likely_unknown_labels_as_present_after_the_first_epoch(epochs):
+    def cost(v, y, known):
+        if y:
+            return focal(v - 1)
+        missing = epochs >= 1 and not known and sigmoid(v) > 0.6
+        return focal(v) if missing else focal(-v)
+
+    table = batch()
+    objective = after(epochs, SPLC(IMAGES))
+    assert objective(*table).item() == pytest.approx(mean_over(table, cost))
+
+
+@pytest.mark.parametrize("correction", ["reject", "correct"])
+@pytest.mark.parametrize("epochs", [0, 1, 2, 5])
+def test_the_largest_losses_of_unknown_labels_are_rejected_or_corrected(correction, epochs):
+    table = logits, _, observed = batch()
+    rate = 0.07
+    costs = sorted((log1p(exp(v)) for v in logits[~observed].tolist()), reverse=True)
+    count = ceil(rate * epochs * logits.numel())
+    least = costs[min(count, len(costs)) - 1] if count else float("inf")
+
+    def cost(v, y, known):
+        if not known and log1p(exp(v)) >= least - 1e-12:
+            return log1p(exp(-v)) if correction == "correct" else 0.0
+        return log1p(exp(-v)) if y else log1p(exp(v))
+
+    objective = after(epochs, LargeLoss(IMAGES, rate=rate, correction=correction))
+    assert objective(*table).item() == pytest.approx(mean_over(table, cost))
+
+
+def test_known_labels_are_never_corrected():
+    losses = torch.tensor([[9.0, 3.0, 2.0, 1.0]])
+    unknown = torch.tensor([[False, True, True, False]])
+    for count, chosen in {0: [], 1: [1], 2: [1, 2], 4: [1, 2]}.items():
+        found = largest_unknown(losses, unknown, torch.tensor(count))
+        assert found.nonzero()[:, 1].tolist() == chosen
+
+
+def test_unknown_labels_have_a_large_entropy():
+    def cost(v, y, known):
+        p = sigmoid(v)
+        if not known:
+            return 0.1 * (p * log(p) + (1 - p) * log(1 - p))
+        return -log(p) if y else -log(1 - p)
+
+    table = batch()
+    assert EntropyMaximisation()(*table).item() == pytest.approx(mean_over(table, cost))
+
+
+def test_zlpr_is_the_published_sum():
+    logits, labels, observed = batch(unknown=0.2)
+    total = 0.0
+    for row in range(IMAGES):
+        sides = ([], [])
+        for v, y, known in zip(logits[row], labels[row], observed[row], strict=True):
+            if known:
+                sides[int(y)].append(exp(-v) if y else exp(v))
+        total += sum(log1p(sum(side)) for side in sides)
+    assert ZLPR()(logits, labels, observed).item() == pytest.approx(total / IMAGES)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda: SPLC(256), lambda: LargeLoss(256), lambda: LargeLoss(256, correction="correct")),
+        EntropyMaximisation,
+    ],
+)
+def test_with_complete_labels_their_links_are_proper(make):
+    contract.assert_recovers_probabilities(make())
+
+
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
+        ({"lam": 1.5}, (0.275, 0.937, 0.994)),
+        ({"lam": 2.0}, (0.217, 0.762, 0.949)),
+        ({"lam": 1.5, "margin": 0.5}, None),
+        ({"lam": None}, (0.349, 0.622, 0.835)),
+        ({"lam": None, "margin": 0.0, "gamma": 1.0}, None),
+    ],
+)
+def test_their_links_recover_what_a_sigmoid_does_not(options, read):
+    # Oracle: a grid search for the least expected loss of a label of each probability.
+    lam, margin, gamma = (options.get(key, 1.0 + (key == "gamma")) for key in OPTIONS)
+    grid = torch.linspace(-12, 12, 240001, dtype=torch.float64)
+    p, shifted = torch.sigmoid(grid), torch.sigmoid(grid - margin)
+    present = -((1 - shifted) ** gamma) * shifted.log()
+    absent = -(p**gamma) * (1 - p).log() if lam is None else (lam - p) * p**2
+    for place, chance in enumerate((0.1, 0.5, 0.9)):
+        best = grid[(chance * present + (1 - chance) * absent).argmin()]
+        assert FocalMarginLink(**options)(best).item() == pytest.approx(chance, abs=1e-3)
+        if read:
+            assert torch.sigmoid(best).item() == pytest.approx(read[place], abs=1e-3)
+
+
+def test_settings_without_a_link_are_refused():
+    for options in ({"gamma": 1.0}, {"gamma": 0.5, "lam": 1.6}):
+        with pytest.raises(ValueError, match="has no link where a higher logit"):
+            Hill(**options)
+    with pytest.raises(ValueError, match=r"lam must be at least 1\.5, .* got 1\.2"):
+        Hill(lam=1.2)
+
+
+def test_links_stay_finite_and_rise():
+    logits = torch.tensor([-1e4, -50.0, -3.0, 0.0, 3.0, 50.0, 1e4])
+    for link in (FocalMarginLink(), FocalMarginLink(lam=2.0), FocalMarginLink(lam=None)):
+        log_odds = link.log_odds(logits)
+        assert log_odds.isfinite().all()
+        assert (log_odds.diff() > 0).all()
+
+
+@pytest.mark.parametrize("chance", [0.001, 0.03, 0.3])
+def test_maximal_entropy_calls_every_label_likelier_than_not(chance):
+    # Oracle: a grid search; s / (1 - s) = a v sigmoid(v) where the loss is least.
+    grid = torch.linspace(-20, 60, 160001, dtype=torch.float64)
+    unknown = 0.1 * negative_entropy(grid)
+    best = grid[(chance * softplus(-grid) + (1 - chance) * unknown).argmin()].item()
+    assert best > 0
+    assert 0.1 * best * sigmoid(best) == pytest.approx(chance / (1 - chance), rel=0.01)
+
+
+@pytest.mark.parametrize(("labels", "read"), [(1, 0.1), (3, 0.107), (80, 0.237)])
+def test_zlpr_is_cross_entropy_of_one_label_and_too_unsure_of_many(labels, read):
+    # Oracle: alike, independent labels of probability 0.1; the root of the derivative.
+    grid = torch.linspace(-6, 3, 9001, dtype=torch.float64)
+    cost = torch.zeros_like(grid)
+    for present in range(labels + 1):
+        weight = comb(labels, present) * 0.1**present * 0.9 ** (labels - present)
+        if weight < 1e-12:
+            continue
+        truth = torch.zeros(1, labels)
+        truth[0, :present] = 1
+        rows = grid[:, None].expand(-1, labels)
+        above = torch.log1p((labels - present) * grid.exp())
+        assert ZLPR()(rows[:1], truth).item() == pytest.approx(
+            (above + torch.log1p(present * (-grid).exp()))[0].item()
+        )
+        cost += weight * (above + torch.log1p(present * (-grid).exp()))
+    assert torch.sigmoid(grid[cost.argmin()]).item() == pytest.approx(read, abs=1e-3)
+
+
+def test_with_complete_labels_two_of_them_are_cross_entropy():
+    logits, labels = contract.example()
+    for objective in (LargeLoss(IMAGES, rate=0.5), EntropyMaximisation()):
+        torch.testing.assert_close(after(3, objective)(logits, labels), BCE()(logits, labels))
+
+
+def test_epochs_are_counted_by_images_in_training_alone_and_survive_a_resume():
+    objective = SPLC(12)
+    logits, labels = contract.example(IMAGES, 5)
+    objective(logits, labels)
+    objective.eval()
+    objective(logits, labels)
+    assert objective.epochs(logits[:0]) == 0
+    objective.train()
+    objective(logits, labels)
+    again = SPLC(12)
+    again.load_state_dict(objective.state_dict())
+    assert again.epochs(logits[:0]) == objective.epochs(logits[:0]) == 1
+
+
+def test_what_couples_a_batch_refuses_accumulation():
+    with pytest.raises(SettingsError, match="'ll-r' couples the images of a batch"):
+        refuse_accumulation(make_objective("ll-r", contract.facts(6, 5)), "ll-r", 2)
+    refuse_accumulation(make_objective("splc", contract.facts(6, 5)), "splc", 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: SPLC(5, threshold=1.0), "threshold must lie strictly between 0 and 1, got 1"),
+        (lambda: SPLC(5, wait=-1), "wait must not be negative, got -1"),
+        (lambda: SPLC(0), "num_images must be at least 1, got 0"),
+        (lambda: LargeLoss(5, rate=1.0), r"rate must lie in \[0, 1\), got 1"),
+        (lambda: LargeLoss(5, correction="drop"), "correction must be one of .* got 'drop'"),
+        (lambda: EntropyMaximisation(alpha=-1.0), "alpha must not be negative, got -1"),
+        (lambda: FocalMarginLink(gamma=-1.0), "gamma must not be negative, got -1"),
+    ],
+)
+def test_bad_options_are_refused(make, rule):
+    with pytest.raises(ValueError, match=rule):
+        make()
