@@ -135,7 +135,7 @@ _ASL = Method(
 _OFFICIAL_FOCAL = replace(
     _FOCAL,
     sentence="Focal loss as public code trains it: absent labels alone, weights detached.",
-    source="Ridnik et al.'s code with gamma 2 and 0; Cheng and Vasconcelos do not state gamma",
+    source="Ridnik et al.'s code; the exponents 2 and 0 are guessed",
     changed=vars(OFFICIAL_FOCAL),
 )
 _OFFICIAL_ASL = replace(
