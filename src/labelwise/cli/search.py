@@ -13,6 +13,8 @@ import typer
 from labelwise.cli.index import IndexFolder
 
 if TYPE_CHECKING:
+    from labelwise.retrieval import Query
+    from labelwise.search import Index
     from labelwise.search.answering import Found, Hit
 
 __all__ = ["search"]
@@ -25,8 +27,12 @@ def search(
     ] = None,
     top: Annotated[int, typer.Option("--top", "-n", min=1, help="How many photos.")] = 50,
     at_least: Annotated[
-        float, typer.Option(help="Only photos of at least this probability, such as 0.8.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            help="Only photos of at least this probability, such as 0.8. With --text 0.5 unless "
+            "given, else 0."
+        ),
+    ] = None,
     wrong_at_most: Annotated[
         float | None,
         typer.Option(help="Promise that at most this share of the list is wrong, such as 0.1."),
@@ -43,6 +49,17 @@ def search(
     ] = None,
     like: Annotated[
         str | None, typer.Option(help="Find photos that look like this one of the index.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Find photos that look like this text, as in 'a red bicycle'; with a query, among "
+            "the photos of that query. Needs a model that began with words (labelwise start)."
+        ),
+    ] = None,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the sentence encoder, if it is not where it was."),
     ] = None,
     sort: Annotated[
         Literal["score", "date"], typer.Option(help="Most probable first, or newest first.")
@@ -70,6 +87,7 @@ def search(
     'dog, -beach' finds photos with a dog and without a beach; '(cat | dog), -sofa', 'none' (none of
     the labels) and 'dog>0.8' are understood too. Write -- before a query that starts with a dash.
     Where no list can be promised, the photos are shown without a promise, with what would work.
+    --text ranks photos by any text, and gives no probability: nobody has answered about that text.
     """
     from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
@@ -77,10 +95,12 @@ def search(
     from labelwise.search import Index
     from labelwise.search.answering import answer, nearest_photos
 
-    if sum((query is not None, like is not None, unreadable)) != 1:
-        raise SettingsError("give a query such as 'dog, -beach', or --like PHOTO, or --unreadable")
+    asked = query is not None or text is not None
+    if sum((asked, like is not None, unreadable)) != 1:
+        raise SettingsError(
+            "give a query such as 'dog, -beach', --text TEXT, --like PHOTO or --unreadable"
+        )
     answered = {
-        "--at-least": at_least > 0,
         "--wrong-at-most": wrong_at_most is not None,
         "--promise": promise is not None,
         "--confidence": confidence is not None,
@@ -88,11 +108,18 @@ def search(
         "--count": count,
         "--html": html is not None,
     }
+    least = {"--at-least": at_least is not None}
     written = {"--json": as_json, "--paths-only": paths_only}
+    if text is None:
+        _refuse("only --text is encoded", {"--encoder": encoder is not None})
     if unreadable:
-        _refuse("--unreadable lists files", answered | written)
+        _refuse("--unreadable lists files", least | answered | written)
     if like is not None:
-        _refuse("--like ranks by likeness", answered)
+        _refuse("--like ranks by likeness", least | answered)
+    if text is not None:
+        _refuse("--text ranks by likeness and promises nothing", answered)
+        if query is None:
+            _refuse("without a query no photo has a probability", least)
     if count:
         _refuse("--count shows no photos", {"--paths-only": paths_only, "--html": html is not None})
     if not paths_only:
@@ -113,12 +140,17 @@ def search(
             copies, similar = nearest_photos(index, row, top)
             _show_similar(copies, similar, as_json, paths_only, null)
             return
+        if text is not None:
+            parsed = None if query is None else Query.parse(query, index.space, index.taxonomy)
+            lowest = 0.5 if at_least is None else at_least
+            _search_text(index, text, parsed, top, lowest, encoder, as_json, paths_only, null)
+            return
         caution(index.spec.caution)
         found = answer(
             index,
             Query.parse(query or "", index.space, index.taxonomy),
             top=top,
-            at_least=at_least,
+            at_least=at_least or 0.0,
             wrong_at_most=wrong_at_most,
             promise=promise or "expected",
             confidence=confidence,
@@ -139,6 +171,36 @@ def search(
             _say_counted(found)
             if html is not None:
                 say(f"the page: {html}")
+
+
+def _search_text(
+    index: "Index",
+    text: str,
+    query: "Query | None",
+    top: int,
+    at_least: float,
+    encoder: Path | None,
+    as_json: bool,
+    paths_only: bool,
+    null: bool,
+) -> None:
+    """Show the photos most like a text, with their likeness, which is not a probability."""
+    from labelwise.cli.text import caution, complain, say
+    from labelwise.words import FreeText
+
+    texts = FreeText.of(index, encoder)
+    caution(texts.doubt(text))
+    if query is not None:
+        caution(index.spec.caution)
+    hits = texts.photos(index, text, top, query=query, at_least=at_least)
+    _show_similar([], hits, as_json, paths_only, null)
+    if query is not None and len(hits) < top:
+        complain(
+            f"{len(hits):,} photos have {query} with a probability of at least {at_least:g}; "
+            "--at-least lowers that"
+        )
+    if not as_json and not paths_only:
+        say(f"the photos most like {text!r} first; a likeness is not a probability")
 
 
 def _refuse(reason: str, options: dict[str, Any]) -> None:

@@ -23,7 +23,15 @@ from labelwise.search.index import Index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.rankings import ranking_of
 
-__all__ = ["Found", "Hit", "ListBoundShare", "WaysOut", "answer", "nearest_photos"]
+__all__ = [
+    "Found",
+    "Hit",
+    "ListBoundShare",
+    "WaysOut",
+    "answer",
+    "nearest_photos",
+    "photos_along",
+]
 
 Sort = Literal["score", "date"]
 Scores = NDArray[np.float64]
@@ -285,6 +293,29 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
     similar = _hits(index, (), np.array(rows, np.int64), np.array(cosines))
     (own,) = _hits(index, (), np.array([row]), np.ones(1))
     return [replace(own, paths=(path,)) for path in own.paths[1:]], similar
+
+
+def photos_along(
+    index: Index,
+    direction: NDArray[np.float64],
+    count: int,
+    *,
+    query: Query | None = None,
+    at_least: float = 0.5,
+) -> list[Hit]:
+    """Return the photos whose features lie farthest along a direction (D,), farthest first.
+
+    With a query, only photos that have at least the probability ``at_least`` for it. The
+    probability of a hit is the cosine, which is not a probability.
+    """
+    rows = None
+    if query is not None:
+        asked = AskedQuery.of(index, query, own=False)
+        cut = asked.score_at(at_least)
+        rows, scores = asked.ranking.best(asked.ranking.count_at_least(cut))
+        rows = rows[scores >= cut]
+    found, cosines = index.along(direction, count, rows)
+    return _hits(index, (), found, cosines)
 
 
 def _hits(

@@ -38,7 +38,7 @@ from labelwise.search.checksums import file_hash, way_out
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm
-from labelwise.search.similar import Projection, codes_of, nearest_rows
+from labelwise.search.similar import Projection, codes_of, farthest_rows, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
@@ -508,6 +508,27 @@ class Index:
             self._codes = codes_of(vectors)
         rows, cosines = nearest_rows(embedding, vectors, self._codes, count, excluded)
         return list(zip(rows.tolist(), cosines.tolist(), strict=True))
+
+    def along(
+        self, direction: NDArray[np.float64], count: int, among: Rows | None = None
+    ) -> tuple[Rows, NDArray[np.float64]]:
+        """Return the rows whose features lie farthest along a direction (D,), with the cosines.
+
+        ``among`` are the rows that are looked at, None for all. Every one of them is measured.
+        """
+        projection, vectors = self.projection, self.store.embeddings()
+        if projection is None or not vectors.shape[1]:
+            raise DataError(
+                f"{self.folder} keeps no embeddings, so its photos cannot be ranked by a text; "
+                "make it again with a model of `labelwise start`"
+            )
+        if direction.shape != projection.numbers.shape[1:]:
+            raise DataError(
+                f"the text has {len(direction):,} features and the photos of {self.folder} have "
+                f"{projection.numbers.shape[1]:,}; index them with the model of the text"
+            )
+        turned = projection.numbers[1:].astype(np.float64) @ direction
+        return farthest_rows(turned, vectors, count, self.store.dead_rows(), among)
 
 
 class IndexFacts(BaseModel):

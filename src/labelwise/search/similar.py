@@ -13,9 +13,10 @@ signs would belong to directions in which the pictures hardly differ.
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-__all__ = ["Projection", "codes_of", "nearest_rows"]
+__all__ = ["Projection", "codes_of", "farthest_rows", "nearest_rows"]
 
 WIDTH = 256
 LOOKED_AT = 2000
@@ -90,6 +91,35 @@ def nearest_rows(
     cosines = embeddings[rows].astype(np.float32) @ target.astype(np.float32)
     order = np.argsort(-cosines, kind="stable")[:count]
     return rows[order], cosines[order]
+
+
+def farthest_rows(
+    direction: NDArray[np.float64],
+    embeddings: NDArray[np.float16],
+    count: int,
+    excluded: NDArray[np.int64],
+    among: NDArray[np.int64] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the ``count`` rows farthest along a direction (D,), farthest first, and the cosines.
+
+    Photos are not as near to a text as to their like, and signs would miss some of them, so every
+    row is measured.
+    """
+    length = max(float(np.linalg.norm(direction)), 1e-12)
+    target = torch.from_numpy((direction / length).astype(np.float32))
+    rows = np.arange(len(embeddings)) if among is None else np.sort(among)
+    rows = rows[~np.isin(rows, excluded)]
+    cosines = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), BLOCK):
+        part = rows[start : start + BLOCK]
+        whole = part[-1] - part[0] + 1 == len(part)
+        block = embeddings[part[0] : part[-1] + 1] if whole else embeddings[part]
+        values = torch.from_numpy(np.array(block)).float() @ target
+        cosines[start : start + BLOCK] = values.numpy()
+    few = min(count, len(rows))
+    best = np.argpartition(-cosines, few - 1)[:few] if few else np.empty(0, np.int64)
+    order = best[np.argsort(-cosines[best], kind="stable")]
+    return rows[order], cosines[order].astype(np.float64)
 
 
 def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]:

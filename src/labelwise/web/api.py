@@ -30,6 +30,7 @@ from labelwise.web.models import (
     SearchAnswer,
     SessionIn,
     SimilarView,
+    TextAnswer,
     TrustView,
 )
 from labelwise.web.reliability import trust_chart
@@ -180,7 +181,8 @@ def _add_model(api: APIRouter, service: Service) -> None:
 
 
 def _add_no_library(api: APIRouter) -> None:
-    for path in ("/search", "/complete", "/review", "/check/{rest:path}", "/photos/{rest:path}"):
+    missing = ("/search", "/text-search", "/complete", "/review")
+    for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
 
         @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
         async def no_index() -> None:
@@ -209,6 +211,17 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
         return await library.run(
             lambda: library.search(q, top, start, at_least, wrong_at_most, promise, sort)
         )
+
+    @api.get("/text-search", summary="Photos that look like a text")
+    async def text_search(
+        text: Annotated[str, Query(min_length=1, max_length=1000)],
+        q: Annotated[str, Query(max_length=2000, description="Only photos of this query.")] = "",
+        top: Annotated[int, Query(ge=1, le=500)] = 50,
+        at_least: Annotated[
+            float, Query(ge=0, le=1, description="The least probability of the query.")
+        ] = 0.5,
+    ) -> TextAnswer:
+        return await library.run(lambda: library.text_search(text, q, top, at_least))
 
     @api.get("/complete", summary="How an unfinished query may go on")
     async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:

@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +25,7 @@ from labelwise.metrics.drift import Alarm, audit_order, calibration_alarm
 from labelwise.models import ModelSpec
 from labelwise.retrieval import ListKind, Query, complete
 from labelwise.search import Index, questions
-from labelwise.search.answering import Found, Sort, answer, nearest_photos
+from labelwise.search.answering import Found, Hit, Sort, answer, nearest_photos
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.review import Reason
@@ -40,9 +41,11 @@ from labelwise.web.models import (
     SearchHit,
     SimilarView,
     State,
+    TextAnswer,
     WaysOutView,
 )
 from labelwise.web.threads import Threads
+from labelwise.words import FreeText
 
 __all__ = ["SIDES", "Library", "PhotoNotFoundError", "photo_name"]
 
@@ -153,10 +156,13 @@ class Library:
     def similar(self, photo: str, count: int) -> list[SimilarView]:
         """Return the photos that look most like one."""
         _, near = nearest_photos(self.index, self.row(photo), count)
-        ids = self.ids([hit.row for hit in near])
+        return self._alike(near)
+
+    def _alike(self, hits: Sequence[Hit]) -> list[SimilarView]:
+        ids = self.ids([hit.row for hit in hits])
         return [
             SimilarView(id=ids[hit.row], name=photo_name(hit.paths), likeness=hit.probability)
-            for hit in near
+            for hit in hits
         ]
 
     def ids(self, rows: Sequence[int]) -> dict[int, str]:
@@ -219,6 +225,24 @@ class Library:
             bounded=None if found.bounded is None else str(found.bounded),
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
+        )
+
+    @cached_property
+    def texts(self) -> FreeText:
+        """What scores texts; a model that did not begin with words has nothing that does."""
+        return FreeText.of(self.index)
+
+    def text_search(self, text: str, labels: str, top: int, at_least: float) -> TextAnswer:
+        """Return the photos most like a text, among those of a query if there is one."""
+        index = self.index
+        query = Query.parse(labels, index.space, index.taxonomy) if labels.strip() else None
+        hits = self.texts.photos(index, text, top, query=query, at_least=at_least)
+        return TextAnswer(
+            text=text,
+            query=None if query is None else str(query),
+            at_least=None if query is None else at_least,
+            doubt=self.texts.doubt(text),
+            hits=self._alike(hits),
         )
 
     def completions(self, text: str) -> list[str]:

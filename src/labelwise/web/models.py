@@ -32,6 +32,7 @@ __all__ = [
     "ShareView",
     "SimilarView",
     "State",
+    "TextAnswer",
     "TrustView",
 ]
 
@@ -275,6 +276,16 @@ class SimilarView(BaseModel):
     id: PhotoId
     name: str
     likeness: float
+
+
+class TextAnswer(BaseModel):
+    """The photos most like a text, and what speaks against scoring that text, if anything."""
+
+    text: str
+    query: str | None
+    at_least: Probability | None
+    doubt: str | None
+    hits: list[SimilarView]
 
 
 class QuestionView(BaseModel):

@@ -2,6 +2,7 @@
 
 from labelwise.words.classes import ClassesAndWords, TextHead
 from labelwise.words.encoder import SentenceEncoder
+from labelwise.words.free_text import FreeText
 from labelwise.words.word_list import Word, WordList
 
-__all__ = ["ClassesAndWords", "SentenceEncoder", "TextHead", "Word", "WordList"]
+__all__ = ["ClassesAndWords", "FreeText", "SentenceEncoder", "TextHead", "Word", "WordList"]

@@ -32,7 +32,7 @@ from labelwise.system.files import replacing
 from labelwise.words.encoder import SentenceEncoder
 from labelwise.words.word_list import WordList, usual_texts
 
-__all__ = ["ClassesAndWords", "TextHead"]
+__all__ = ["ClassesAndWords", "TextHead", "WeighedClasses"]
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
@@ -51,6 +51,43 @@ class TextHead:
     def scores(self, features: Tensor) -> Tensor:
         """Return the scores (N, K) of features (N, D)."""
         return features.to(self.weight) @ self.weight + self.bias
+
+
+@dataclass(frozen=True, eq=False)
+class WeighedClasses:
+    """Classes that texts weigh: the unit vectors (C, E) of their names, their weights (C, D)."""
+
+    names: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    weight: Tensor
+
+    def directions(self, vectors: NDArray[np.float32]) -> Tensor:
+        """Return the weights (D, K) of texts that have these vectors (K, E)."""
+        cosines = torch.from_numpy(vectors @ self.vectors.T).double()
+        shares = (cosines / TEMPERATURE).softmax(dim=1)
+        return (shares @ self.weight.double()).T
+
+    def nearest(self, vector: NDArray[np.float32]) -> tuple[str, float]:
+        """Return the class whose name is nearest to a text, and the cosine."""
+        cosines = self.vectors @ vector
+        place = int(cosines.argmax())
+        return self.names[place], float(cosines[place])
+
+    def doubt(self, name: str, texts: Sequence[str], encoder: SentenceEncoder) -> str | None:
+        """Return a sentence about a word that cannot be scored well, None about others."""
+        unknown = [text for text in texts if not encoder.knows(text)]
+        if unknown:
+            return (
+                f"the encoder does not know all of {unknown[0]!r}: describe {name!r} in the "
+                "language it was trained on, as in: name: a text in English"
+            )
+        nearest, cosine = self.nearest(encoder.describe(texts))
+        if cosine < FAR:
+            return (
+                f"{name!r} is far from everything the classifier knows (nearest: {nearest!r}): "
+                "its first scores are little more than a guess until photos are answered"
+            )
+        return None
 
 
 class ClassesAndWords:
@@ -122,37 +159,26 @@ class ClassesAndWords:
     def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
         """Return the scores of things that texts describe, about the mean features (D,)."""
         vectors = np.stack([self.encoder.describe(own) for own in texts])
-        cosines = torch.from_numpy(vectors @ self.class_vectors.T).double()
-        shares = (cosines / TEMPERATURE).softmax(dim=1)
-        weight = (shares @ self.weight.double()).T
+        weight = self.weighed.directions(vectors)
         return TextHead(weight, -mean_features.double() @ weight)
+
+    @property
+    def weighed(self) -> WeighedClasses:
+        """The classes, as texts weigh them."""
+        return WeighedClasses(self.classes, self.class_vectors, self.weight)
 
     def nearest_classes(self, words: WordList) -> list[str]:
         """Return the class that each word is nearest to."""
-        cosines = self._vectors(words) @ self.class_vectors.T
-        return [self.classes[place] for place in cosines.argmax(axis=1).tolist()]
+        return [self.weighed.nearest(vector)[0] for vector in self._vectors(words)]
 
     def _vectors(self, words: WordList) -> NDArray[np.float32]:
         return np.stack([self.encoder.describe(word.texts) for word in words.words])
 
     def doubts(self, words: WordList) -> list[str]:
         """Return a sentence for each word, or pair of words, that cannot be scored well."""
+        own = [self.weighed.doubt(word.name, word.texts, self.encoder) for word in words.words]
+        found = [sentence for sentence in own if sentence is not None]
         vectors = self._vectors(words)
-        found = []
-        for word, cosines in zip(words.words, vectors @ self.class_vectors.T, strict=True):
-            nearest = int(cosines.argmax())
-            unknown = [text for text in word.texts if not self.encoder.knows(text)]
-            if unknown:
-                found.append(
-                    f"the encoder does not know all of {unknown[0]!r}: describe {word.name!r} in "
-                    "the language it was trained on, as in: name: a text in English"
-                )
-            elif cosines[nearest] < FAR:
-                found.append(
-                    f"{word.name!r} is far from everything the classifier knows (nearest: "
-                    f"{self.classes[nearest]!r}): its first scores are little more than a guess "
-                    "until photos are answered"
-                )
         alike = np.triu(vectors @ vectors.T, 1) > ALIKE
         for one, other in zip(*np.nonzero(alike), strict=True):
             found.append(

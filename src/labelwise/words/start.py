@@ -1,7 +1,8 @@
 """Start: a run from photos and words, before and after people have answered.
 
     embeddings/                        features of photos, by content
-    words.txt, words.json              the words, and the text-image model that scored them
+    words.txt                          the words
+    words.json, words.safetensors      what scores any text (:mod:`labelwise.words.free_text`)
     answers.parquet                    what people said of photos
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
@@ -12,7 +13,6 @@ labels of COCO together. ``model.json`` then says that no one has answered, and 
 probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,17 +37,13 @@ from labelwise.system.progress import Silent, Watch
 from labelwise.words.answered import answered_head
 from labelwise.words.answers import KeptAnswers
 from labelwise.words.classes import ClassesAndWords, TextHead
+from labelwise.words.free_text import save_free_text
 from labelwise.words.photos import PhotoFeatures, features_of
 from labelwise.words.word_list import WordList
 
 __all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "Started", "start"]
 
-EMBEDDINGS, ANSWERS_FILE, WORDS_FILE, WORDS_FACTS = (
-    "embeddings",
-    "answers.parquet",
-    "words.txt",
-    "words.json",
-)
+EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
 GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
 FAR = 1e6  # beyond every score: nothing is cut off
 LEAST_ANSWERS = 10  # photos, before answers move anything
@@ -214,13 +210,9 @@ class _Start:
             Predictions(
                 ids, logits, labels.float(), observed, self.words.names, name, Sigmoid()
             ).save(path)
-        facts = {"model": str(self.model.folder.resolve()), "image_size": self.model.image_size}
-        for name, content in (
-            (WORDS_FILE, self.words.text()),
-            (WORDS_FACTS, json.dumps(facts, indent=2) + "\n"),
-        ):
-            with replacing(folder / name) as temporary:
-                temporary.write_text(content, encoding="utf-8")
+        with replacing(folder / WORDS_FILE) as temporary:
+            temporary.write_text(self.words.text(), encoding="utf-8")
+        save_free_text(self.model, folder)
         predictor.save(folder)
 
 

@@ -48,6 +48,26 @@ export function open(text) {
   }
 }
 
+// "a red bicycle", -person: a text in quotation marks, and a query of labels.
+const QUOTED = /^\s*"([^"]+)"\s*(?:,\s*(.*))?$/s;
+
+async function look(text, more) {
+  const quoted = QUOTED.exec(text);
+  if (quoted) {
+    const q = quoted[2] ?? "";
+    return get("/text-search", { text: quoted[1], q, top: 96, at_least: q ? Number(find("cut").value) / 100 || null : null });
+  }
+  return get("/search", {
+    q: text,
+    top: 48,
+    sort: find("sort").value,
+    at_least: Number(find("cut").value) / 100 || null,
+    wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
+    promise: find("promised").checked ? find("kind").value : null,
+    cursor: more ? cursor : null,
+  });
+}
+
 async function run(more = false) {
   const text = find("query").value.trim(), turn = ++asked;
   if (!text) return;
@@ -55,19 +75,11 @@ async function run(more = false) {
   const counted = find("counted"), grid = find("grid");
   grid.setAttribute("aria-busy", "true");
   try {
-    const answer = await get("/search", {
-      q: text,
-      top: 48,
-      sort: find("sort").value,
-      at_least: Number(find("cut").value) / 100 || null,
-      wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
-      promise: find("promised").checked ? find("kind").value : null,
-      cursor: more ? cursor : null,
-    });
+    const answer = await look(text, more);
     if (turn !== asked) return;
     remember(text);
 
-    cursor = answer.cursor;
+    cursor = answer.cursor ?? null;
     if (!more) grid.replaceChildren();
     grid.append(...answer.hits.map(tile));
     counted.classList.remove("error");
@@ -87,7 +99,15 @@ async function run(more = false) {
   find("more").hidden = cursor === null;
 }
 
+function textWords(answer) {
+  const rest = answer.query === null ? [] : [", among those of ", make("strong", { class: "asked" }, answer.query), ` of at least ${chance(answer.at_least)}`];
+  const promise = find("promised").checked ? " Nothing can be promised of it." : "";
+  return [make("p", {}, "The photos most like ", make("strong", { class: "asked" }, answer.text), " first", ...rest,
+    `. A likeness is not a probability: nobody has answered about this text.${answer.doubt ? ` ${answer.doubt}.` : ""}${promise}`)];
+}
+
 function words(answer) {
+  if ("text" in answer) return textWords(answer);
   const low = Math.floor(answer.low), high = Math.ceil(answer.high);
   let text = ` (${count(low)} to ${count(high)}).`;
   if (answer.above !== null) text += ` ${count(answer.above)} ${answer.above === 1 ? "is" : "are"} in this list.`;

@@ -1,0 +1,160 @@
+"""Photos ranked by a text. Oracles: the painted colours, and all cosines computed by NumPy."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from open_indexes import open_index
+from typer.testing import CliRunner
+from web_setup import running
+from words_setup import SIDE, save_photos
+
+from labelwise.cli.app import app
+from labelwise.errors import LabelwiseError
+from labelwise.pictures import PictureImages
+from labelwise.retrieval import Query
+from labelwise.search import update_index
+from labelwise.search.similar import farthest_rows
+from labelwise.system.progress import Silent
+from labelwise.words import ClassesAndWords, FreeText, WordList
+from labelwise.words.start import start
+
+
+@pytest.fixture(scope="module")
+def library(words_model, tmp_path_factory):
+    """A run of words and the index of its photos, with the colour of each photo."""
+    folder = tmp_path_factory.mktemp("free-text")
+    colours = save_photos(folder / "photos", 30)
+    model = ClassesAndWords(words_model, image_size=SIDE)
+    photos = PictureImages(sorted((folder / "photos").iterdir()))
+    start(photos, WordList.of("red", "green"), model, folder / "run")
+    update_index(folder / "index", [folder / "photos"], model=folder / "run", watch=Silent())
+    return folder, colours
+
+
+def run_verb(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def colours_of(hits, colours):
+    return [colours[hit.paths[0].rpartition("/")[2]] for hit in hits]
+
+
+def test_every_row_is_measured():
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(40_000, 16))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    direction, gone = random.normal(size=16), np.array([3, 7])
+    expected = vectors.astype(np.float64) @ direction / np.linalg.norm(direction)
+    expected[gone] = -2
+    rows, cosines = farthest_rows(direction, vectors, 5, gone)
+    order = np.argsort(-expected)
+    assert rows.tolist() == order[:5].tolist()
+    np.testing.assert_allclose(cosines, expected[order[:5]], atol=1e-6)
+    among = np.array([9, 3, 30_000, 12])
+    rows, _ = farthest_rows(direction, vectors, 9, gone, among)
+    assert rows.tolist() == sorted([9, 30_000, 12], key=lambda row: -expected[row])
+    assert len(farthest_rows(direction, vectors, 5, gone, among[:0])[0]) == 0
+
+
+def test_a_text_that_is_not_among_the_words_finds_its_photos(library):
+    folder, colours = library
+    index = open_index(folder / "index")
+    texts = FreeText.of(index)
+    for text, colour in (("sky", "blue"), ("a photo of the crimson", "red")):
+        assert colours_of(texts.photos(index, text, 10), colours) == [colour] * 10
+    without = Query.parse("-red", index.space)
+    found = texts.photos(index, "crimson", 30, query=without, at_least=0.5)
+    probs = np.exp(index.odds(0).log_q.values)
+    assert len(found) == (probs >= 0.5).sum()
+    assert all(probs[hit.row] >= 0.5 for hit in found)
+    assert texts.doubt("sky") is None
+    assert "far from everything" in texts.doubt("justice")
+
+
+def test_texts_that_cannot_be_scored_are_refused(library):
+    index = open_index(library[0] / "index")
+    texts = FreeText.of(index)
+    for text in (" ", "sky " * 300):
+        with pytest.raises(LabelwiseError, match="must have 1 to 1,000 characters"):
+            texts.direction(text)
+
+
+def test_the_verb_ranks_and_gives_no_probability(library):
+    folder, colours = library
+    done = run_verb("search", folder / "index", "--text", "sky", "-n", 10, "--json")
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [colours[row["path"].rpartition("/")[2]] for row in rows] == ["blue"] * 10
+    assert all("probability" not in row and "likeness" in row for row in rows)
+    shown = run_verb("search", folder / "index", "--text", "justice", "-n", 3)
+    assert "a likeness is not a probability" in shown.stdout
+    assert "'justice' is far from everything" in shown.stderr
+    mixed = run_verb("search", folder / "index", "--text", "sky", "--at-least", 0.99, "red, green")
+    assert mixed.exit_code == 0, mixed.output
+    assert "0 photos have" in mixed.stderr
+    assert "not calibrated" in mixed.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--text", "sky", "--wrong-at-most", "0.1"), "--wrong-at-most does not apply"),
+        (("--text", "sky", "--at-least", "0.5"), "--at-least does not apply"),
+        (("--text", "sky", "--like", "x.png"), "give a query such as"),
+        (("red", "--encoder", "."), "only --text is encoded"),
+        (("--text", "sky", "--encoder", "/nowhere"), "name its folder with --encoder"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(library, options, sentence):
+    done = run_verb("search", library[0] / "index", *options)
+    assert done.exit_code != 0
+    assert sentence in " ".join(str(done.exception).split())
+
+
+def test_an_encoder_that_moved_is_named_and_another_one_is_refused(library, words_model, tmp_path):
+    index = open_index(library[0] / "index")
+    shutil.copytree(words_model, tmp_path / "moved")
+    text = FreeText.of(index, tmp_path / "moved").direction("sky")
+    np.testing.assert_array_equal(text, FreeText.of(index).direction("sky"))
+    graph = (tmp_path / "moved" / "encoder.onnx").read_bytes()
+    (tmp_path / "moved" / "encoder.onnx").write_bytes(graph.replace(b"encoder", b"encoded", 1))
+    with pytest.raises(LabelwiseError, match="holds another sentence encoder"):
+        FreeText.of(index, tmp_path / "moved")
+    run = tmp_path / "run"
+    shutil.copytree(library[0] / "run", run)
+    (run / "words.safetensors").unlink()
+    with pytest.raises(LabelwiseError, match="run `labelwise start` again"):
+        FreeText.load(run)
+
+
+def test_other_models_and_newer_runs_are_refused(library, words_model, tmp_path):
+    from search_setup import picture, save_model
+
+    picture(tmp_path / "photos" / "1.png", 1)
+    trained = save_model(tmp_path / "trained")
+    update_index(tmp_path / "index", [tmp_path / "photos"], model=trained, watch=Silent())
+    with pytest.raises(LabelwiseError, match="needs a model that began with words"):
+        FreeText.of(open_index(tmp_path / "index"))
+    run = tmp_path / "run"
+    shutil.copytree(library[0] / "run", run)
+    photos = library[0] / "photos"
+    update_index(tmp_path / "words.index", [photos], model=run, watch=Silent())
+    model = ClassesAndWords(words_model, image_size=SIDE)
+    start(PictureImages(sorted(photos.iterdir())), WordList.of("blue", "sky"), model, run)
+    with pytest.raises(LabelwiseError, match="was made again after"):
+        FreeText.of(open_index(tmp_path / "words.index"))
+
+
+def test_the_server_ranks_by_texts_too(library):
+    folder, colours = library
+    with running(folder / "run", folder / "index", decoders=0) as server:
+        found = server.get("/api/v1/text-search?text=sky&top=10")
+        assert [colours[hit["name"]] for hit in found["hits"]] == ["blue"] * 10
+        assert found["query"] is None
+        both = server.get("/api/v1/text-search?text=sky&q=-red&at_least=0.4")
+        assert (both["query"], both["at_least"]) == ("-red", 0.4)
+        assert "far from" in server.get("/api/v1/text-search?text=justice")["doubt"]
+        answer = server.send("GET", "/api/v1/text-search?text=sky&q=dog")
+        assert "dog" in server.problem(answer, 422)
