@@ -9,17 +9,40 @@ from labelwise.cli.options import A_RUN
 
 __all__ = ["serve"]
 
+OF_MODELS = (
+    *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
+    *("body_memory", "access_log", "device"),
+)
+
 
 def serve(
+    context: typer.Context,
     run: Annotated[
-        Path,
+        Path | None,
         typer.Argument(envvar="LABELWISE_RUN", help="The folder of a run, or of a model."),
         A_RUN,
-    ],
+    ] = None,
     index: Annotated[
         Path | None,
         typer.Argument(
             envvar="LABELWISE_INDEX", help="The folder of an index, to search its photos too."
+        ),
+    ] = None,
+    label: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Instead of a run: a folder of photos, or a photo, to be asked about in the "
+            "browser. Needs --words and no model; may be repeated."
+        ),
+    ] = None,
+    words: Annotated[
+        Path | None, typer.Option(help="Of --label: the words to ask about, one per line.")
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --label: the label table that answers become, answers.csv unless given. Every "
+            "answer as it came is kept beside it, as .jsonl."
         ),
     ] = None,
     host: Annotated[
@@ -137,17 +160,20 @@ def serve(
 ) -> None:
     """Serve a page that tags and searches photos, and an API.
 
-    Without an index it tags only. It needs no network, and answers only this machine unless told
-    otherwise. Every option can be given as LABELWISE_NAME in the environment.
+    Without an index it tags only. With --label PHOTOS --words WORDS it asks people whether photos
+    show words, and keeps their answers for labelwise start and labelwise train. It needs no
+    network, and answers only this machine unless told otherwise. Options that name a variable can
+    be given in the environment.
     """
     import torch
 
+    from labelwise.cli.predict import find_photos
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.models.loading import caution_of
 
     try:
-        from labelwise.web import ServeSettings, create_app
+        from labelwise.web import ServeSettings, create_app, create_labelling_app
         from labelwise.web import serve as run_server
     except ModuleNotFoundError as error:
         raise SettingsError(
@@ -181,11 +207,41 @@ def serve(
 
             webbrowser.open(address)
 
+    if label is not None:
+        if run is not None or index is not None:
+            raise SettingsError("--label asks about photos without a model: leave out the run")
+        if words is None:
+            raise SettingsError("--label needs the words to ask about: --words words.txt")
+        _refuse_model_options(context)
+        from labelwise.words import WordList
+
+        table = answers or Path("answers.csv")
+        asked = create_labelling_app(find_photos(label), WordList.read(words), table, settings)
+        run_server(asked, settings, started=started)
+        return
+    if words is not None or answers is not None:
+        raise SettingsError("--words and --answers are options of --label PHOTOS")
+    if run is None:
+        raise SettingsError(
+            "name the folder of a run to serve, or photos to ask about: --label PHOTOS --words "
+            "WORDS"
+        )
     caution(caution_of(run))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
     app = create_app(run, index, settings, device=device, threads=threads)
     run_server(app, settings, started=started)
+
+
+def _refuse_model_options(context: typer.Context) -> None:
+    """Raise for options of serving a model that were given with --label."""
+    from labelwise.errors import SettingsError
+
+    for name in OF_MODELS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"--label takes no pictures, so {option} does not apply")
 
 
 def _token(file: Path | None) -> str | None:

@@ -36,8 +36,18 @@ from labelwise.web.models import (
 from labelwise.web.reliability import trust_chart
 from labelwise.web.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.web.service import Service
+from labelwise.web.settings import ServeSettings
 
-__all__ = ["PLACE", "answered_or_left", "make_api", "require_json", "whole_body"]
+__all__ = [
+    "ERRORS",
+    "PLACE",
+    "PhotoId",
+    "add_session",
+    "answered_or_left",
+    "make_api",
+    "require_json",
+    "whole_body",
+]
 
 T = TypeVar("T")
 
@@ -104,6 +114,7 @@ PICTURES = {
 def make_api(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(prefix="/api/v1", responses=ERRORS)
+    add_session(api, service.settings)
     _add_model(api, service)
     if service.library is not None:
         _add_library(api, service, service.library)
@@ -113,8 +124,8 @@ def make_api(service: Service) -> APIRouter:
     return api
 
 
-def _add_model(api: APIRouter, service: Service) -> None:
-    settings = service.settings
+def add_session(api: APIRouter, settings: ServeSettings) -> None:
+    """Add the path that exchanges the token of a server for a cookie."""
 
     @api.post("/session", status_code=204, summary="Exchange the token for a cookie")
     async def session(request: Request, response: Response, given: SessionIn) -> None:
@@ -130,6 +141,8 @@ def _add_model(api: APIRouter, service: Service) -> None:
             max_age=30 * 86400,
         )
 
+
+def _add_model(api: APIRouter, service: Service) -> None:
     @api.post(
         "/predict",
         openapi_extra=PICTURES,

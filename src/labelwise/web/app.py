@@ -39,7 +39,7 @@ from labelwise.web.security import (
 from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["create_app"]
+__all__ = ["add_errors", "create_app"]
 
 
 def create_app(
@@ -78,7 +78,7 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    _add_errors(app, service.monitor)
+    add_errors(app, when_busy=service.monitor.busy.inc)
     _add_health(app, service)
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
@@ -103,7 +103,9 @@ def _complete_description(app: FastAPI) -> None:
             operation["security"] = [] if is_open(path) else [{"token": []}, {"cookie": []}, {}]
 
 
-def _add_errors(app: FastAPI, monitor: Monitor) -> None:
+def add_errors(app: FastAPI, when_busy: Callable[[], None] = lambda: None) -> None:
+    """Have an application answer every error with a problem of one sentence."""
+
     async def refused(_: Request, error: Exception) -> Response:
         if not isinstance(error, RefusedError):
             raise error
@@ -112,7 +114,7 @@ def _add_errors(app: FastAPI, monitor: Monitor) -> None:
     async def busy(_: Request, error: Exception) -> Response:
         if not isinstance(error, BusyError):
             raise error
-        monitor.busy.inc()
+        when_busy()
         return busy_problem(error)
 
     async def out_of_reach(_: Request, error: Exception) -> Response:

@@ -16,8 +16,8 @@ __all__ = ["add_page"]
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
-def add_page(app: FastAPI) -> None:
-    """Add the page and its files to an application."""
+def add_page(app: FastAPI, name: str = "index.html") -> None:
+    """Add a page and all files of pages to an application."""
     folder = files("labelwise.web") / "static"
     kept = {
         file.name: (file.read_bytes(), TYPES[f".{file.name.rpartition('.')[2]}"])
@@ -26,7 +26,7 @@ def add_page(app: FastAPI) -> None:
     }
     shared = (files("labelwise.markup") / "style.css").read_bytes()
     kept["style.css"] = (shared, "text/css")
-    page = (folder / "index.html").read_bytes()
+    page = (folder / name).read_bytes()
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:

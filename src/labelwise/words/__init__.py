@@ -1,8 +1,19 @@
 """Words: from photos and a list of words to a model, before anyone has answered a question."""
 
+from labelwise.words.answer_log import AnswerLog, AnswerState, asking_order
 from labelwise.words.classes import ClassesAndWords, TextHead
 from labelwise.words.encoder import SentenceEncoder
 from labelwise.words.free_text import FreeText
 from labelwise.words.word_list import Word, WordList
 
-__all__ = ["ClassesAndWords", "FreeText", "SentenceEncoder", "TextHead", "Word", "WordList"]
+__all__ = [
+    "AnswerLog",
+    "AnswerState",
+    "ClassesAndWords",
+    "FreeText",
+    "SentenceEncoder",
+    "TextHead",
+    "Word",
+    "WordList",
+    "asking_order",
+]

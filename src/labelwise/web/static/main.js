@@ -1,11 +1,12 @@
 // The page: which view is shown, who serves it, and what is true for all views.
 
-import { get, onTokenWanted, send } from "./api.js";
+import { get, onTokenWanted } from "./api.js";
 import { count, find, say } from "./dom.js";
 import * as check from "./check.js";
 import * as photo from "./photo.js";
 import * as review from "./review.js";
 import * as search from "./search.js";
+import { askForToken } from "./sign_in.js";
 import * as tag from "./tag.js";
 import * as trust from "./trust.js";
 
@@ -39,24 +40,6 @@ function route() {
     text = rest.join("/");
   }
   VIEWS[name](text);
-}
-
-function askForToken() {
-  const dialog = find("sign-in");
-  return new Promise((resolve) => {
-    find("sign-in-form").onsubmit = async (event) => {
-      event.preventDefault();
-      try {
-        await send("POST", "/session", { token: find("token").value });
-        find("token").value = "";
-        dialog.close();
-        resolve();
-      } catch (error) {
-        find("sign-in-error").textContent = error.message;
-      }
-    };
-    if (!dialog.open) dialog.showModal();
-  });
 }
 
 async function start() {

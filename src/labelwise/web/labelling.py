@@ -1,0 +1,242 @@
+"""The labelling page: is this word in these photos? For a folder and a list of words, no model.
+
+Photos are asked about in an order that is random for each word, so that promises can rest on the
+answers. What was handed to one person is not handed to another while there is anything else. A
+photo's id is the hash of its path, and only photos that were found at the start have one.
+"""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp
+
+from labelwise import __version__
+from labelwise.errors import ImageError
+from labelwise.pictures import Transform
+from labelwise.pictures.sources import read_image_file
+from labelwise.web.api import ERRORS, PhotoId, add_session, require_json
+from labelwise.web.app import add_errors
+from labelwise.web.decoding import Decoders
+from labelwise.web.library import SIDES, PhotoNotFoundError
+from labelwise.web.models import Health
+from labelwise.web.page import add_page
+from labelwise.web.security import Guard, RefusedError
+from labelwise.web.settings import ServeSettings
+from labelwise.web.threads import Threads
+from labelwise.words import AnswerLog, AnswerState, WordList, asking_order
+
+__all__ = ["create_labelling_app"]
+
+READERS = 8  # of photos' files at the same time
+ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class WordTally(BaseModel):
+    """A word, and how many photos people answered about it."""
+
+    label: str
+    yes: int
+    no: int
+    unsure: int
+    disagreed: int
+
+
+class LabellingView(BaseModel):
+    """The words, and how far people have come."""
+
+    words: list[WordTally]
+    photos: int
+    answered: int
+    table: str
+    version: str
+
+
+class AskedPhoto(BaseModel):
+    """A photo that a person is asked about."""
+
+    id: str
+    name: str
+
+
+class AskedPhotos(BaseModel):
+    """Photos to look at for a word, and how many nobody has answered yet, these among them."""
+
+    label: str
+    photos: list[AskedPhoto]
+    left: int
+
+
+class AnswersIn(BaseModel):
+    """What a person says of a word in some photos."""
+
+    model_config = ConfigDict(extra="forbid")
+    label: Annotated[str, Field(max_length=1000)]
+    who: Name
+    states: Annotated[
+        dict[
+            Annotated[str, Field(pattern="^[0-9a-f]{64}$")],
+            Literal["present", "absent", "unsure", "withdrawn"],
+        ],
+        Field(min_length=1, max_length=200),
+    ]
+
+
+class _Asking:
+    """The photos of a folder, whom they were handed to, and what was said of them."""
+
+    def __init__(self, photos: Sequence[Path], words: WordList, table: Path) -> None:
+        self.words = words
+        self.paths = {_id(path): path.absolute() for path in photos}
+        self.log = AnswerLog(table, words.names)
+        self._orders: dict[str, list[str]] = {}
+        self._handed: dict[tuple[str, str], str] = {}
+        self.gone: set[str] = set()
+
+    def path(self, photo: str) -> Path:
+        if photo not in self.paths:
+            raise PhotoNotFoundError("there is no photo with this id")
+        return self.paths[photo]
+
+    def view(self) -> LabellingView:
+        tallies = self.log.tallies()
+        return LabellingView(
+            words=[WordTally(label=word, **asdict(tally)) for word, tally in tallies.items()],
+            photos=len(self.paths),
+            answered=self.log.answered,
+            table=str(self.log.table),
+            version=__version__,
+        )
+
+    def questions(self, label: str, who: str, count: int, fresh: bool) -> AskedPhotos:
+        """Return photos to ask about: first those the person has and did not answer.
+
+        ``fresh`` leaves these for the end.
+        """
+        self.words.space.column(label)
+        if label not in self._orders:
+            self._orders[label] = asking_order(label, self.paths)
+        open_ones = [
+            photo
+            for photo in self._orders[label]
+            if photo not in self.gone and not self.log.is_answered(str(self.paths[photo]), label)
+        ]
+        own, free, others = list[str](), list[str](), list[str]()
+        for photo in open_ones:
+            holder = self._handed.get((label, photo))
+            (free if holder is None else own if holder == who else others).append(photo)
+        chosen = [*free, *own, *others] if fresh else [*own, *free, *others]
+        for photo in chosen[:count]:
+            self._handed[label, photo] = who
+        return AskedPhotos(
+            label=label,
+            photos=[AskedPhoto(id=one, name=_name(self.paths[one])) for one in chosen[:count]],
+            left=len(open_ones),
+        )
+
+    def answer(self, given: AnswersIn) -> LabellingView:
+        self.words.space.column(given.label)
+        states: Mapping[str, AnswerState] = {
+            str(self.path(photo)): state for photo, state in given.states.items()
+        }
+        self.log.add(given.label, states, given.who)
+        return self.view()
+
+
+def create_labelling_app(
+    photos: Sequence[Path], words: WordList, table: Path, settings: ServeSettings | None = None
+) -> ASGIApp:
+    """Return the application that asks people about words in photos, and keeps what they say."""
+    settings = settings or ServeSettings()
+    decoders = Decoders(  # forked before anything here has threads
+        ANY_TRANSFORM,
+        settings.decode_processes,
+        seconds=settings.decode_seconds,
+        memory=settings.decode_memory,
+    )
+    try:
+        asking = _Asking(photos, words, table)
+        decoders.await_start()
+    except BaseException:
+        decoders.close()
+        raise
+    answers, readers = Threads(1, "answers"), Threads(READERS, "photo")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            readers.close(wait=False)
+            answers.close(wait=True)
+            asking.log.close()
+            decoders.close()
+
+    app = FastAPI(
+        title="labelwise", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    add_errors(app)
+    api = APIRouter(prefix="/api/v1", responses=ERRORS)
+    add_session(api, settings)
+    _add_questions(api, asking, answers)
+
+    @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
+    async def thumbnail(
+        photo: PhotoId, side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320
+    ) -> Response:
+        if side not in SIDES:
+            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
+        path = asking.path(photo)
+
+        def drawn() -> bytes:
+            return decoders.thumbnail(read_image_file(path, path.name), path.name, side)
+
+        try:
+            content = await readers.run(drawn)
+        except ImageError as error:
+            asking.gone.add(photo)  # and it is not asked about again
+            raise PhotoNotFoundError(f"the photo cannot be shown: {error}") from None
+        return Response(content, media_type="image/jpeg", headers={"cache-control": "no-cache"})
+
+    @app.get("/health/{kind}", tags=["health"])
+    async def health(kind: Literal["live", "ready"]) -> Health:
+        return Health(status=kind)
+
+    app.include_router(api)
+    add_page(app, "label.html")
+    return Guard(app, settings)
+
+
+def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> None:
+    @api.get("/labelling", summary="The words, and how far people have come")
+    async def labelling() -> LabellingView:
+        return await thread.run(asking.view)
+
+    @api.get("/questions", summary="Photos to look at for a word")
+    async def questions(
+        label: Annotated[str, Query(max_length=1000)],
+        who: Annotated[str, Query(min_length=1, max_length=100)],
+        count: Annotated[int, Query(ge=1, le=100)] = 20,
+        fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
+    ) -> AskedPhotos:
+        return await thread.run(lambda: asking.questions(label, who, count, fresh))
+
+    @api.put("/answers", summary="Say whether a word is in photos")
+    async def answer(request: Request, given: AnswersIn) -> LabellingView:
+        require_json(request)
+        return await thread.run(lambda: asking.answer(given))
+
+
+def _id(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
+
+
+def _name(path: Path) -> str:
+    return os.fsencode(path.name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,146 @@
+// Is this word in these photos? A grid to select in; what is not selected is answered no.
+
+import { get, onTokenWanted, send, thumbnail } from "./api.js";
+import { count, find, make, say, table } from "./dom.js";
+import { askForToken } from "./sign_in.js";
+
+const WORDS = { absent: "no", present: "yes", unsure: "cannot tell" };
+const NEXT = { absent: "present", present: "unsure", unsure: "absent" };
+const KEYS = { Y: "present", N: "absent", D: "unsure" };
+const NAME = "labelwise.who";
+
+let asked = [];  // { photo, state, gone, button }
+let saved = [];  // batches that can be taken back
+let busy = false;
+
+const who = () => find("who").value.trim();
+const word = () => find("word").value;
+
+function mark(one, state) {
+  one.state = state;
+  one.button.dataset.state = state;
+  one.button.setAttribute("aria-pressed", String(state === "present"));
+  one.button.lastChild.textContent = WORDS[state];
+  one.button.setAttribute("aria-label", `${one.photo.name}: ${WORDS[state]}`);
+}
+
+function lose(one) {
+  one.gone = true;
+  one.button.disabled = true;
+  one.button.dataset.state = "gone";
+  one.button.lastChild.textContent = "cannot be shown";
+}
+
+function tile(photo, state) {
+  const one = { photo, state, gone: false };
+  const image = make("img", { src: thumbnail(photo.id), alt: "", width: 320, height: 320, onerror: () => lose(one) });
+  one.button = make("button", { type: "button", onclick: () => mark(one, NEXT[one.state]) }, image, make("span", {}));
+  mark(one, state);
+  return one;
+}
+
+function show(photos) {
+  asked = photos.map(({ photo, state }) => tile(photo, state));
+  find("grid").replaceChildren(...asked.map((one) => make("li", {}, one.button)));
+  find("save").disabled = find("skip-these").disabled = !asked.length;
+  find("undo").disabled = !saved.length;
+  find("ask").textContent = asked.length ? `Is there: ${word()}?` : `Every photo was answered for: ${word()}`;
+  asked[0]?.button.focus({ preventScroll: true });
+}
+
+async function load(fresh = false) {
+  const label = word();
+  const answer = await get("/questions", { label, who: who(), fresh: fresh || null });
+  if (label !== word()) return;
+  show(answer.photos.map((photo) => ({ photo, state: "absent" })));
+  find("progress").textContent = `${count(answer.left)} photos are not answered for this word.`;
+}
+
+function tell(view) {
+  find("model").textContent = `${count(view.answered)} of ${count(view.photos)} photos answered`;
+  find("footer").textContent = `labelwise ${view.version} · the answers are in ${view.table}`;
+  const rows = view.words.map((one) => [one.label, count(one.yes), count(one.no), count(one.unsure), count(one.disagreed)]);
+  find("counts").replaceChildren(table("Answers so far", ["word", "yes", "no", "cannot tell", "people disagree"], rows));
+}
+
+// One thing at a time; what goes wrong is said, and nothing that was selected is lost.
+async function once(work) {
+  if (busy) return;
+  busy = true;
+  try {
+    await work();
+  } catch (error) {
+    say(error.message);
+  }
+  busy = false;
+}
+
+async function save() {
+  const here = asked.filter((one) => !one.gone);
+  if (!who()) { find("who").focus(); throw new Error("Say who you are first: answers are kept by name."); }
+  if (here.length) {
+    const states = Object.fromEntries(here.map((one) => [one.photo.id, one.state]));
+    const label = word();
+    tell(await send("PUT", "/answers", { label, who: who(), states }));
+    saved.push({ label, who: who(), photos: here.map(({ photo, state }) => ({ photo, state })) });
+    say(`${count(here.length)} answers saved.`, 2);
+  }
+  await load();
+}
+
+async function takeBack() {
+  const last = saved[saved.length - 1];
+  if (!last) return;
+  const states = Object.fromEntries(last.photos.map(({ photo }) => [photo.id, "withdrawn"]));
+  tell(await send("PUT", "/answers", { label: last.label, who: last.who, states }));
+  saved.pop();
+  find("word").value = last.label;
+  show(last.photos);
+  say("Taken back.", 2);
+}
+
+function step(from, by) {
+  const at = asked.findIndex((one) => one.button === from);
+  asked[Math.min(asked.length - 1, Math.max(0, at + by))]?.button.focus();
+}
+
+function pressed(event) {
+  if (event.target.closest("input, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const key = event.key.toUpperCase();
+  const one = asked.find((other) => other.button === document.activeElement);
+  if (one && key in KEYS) { mark(one, KEYS[key]); step(one.button, 1); }
+  else if (one && event.key === "ArrowRight") step(one.button, 1);
+  else if (one && event.key === "ArrowLeft") step(one.button, -1);
+  else if (key === "S") once(save);
+  else if (key === "K") once(() => load(true));
+  else if (key === "U") once(takeBack);
+  else return;
+  event.preventDefault();
+}
+
+async function start() {
+  let asking = null;
+  onTokenWanted(() => { asking ??= askForToken().finally(() => { asking = null; }); return asking; });
+  try {
+    find("who").value = localStorage.getItem(NAME) ?? "";
+  } catch {
+    // a browser that keeps nothing
+  }
+  find("who").value ||= "me";
+  const view = await get("/labelling");
+  find("word").replaceChildren(...view.words.map((one) => make("option", { value: one.label }, one.label)));
+  tell(view);
+  find("choice").addEventListener("submit", (event) => event.preventDefault());
+  find("word").addEventListener("change", () => once(load));
+  find("who").addEventListener("change", () => {
+    try { localStorage.setItem(NAME, who()); } catch { /* a browser that keeps nothing */ }
+    if (who()) once(load);
+  });
+  find("save").addEventListener("click", () => once(save));
+  find("skip-these").addEventListener("click", () => once(() => load(true)));
+  find("undo").addEventListener("click", () => once(takeBack));
+  document.addEventListener("keydown", pressed);
+  await load();
+}
+
+start().catch((error) => say(error.message, 3600));

@@ -1,0 +1,204 @@
+"""The labelling page. Oracle: the label table on the disk, as labelwise reads it."""
+
+import json
+import shutil
+import threading
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from browser_setup import CONTRAST, launched
+from patience import PATIENCE, wait_until
+from playwright.sync_api import expect
+from search_setup import picture
+from typer.testing import CliRunner
+from web_setup import TOKEN, Client
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.web import ServeSettings, create_labelling_app
+from labelwise.web.serving import server_config
+from labelwise.words import WordList
+
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+@contextmanager
+def labelling(folder, words=("dog", "cat"), **options):
+    """Serve the labelling page of the photos of a folder in a thread."""
+    settings = ServeSettings(**{"decoders": 0, "rate": 0, **options})
+    photos = sorted((folder / "photos").iterdir())
+    made = create_labelling_app(photos, WordList.of(*words), folder / "answers.csv", settings)
+    config = server_config(made, settings)
+    config.port, config.timeout_graceful_shutdown = 0, 2
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started or not thread.is_alive())
+    try:
+        yield Client(server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(25):
+        picture(tmp_path / "photos" / f"{number:02d}.png", number)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as browser:
+        yield browser
+
+
+def ids(asked):
+    return [one["id"] for one in asked["photos"]]
+
+
+def states_of(folder):
+    """Return {name: {label: state}} of the table on the disk."""
+    table = load(str(folder / "answers.csv"))
+    labels, observed = table.targets()
+    names = table.space.names
+    return {
+        str(photo).rpartition("/")[2]: {
+            name: bool(labels[row, k])
+            for k, name in enumerate(names)
+            if observed is None or observed[row, k]
+        }
+        for row, photo in enumerate(table.ids)
+    }
+
+
+def test_questions_are_shared_out_and_answers_last(folder):
+    with labelling(folder) as server:
+        ada = server.get("/api/v1/questions?label=dog&who=ada&count=10")
+        ben = server.get("/api/v1/questions?label=dog&who=ben&count=10")
+        assert len({*ids(ada), *ids(ben)}) == 20
+        assert ids(server.get("/api/v1/questions?label=dog&who=ada&count=10")) == ids(ada)
+        fresh = server.get("/api/v1/questions?label=dog&who=ada&count=5&fresh=true")
+        assert not {*ids(fresh)} & {*ids(ada), *ids(ben)}
+        states = {one: "present" if at == 0 else "absent" for at, one in enumerate(ids(ada))}
+        answer = server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        assert answer[0] == 200, answer
+        assert json.loads(answer[2])["words"][0] == {
+            "label": "dog",
+            "yes": 1,
+            "no": 9,
+            "unsure": 0,
+            "disagreed": 0,
+        }
+    first = ada["photos"][0]["name"]
+    assert states_of(folder)[first] == {"dog": True}
+    assert sum(own == {"dog": False} for own in states_of(folder).values()) == 9
+    with labelling(folder) as server:  # once more, later
+        left = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        assert left["left"] == 15
+        assert not {*ids(left)} & {*ids(ada)}
+
+
+def test_photos_that_vanish_are_not_asked_about_again_and_answers_stay(folder):
+    with labelling(folder) as server:
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=2")
+        one, other = ids(asked)
+        states = {one: "present"}
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        shutil.rmtree(folder / "photos")
+        gone = server.send("GET", f"/api/v1/photos/{other}/thumbnail")
+        assert "cannot be shown" in server.problem(gone, 404)
+        left = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        assert other not in ids(left)
+    lines = (folder / "answers.csv").read_text().splitlines()
+    assert lines == ["path,dog,cat", f"{folder / 'photos' / asked['photos'][0]['name']},1,"]
+
+
+def test_what_cannot_be_an_answer_is_refused(folder):
+    with labelling(folder) as server:
+        (one,) = ids(server.get("/api/v1/questions?label=dog&who=ada&count=1"))
+        good = {"label": "dog", "who": "ada", "states": {one: "present"}}
+        for change, status in (
+            ({"label": "horse"}, 422),
+            ({"who": ""}, 422),
+            ({"states": {one: "perhaps"}}, 422),
+            ({"states": {}}, 422),
+            ({"states": {"0" * 64: "present"}}, 404),
+        ):
+            server.problem(server.put("/api/v1/answers", good | change), status)
+        assert not (folder / "answers.csv").exists()
+        server.problem(server.send("GET", "/api/v1/photos/" + "0" * 64 + "/thumbnail"), 404)
+        foreign = {"Origin": "https://elsewhere.example"}
+        server.problem(server.put("/api/v1/answers", good, **foreign), 403)
+    with labelling(folder, token=TOKEN) as server:
+        server.problem(server.send("GET", "/api/v1/labelling"), 401)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--label", "photos"), "--label needs the words"),
+        (("run", "--label", "photos", "--words", "words.txt"), "leave out the run"),
+        (("run", "--words", "words.txt"), "are options of --label"),
+        ((), "name the folder of a run to serve"),
+        (
+            ("--label", "photos", "--words", "words.txt", "--max-batch", "3"),
+            "--max-batch does not apply",
+        ),
+        (("--label", "photos", "--words", "none.txt"), "there is no such file"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(folder)
+    (folder / "words.txt").write_text("dog\n")
+    done = CliRunner().invoke(app, ["serve", *arguments])
+    assert done.exit_code != 0
+    assert sentence in " ".join(str(done.exception).split())
+
+
+def test_a_person_answers_undoes_and_comes_back(folder, browser):
+    with labelling(folder) as server:
+        context = browser.new_context(reduced_motion="reduce")
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.goto(server.address)
+        tiles = page.locator("#grid button")
+        expect(tiles).to_have_count(20)
+        expect(page.locator("#ask")).to_have_text("Is there: dog?")
+        expect(tiles.nth(0)).to_be_focused()
+        page.keyboard.press("y")
+        page.keyboard.press("d")
+        tiles.nth(4).click()
+        expect(tiles.nth(4)).to_have_attribute("aria-pressed", "true")
+        names = [tiles.nth(n).get_attribute("aria-label").partition(":")[0] for n in range(20)]
+        page.keyboard.press("s")
+        expect(tiles).to_have_count(5)
+        told = states_of(folder)
+        assert [told[names[n]] for n in (0, 4, 5)] == [{"dog": True}, {"dog": True}, {"dog": False}]
+        assert names[1] not in told  # nobody can tell
+        assert sum(own["dog"] for own in told.values()) == 2
+
+        page.keyboard.press("u")
+        expect(tiles).to_have_count(20)
+        expect(tiles.nth(0)).to_have_attribute("data-state", "present")
+        assert (folder / "answers.csv").read_text().splitlines() == ["path,dog,cat"]
+        page.get_by_role("button", name="Save").click()
+        expect(tiles).to_have_count(5)
+        page.reload()
+        expect(tiles).to_have_count(5)
+        page.get_by_label("Word").select_option("cat")
+        expect(tiles).to_have_count(20)
+        expect(page.get_by_role("row", name="dog")).to_contain_text("17")
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.evaluate(CONTRAST)["text"] >= 4.5
+        page.set_viewport_size({"width": 360, "height": 640})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.heard == []
+        context.close()
+    assert states_of(folder) == told
