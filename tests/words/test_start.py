@@ -240,6 +240,22 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         assert set(opened.evidence().ids) == set(RunFolder(run).predictions("test").ids)
 
 
+def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, painted, tmp_path):
+    folder, colours = painted
+    (tmp_path / "words.txt").write_text("red\n")
+    shutil.copytree(folder / "photos", tmp_path / "photos")
+    table = answer_table(tmp_path / "answers.csv", tmp_path, colours, wanted=30)
+    for name in ("000.png", "001.png"):
+        (tmp_path / "photos" / name).unlink()
+    given = ("--words", tmp_path / "words.txt", "-m", words_model, "--image-size", SIDE)
+    done = run_verb(
+        "start", tmp_path / "photos", *given, "-o", tmp_path / "run", "--answers", table
+    )
+    assert done.exit_code == 0, done.output
+    assert "2 of 30 images are missing" in " ".join(done.output.split())
+    assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 28
+
+
 def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):
     folder, colours = painted
     table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=20)

@@ -65,7 +65,7 @@ def start(
     from labelwise.words.start import start as start_run
 
     vocabulary = WordList.read(words)
-    table = None if answers is None else load(answers)
+    table = None if answers is None else load(answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
     out.mkdir(parents=True, exist_ok=True)
     scorer = ClassesAndWords(model, image_size=image_size, cache=out)
@@ -85,7 +85,7 @@ def start(
         complain(failure.reason)
     if len(done.failures) > FAILURES_SHOWN:
         complain(f"and {len(done.failures) - FAILURES_SHOWN:,} more photos could not be read")
-    for note in done.notes:
+    for note in (*(() if table is None else table.notes), *done.notes):
         say(note)
     _tell(done)
     if done.failures:
