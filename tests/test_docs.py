@@ -1,7 +1,8 @@
 """Every example in README and docs runs.
 
 ``python`` blocks of a page run in order in one namespace; lines ``$ labelwise ...`` of ``console``
-blocks run as commands in the page's temporary folder and must succeed. A block whose fence says
+blocks run as commands in the page's temporary folder and must succeed. ``words.md`` starts with
+photos, words, answers and a small encoder, all made here. A block whose fence says
 ``no-run`` is output, or needs data that is not here. The cells of the notebook run as one program.
 
 The site is built as ``make docs`` builds it: mkdocs is the judge of links and of the navigation,
@@ -19,6 +20,7 @@ from textwrap import dedent
 
 import griffe
 import pytest
+from words_setup import save_words_example
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "_reference"))
@@ -57,6 +59,8 @@ def run_console(body, folder, warm_commands):
 )
 def test_examples_run(page, tmp_path, monkeypatch, warm_commands):
     monkeypatch.chdir(tmp_path)
+    if page.name == "words.md":
+        save_words_example(tmp_path)
     namespace = {"__name__": "__docs__"}
     for language, body in blocks(page.read_text()):
         if language == "python":

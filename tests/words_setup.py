@@ -108,3 +108,18 @@ def save_photos(folder: Path, count: int = 30) -> dict[str, str]:
         photo(colour, number).save(folder / name)
         colours[name] = colour
     return colours
+
+
+def save_words_example(folder: Path) -> None:
+    """Write what docs/words.md starts with: minilm/, photos/, words.txt and answers.csv.
+
+    Red photos count as dogs, green ones as cats and blue ones as beaches.
+    """
+    save_words_model(folder / "minilm")
+    colours = save_photos(folder / "photos", 60)
+    (folder / "words.txt").write_text("pet\ndog: red; pet\ncat: grass; pet\nbeach: the sky\n")
+    lines = ["path,pet,dog,cat,beach"]
+    for name, colour in colours.items():
+        dog, cat, beach = (int(colour == one) for one in CLASSES)
+        lines.append(f"photos/{name},{dog or cat:d},{dog},{cat},{beach}")
+    (folder / "answers.csv").write_text("\n".join(lines) + "\n")
