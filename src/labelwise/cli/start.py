@@ -50,7 +50,7 @@ def start(
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once.")] = 64,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Make a run from photos and words alone; with answers, a better one.
+    """Make a run from photos and words alone.
 
     The run can be used as any other: predict, index, search, review, tag, serve, export. Until
     people have answered, its probabilities are a guess and nothing is promised. Give --answers
