@@ -24,6 +24,7 @@ from labelwise.cli import (
     export,
     index,
     label,
+    mcp,
     methods,
     predict,
     reproduce,
@@ -69,6 +70,7 @@ for verb in (
     label.label,
     tag.tag,
     serve.serve,
+    mcp.mcp,
     reproduce.reproduce,
     methods.methods,
 ):

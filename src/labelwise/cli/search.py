@@ -232,11 +232,7 @@ def _say_counted(found: "Found") -> None:
     """Say how many photos match, what is promised, and whether what this supposes was seen."""
     from labelwise.cli.text import say
 
-    text = found.counted
-    if found.above is not None:
-        text += f"; {found.above:,} {'is' if found.above == 1 else 'are'} above the cut"
-    said = (found.promised, found.refused, found.bounded)
-    say("; ".join([text, *(str(one) for one in said if one)]))
+    say(found.sentence())
     if found.likeness_sentence:
         say(found.likeness_sentence)
 

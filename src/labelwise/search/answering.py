@@ -148,6 +148,14 @@ class Found:
         )
         return text if self.positives else f"{text}; {self._untested}"
 
+    def sentence(self) -> str:
+        """Return all that can be said of the list: how many match, and its promise or why not."""
+        text = self.counted
+        if self.above is not None:
+            text += f"; {self.above:,} {'is' if self.above == 1 else 'are'} above the cut"
+        said = (self.promised, self.refused, self.bounded)
+        return "; ".join([text, *(str(one) for one in said if one)])
+
     @property
     def _untested(self) -> str:
         if not self.checked_on:

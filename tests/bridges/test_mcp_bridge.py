@@ -1,0 +1,246 @@
+"""The MCP server. Oracles: the official SDK's client; the functions that the verbs call."""
+
+import asyncio
+import base64
+import io
+import os
+import sys
+
+import numpy as np
+import pytest
+from made_index import made_index
+from open_indexes import open_index
+from PIL import Image
+from search_setup import picture, save_model
+
+from labelwise.cli.app import app
+from labelwise.errors import SettingsError
+from labelwise.models.run_folder import RunFolder
+from labelwise.retrieval import Query
+from labelwise.search import answer, likeness_of, update_index
+from labelwise.system.progress import Silent
+from labelwise.web.mcp_server import make_mcp_server
+from labelwise.web.photo_tools import PhotoTools
+
+pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")
+
+READING = {"describe_library", "search_photos", "count_photos", "explain_photo"}
+READING |= {"similar_photos", "show_photo"}
+WRITING = {"correct_photo", "draw_photos_to_answer", "estimate_from_answers"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A model, a folder of eight photos, and their index."""
+    folder = tmp_path_factory.mktemp("library")
+    model = save_model(folder / "model")
+    for number in range(8):
+        picture(folder / "photos" / f"{number}.png", number)
+    update_index(folder / "index", [str(folder / "photos")], model=model, watch=Silent())
+    return folder
+
+
+@pytest.fixture
+def made(tmp_path, library):
+    """An index of 600 photos whose logits are known, without files."""
+    logits = np.random.default_rng(0).normal(-1, 2, (600, 4))
+    return made_index(tmp_path / "index", library / "model", logits)
+
+
+def asking(tools, *questions, write=False):
+    """Return the SDK's results of calls (name, arguments), by a client in this process."""
+    from mcp import Client
+
+    async def ask():
+        async with Client(make_mcp_server(tools, write=write)) as client:
+            return [await client.call_tool(name, given) for name, given in questions]
+
+    return asyncio.run(ask())
+
+
+def told(result):
+    assert not result.is_error, result.content
+    return result.structured_content
+
+
+def refused(result):
+    assert result.is_error
+    return result.content[0].text
+
+
+def test_a_client_starts_it_and_asks_over_its_input_and_output(library):
+    from mcp import Client, StdioServerParameters
+
+    command = ["-m", "labelwise", "mcp", str(library / "index"), str(library / "model")]
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    server = StdioServerParameters(command=sys.executable, args=command, env=settings)
+    photo = str(library / "photos" / "3.png")
+
+    async def ask():
+        async with Client(server) as client:
+            tools = (await client.list_tools()).tools
+            found = await client.call_tool("search_photos", {"query": "dog, -beach", "top": 3})
+            tagged = await client.call_tool("tag_photo", {"photo": photo})
+            return client.instructions, tools, told(found), told(tagged)
+
+    instructions, tools, found, tagged = asyncio.run(ask())
+    assert "pass both on" in instructions
+    assert {tool.name for tool in tools} == {*READING, "tag_photo"}
+    assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+    index = open_index(library / "index")
+    expected = answer(index, Query.parse("dog, -beach"), top=3)
+    assert [one["path"] for one in found["photos"]] == [hit.paths[0] for hit in expected.hits]
+    probs = [one["probability"] for one in found["photos"]]
+    assert probs == pytest.approx([hit.probability for hit in expected.hits])
+    assert found["in_words"].startswith(expected.counted)
+    assert likeness_of(index).sentence() in found["holds_if"]
+    own = RunFolder(library / "model").model().predict(photo)
+    by_name = {one["label"]: one["probability"] for one in tagged["labels"]}
+    names = index.space.names
+    assert by_name == pytest.approx(dict(zip(names, own.probs[0].tolist(), strict=True)))
+    assert {one["label"] for one in tagged["labels"] if one["given"]} == set(own.labels[0])
+
+
+def test_a_list_says_its_interval_its_promise_and_its_condition(made):
+    index = open_index(made)
+    asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}
+    few = {"query": "dog, cat, beach, row", "wrong_at_most": 0.001, "promise": "sure"}
+    listed, refusing = map(
+        told, asking(PhotoTools(index), *[("search_photos", asked), ("search_photos", few)])
+    )
+    expected = answer(index, Query.parse("dog"), top=5, wrong_at_most=0.3)
+    assert expected.promised is not None
+    for words in (expected.counted, str(expected.promised), "5 photos of them are listed here"):
+        assert words in listed["in_words"]
+    assert "interval: " in listed["in_words"]
+    assert "It holds if these photos are like the held-out ones." in listed["holds_if"]
+    assert "no list can be promised for" in refusing["in_words"]
+
+
+def test_counts_come_with_their_interval(made):
+    index = open_index(made)
+    (found,) = map(told, asking(PhotoTools(index), ("count_photos", {"query": "dog"})))
+    expected = answer(index, Query.parse("dog"), top=1)
+    assert found["in_words"] == expected.counted
+    assert (found["low"], found["high"]) == (expected.count.lower, expected.count.upper)
+
+
+def test_photos_are_explained_by_what_became_of_held_out_ones(library):
+    index = open_index(library / "index")
+    photo = str(library / "photos" / "0.png")
+    identity = index.store.contents_of([index.row_of(photo)])[index.row_of(photo)].hash.hex()
+    tools = PhotoTools(index)
+    by_path, by_id, facts = map(
+        told,
+        asking(
+            tools,
+            ("explain_photo", {"photo": photo}),
+            ("explain_photo", {"photo": identity}),
+            ("describe_library", {"labels_with": "O"}),
+        ),
+    )
+    assert by_path == by_id
+    assert by_path["path"] == photo
+    held_out = index.held_out
+    for one in by_path["labels"]:
+        column = index.space.column(one["label"])
+        assert one["probability"] == pytest.approx(
+            index.probability(index.row_of(photo), one["label"])
+        )
+        edge = np.ceil(10 * one["probability"])
+        same = np.ceil(10 * held_out.link(held_out.logits.double())[:, column].numpy()) == edge
+        carried = held_out.labels[:, column].numpy()[same].sum()
+        assert f"Of {same.sum()} held-out photos" in one["because"]
+        assert f"{carried:.0f} carried it" in one["because"]
+    counts = {one["label"]: one["held_out_photos_with_it"] for one in facts["labels"]}
+    columns = {name: index.space.column(name) for name in ("dog", "row")}
+    assert counts == {name: held_out.labels[:, k].sum() for name, k in columns.items()}
+
+
+def test_photos_are_shown_small_and_found_by_likeness(library):
+    index = open_index(library / "index")
+    photo = str(library / "photos" / "0.png")
+    shown, alike = asking(
+        PhotoTools(index), ("show_photo", {"photo": photo}), ("similar_photos", {"photo": photo})
+    )
+    (content,) = shown.content
+    assert content.mime_type == "image/jpeg"
+    with Image.open(io.BytesIO(base64.b64decode(content.data))) as drawn:
+        assert drawn.size == (32, 24)
+    assert len(told(alike)["photos"]) == 7
+    assert "not a probability" in told(alike)["holds_if"]
+
+
+def test_only_files_below_the_folders_are_opened(library, tmp_path):
+    index = open_index(library / "index")
+    outside = picture(tmp_path / "outside.png", 1)
+    link = tmp_path / "inside" / "link.png"
+    link.parent.mkdir()
+    link.symlink_to(outside)
+    run = RunFolder(library / "model")
+    tools = PhotoTools(index, run, [tmp_path / "inside"])
+    for photo in (outside, link, library / "photos" / ".." / "model" / "model.json"):
+        (result,) = asking(tools, ("tag_photo", {"photo": str(photo)}))
+        assert "lies below no folder of the index" in refused(result)
+    (result,) = asking(PhotoTools(index, run, [tmp_path]), ("tag_photo", {"photo": str(outside)}))
+    assert told(result)["path"] == str(outside)
+
+
+def test_mistakes_come_back_as_one_sentence(library):
+    index = open_index(library / "index")
+    unknown, missing, many = asking(
+        PhotoTools(index),
+        ("search_photos", {"query": "unicorn"}),
+        ("explain_photo", {"photo": "/nowhere.jpg"}),
+        ("search_photos", {"query": "dog", "top": 10**9}),
+    )
+    assert "unicorn" in refused(unknown)
+    assert "Traceback" not in refused(unknown)
+    assert "bring it up to date with `labelwise index`" in refused(missing)
+    assert "less than or equal to 200" in refused(many)
+
+
+def test_nothing_is_noted_unless_asked_for(made):
+    tools = PhotoTools(open_index(made))
+    for name in WRITING:
+        (result,) = asking(tools, (name, {}))
+        assert "Unknown tool" in refused(result)
+    assert not (made / "samples.jsonl").exists()
+
+
+def test_a_person_corrects_and_answers_for_an_estimate(made):
+    index = open_index(made)
+    tools = PhotoTools(index)
+    photo = index.store.paths_of([7])[7][0]
+    said = {"photo": photo, "labels": {"dog": "absent"}, "who": "Ada"}
+    drawn = ("draw_photos_to_answer", {"query": "dog", "answers": 60})
+    corrected, asked = map(told, asking(tools, ("correct_photo", said), drawn, write=True))
+    (dog,) = [one for one in corrected["labels"] if one["label"] == "dog"]
+    assert (dog["probability"], dog["given"]) == (0.0, False)
+    assert dog["because"] == "Ada said that it is absent."
+    assert len(set(asked["photos"])) == 60
+    answers = dict.fromkeys(asked["photos"][:20], "yes") | dict.fromkeys(asked["photos"][20:], "no")
+    few = dict(list(answers.items())[1:])
+    counted, missing = asking(
+        tools,
+        ("estimate_from_answers", {"query": "dog", "answers": answers}),
+        ("estimate_from_answers", {"query": "dog", "answers": few}),
+        write=True,
+    )
+    found = told(counted)
+    assert "20 of 60 photos drawn at random match" in found["in_words"]
+    assert "a person answered each" in found["holds_if"]
+    assert 0 < found["low"] < found["expected"] < found["high"] < 600
+    assert "1 of the 60 photos drawn for dog have no answer" in refused(missing)
+
+
+def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
+    from typer.testing import CliRunner
+
+    index = str(library / "index")
+    for words, rule in (
+        ([index, "--folder", str(tmp_path)], "which needs a RUN"),
+        ([index, str(library / "model"), "--folder", str(tmp_path / "no")], "must be a folder"),
+    ):
+        with pytest.raises(SettingsError, match=rule):
+            CliRunner().invoke(app, ["mcp", *words], catch_exceptions=False)
