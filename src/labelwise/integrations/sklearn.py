@@ -32,7 +32,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.links import Link, Sigmoid
 from labelwise.metrics import confusion, log_loss_from_logs
 
-__all__ = ["MultilabelCalibrator", "MultilabelThreshold"]
+__all__ = ["MultilabelCalibrator", "MultilabelThreshold", "needs_labels"]
 
 Array = NDArray[Any]
 GOALS: dict[str, tuple[Callable[..., Threshold], str]] = {
@@ -97,7 +97,7 @@ class MultilabelCalibrator(TransformerMixin, BaseEstimator):  # type: ignore[mis
 
     def __sklearn_tags__(self) -> Any:
         """Say that there are several targets, and that the fit needs them."""
-        return _needs_labels(super().__sklearn_tags__())
+        return needs_labels(super().__sklearn_tags__())
 
     def _logits(self, scores: Array, *, reset: bool) -> tuple[Array, Link | None]:
         values = validate_data(
@@ -163,10 +163,11 @@ class MultilabelThreshold(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         """Say that there are several targets, and that the fit needs them."""
-        return _needs_labels(super().__sklearn_tags__())
+        return needs_labels(super().__sklearn_tags__())
 
 
-def _needs_labels(tags: Any) -> Any:
+def needs_labels(tags: Any) -> Any:
+    """Return the tags of an estimator that is fitted to several targets."""
     tags.target_tags.required = True
     tags.target_tags.multi_output = True
     return tags
