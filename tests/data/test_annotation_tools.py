@@ -323,7 +323,9 @@ def test_the_command_that_writes_for_a_tool(folder):
         app, ["data", "export", str(table), "--for", "label-studio", "-o", str(out)]
     )
     assert result.exit_code == 0, result.output
-    assert [task["data"]["image"] for task in json.loads(out.read_text())] == ["a.jpg", "b.jpg"]
+    shown = [task["data"]["image"] for task in json.loads(out.read_text())]
+    assert shown == ["/data/local-files/?d=a.jpg", "/data/local-files/?d=b.jpg"]
+    assert f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={folder.path}" in result.output
     result = CliRunner().invoke(
         app, ["data", "export", str(table), "--for", "cvat", "-o", str(out)]
     )

@@ -277,11 +277,14 @@ def export_table(
             complain(note)
         table = scored.table
         guesses = Guesses(scored.pool.probs, scored.pool.sets, model.name)
+    note = ""
     if tool is None:
         export(table, out)
     else:
-        export_for_tool(table, out, tool, guesses)
+        note = export_for_tool(table, out, tool, guesses)
     say(f"wrote {out}: {len(table):,} images, {len(table.space)} labels")
+    if note:
+        say(note)
 
 
 def _obedience(table: "LabelTable", file: Path) -> str:

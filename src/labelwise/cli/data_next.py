@@ -112,7 +112,9 @@ def next_questions(
         else:
             name = Path(pool if model is None else model).name
             guesses = Guesses(found.pool.probs[rows], found.pool.sets[rows], name)
-            export_for_tool(found.table.subset(rows), out, tool, guesses)
+            note = export_for_tool(found.table.subset(rows), out, tool, guesses)
+            if note:
+                say(note)
     else:
         rows, columns = choose_labels(found.pool, budget, "value" if by == "random" else by)
         asked = _about_labels(found, rows, columns, out.parent)

@@ -153,6 +153,22 @@ def serve(
             help="A file for one line of JSON per request, turned over at 16 MiB, five kept.",
         ),
     ] = None,
+    photoprism: Annotated[
+        bool,
+        typer.Option(
+            "--photoprism",
+            envvar="LABELWISE_PHOTOPRISM",
+            help="Answer PhotoPrism's Vision API at /photoprism/labels.",
+        ),
+    ] = False,
+    label_studio: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LABELWISE_LABEL_STUDIO",
+            help="Be an ML backend at /label-studio, for tasks whose photos lie below this folder: "
+            "Label Studio's document root or media folder.",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(envvar="LABELWISE_DEVICE", help="cpu, cuda, ...")] = "cpu",
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
@@ -198,6 +214,8 @@ def serve(
         client_connections=client_connections,
         decoders=decoders,
         access_log=access_log,
+        photoprism=photoprism,
+        label_studio=label_studio,
     )
 
     def started(address: str) -> None:

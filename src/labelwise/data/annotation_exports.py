@@ -17,8 +17,9 @@ a label is known already nothing is predicted.
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -27,6 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.export import json_rows
+from labelwise.data.label_studio import (
+    address_of_image,
+    chance_of_set,
+    labelling_config,
+    prediction,
+)
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -46,6 +53,10 @@ class Guesses:
     sets: NDArray[np.bool_]
     model: str
 
+    def chance(self, row: int) -> float:
+        """Return the chance that all labels of a row are right, if they are independent."""
+        return chance_of_set(self.probs[row], self.sets[row])
+
     def of(self, table: LabelTable, row: int) -> list[tuple[str, float]]:
         """Return the labels in the set of a row that are not known, with their probabilities."""
         return [
@@ -57,8 +68,8 @@ class Guesses:
 
 def export_for_tool(
     table: LabelTable, path: str | Path, tool: str, guesses: Guesses | None = None
-) -> None:
-    """Write the table of image files as ``tool`` reads it; see TOOLS.
+) -> str:
+    """Write the table of image files as ``tool`` reads it; see TOOLS. Return how to open it.
 
     ``guesses`` are written where the tool shows predictions; other formats refuse them.
     """
@@ -79,11 +90,22 @@ def export_for_tool(
     table.require_hard(f"{tool} knows yes, no and unknown")
     if write is None:
         _voc(table, target)
-        return
+        return ""
     inside = os.path.relpath(table.images.root, target.parent)
     paths = [os.path.normpath(os.path.join(inside, name)) for name in table.ids]
     with replacing(target) as temporary:
         temporary.write_bytes(write(table, paths, guesses))
+    if tool != "label-studio":
+        return ""
+    config = target.with_suffix(".config.xml")
+    with replacing(config) as temporary:
+        temporary.write_bytes(labelling_config(table.space.names))
+    served = os.path.abspath(os.path.join(target.parent, _folders_up(paths)))
+    return (
+        f"{config} is its labelling config. For Label Studio to show the photos, start it with "
+        f"LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+        f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={served}"
+    )
 
 
 def _named(table: LabelTable, sets: LabelSets, row: int) -> list[str]:
@@ -91,10 +113,16 @@ def _named(table: LabelTable, sets: LabelSets, row: int) -> list[str]:
 
 
 def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
+    for name in table.space.names:
+        _require_xml(name)
     unlabelled = table.unlabelled()
+    root = _folders_up(paths)
+    meta = {"labels": list(table.space.names)} | ({"root": root} if root else {})
     tasks = []
     for row, path in enumerate(paths):
-        facts = {"image": path} | ({} if table.split is None else {"split": str(table.split[row])})
+        inside = path[len(root) + 1 :] if root else path
+        facts = {"image": address_of_image(inside)}
+        facts |= {} if table.split is None else {"split": str(table.split[row])}
         results = [
             {"from_name": name, "to_name": "image", "type": "choices", "value": {"choices": words}}
             for name, words in (
@@ -106,20 +134,21 @@ def _label_studio(table: LabelTable, paths: list[str], guesses: Guesses | None) 
         annotations = [] if unlabelled[row] else [{"result": results, "was_cancelled": False}]
         task = {"id": row + 1, "data": facts, "annotations": annotations}
         if guesses is not None:
-            task["predictions"] = [_label_studio_guess(table, row, guesses)]
-        tasks.append(task | {"meta": {"labels": list(table.space.names)}})
+            names = [name for name, _ in guesses.of(table, row)]
+            task["predictions"] = [prediction(names, guesses.chance(row), guesses.model)]
+        tasks.append(task | {"meta": meta})
     return json.dumps(tasks, ensure_ascii=False, indent=1).encode()
 
 
-def _label_studio_guess(table: LabelTable, row: int, guesses: Guesses) -> dict[str, Any]:
-    """Return a prediction, whose score is the chance that every label of it is right."""
-    names = [name for name, _ in guesses.of(table, row)]
-    choices = {"from_name": "labels", "to_name": "image", "type": "choices"}
-    return {
-        "model_version": guesses.model,
-        "score": float(np.where(guesses.sets, guesses.probs, 1 - guesses.probs)[row].prod()),
-        "result": [choices | {"value": {"choices": names}}] if names else [],
-    }
+def _folders_up(paths: Sequence[str]) -> str:
+    """Return how many folders up the photos begin, as in ``../..``; empty where none."""
+    parts = (path.replace(os.sep, "/").split("/") for path in paths)
+    ups = {"/".join(takewhile("..".__eq__, one)) for one in parts}
+    if len(ups) > 1 or any(map(os.path.isabs, paths)):
+        raise DataError(
+            "the photos begin in several folders; write the tasks into one that holds all of them"
+        )
+    return ups.pop() if ups else ""
 
 
 def _cvat(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:

@@ -15,12 +15,13 @@ What a model predicted (``predictions``) is never read as a label. COCO, VOC and
 metadata have readers of their own; :mod:`labelwise.data.annotation_exports` writes them all.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlparse
 
+from labelwise.data.label_studio import ImageFolder
 from labelwise.data.rows import from_rows, read_json, read_xml
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.errors import DataError
@@ -29,6 +30,7 @@ from labelwise.types import nearest
 __all__ = ["read_cvat", "read_fiftyone", "read_label_studio"]
 
 
+FOLDERS_UP = re.compile(r"\.\.(/\.\.)*")
 CVAT_STATES = ("present", "absent", "unknown", "predicted")
 CVAT_SHAPES = {"box", "cuboid", "ellipse", "mask", "points", "polygon", "polyline", "skeleton"}
 
@@ -54,6 +56,7 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
         raise DataError(f"{path}: a Label Studio file must be a list of tasks")
     rows: list[AnnotatedPhoto] = []
     names: list[str] | None = None
+    images = ImageFolder(_document_root(tasks[0], path) if root is None else Path(root))
     for number, task in enumerate(tasks, 1):
         where = f"{path.name}, task {number}"
         if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
@@ -71,8 +74,15 @@ def read_label_studio(path: Path, *, root: str | Path | None = None) -> LabelTab
             names = _words(meta["labels"], where)
         split = facts.get("split")
         part = split if isinstance(split, str) else None
-        rows.append(AnnotatedPhoto(where, _local(image), *_choices(task, where), part))
-    return _table(rows, names, path, root)
+        rows.append(AnnotatedPhoto(where, images.path_of(image), *_choices(task, where), part))
+    return _table(rows, names, path, images.root)
+
+
+def _document_root(task: Any, path: Path) -> Path:
+    """Return the folder that addresses begin in: where the file is, or some folders up."""
+    meta = task.get("meta") if isinstance(task, dict) else None
+    up = meta.get("root") if isinstance(meta, dict) else None
+    return path.parent / up if isinstance(up, str) and FOLDERS_UP.fullmatch(up) else path.parent
 
 
 def _choices(task: dict[str, Any], where: str) -> tuple[list[str], list[str] | None]:
@@ -106,15 +116,6 @@ def _words(value: Any, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(word, str) and word for word in value):
         raise DataError(f"{where}: choices must be a list of names, got {value!r:.60}")
     return value
-
-
-def _local(image: str) -> str:
-    """Return the path in an address such as /data/local-files/?d=photos/a.jpg."""
-    parts = urlparse(image)
-    given = parse_qs(parts.query).get("d")
-    if parts.path.endswith("local-files/") and given:
-        return given[0]
-    return unquote(parts.path) if parts.scheme == "file" else image
 
 
 def read_cvat(path: Path, *, root: str | Path | None = None) -> LabelTable:

@@ -27,6 +27,7 @@ __all__ = [
     "from_rows",
     "image_files",
     "label_names",
+    "parse_xml",
     "read_json",
     "read_lines",
     "read_xml",
@@ -165,13 +166,17 @@ def read_json(path: Path) -> Any:
 
 def read_xml(path: Path) -> ElementTree.Element:
     """Return the root of an XML file, or raise a DataError; entities are not allowed."""
+    return parse_xml(require_file(path).read_bytes(), str(path))
+
+
+def parse_xml(content: bytes, where: str) -> ElementTree.Element:
+    """Return the root of XML, or raise a DataError; entities are not allowed."""
     try:
-        content = require_file(path).read_bytes()
         if b"<!ENTITY" in content:
             raise ValueError("entities are not allowed")
         return ElementTree.fromstring(content)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise DataError(f"{path}: not XML ({error})") from None
+        raise DataError(f"{where}: not XML ({error})") from None
 
 
 def read_lines(path: Path) -> list[str]:

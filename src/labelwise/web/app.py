@@ -23,10 +23,12 @@ from labelwise.web.batching import BusyError
 from labelwise.web.bodies import Bodies
 from labelwise.web.decoding import DecoderError
 from labelwise.web.inference_protocol import make_inference_protocol, request_schemas
+from labelwise.web.label_studio import make_label_studio
 from labelwise.web.library import PhotoNotFoundError
 from labelwise.web.models import Health
 from labelwise.web.monitoring import Monitor
 from labelwise.web.page import add_page
+from labelwise.web.photoprism import make_photoprism
 from labelwise.web.security import (
     COOKIE,
     MISTAKE,
@@ -82,6 +84,10 @@ def create_app(
     _add_health(app, service)
     app.include_router(make_api(service))
     app.include_router(make_inference_protocol(service))
+    if settings.photoprism:
+        app.include_router(make_photoprism(service))
+    if settings.label_studio is not None:
+        app.include_router(make_label_studio(service, settings.label_studio))
     add_page(app)
     _complete_description(app)
     bodies = Bodies(app, settings.body_memory, settings.body_disk)

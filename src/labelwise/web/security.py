@@ -13,6 +13,7 @@ framing what is not ours, and errors say one sentence as ``application/problem+j
 """
 
 import asyncio
+import base64
 import hashlib
 import hmac
 import json
@@ -31,8 +32,10 @@ from labelwise.web.settings import ServeSettings
 
 __all__ = [
     "COOKIE",
+    "LABEL_STUDIO",
     "MISTAKE",
     "ONLY_HEALTH",
+    "PHOTOPRISM",
     "RAW_HEADERS",
     "Guard",
     "RefusedError",
@@ -49,6 +52,8 @@ HEALTH_PATHS = ("/health/", "/v2/health/")
 OPEN_PATHS = (*HEALTH_PATHS, "/static/")
 OPEN_PAGES = ("/", "/favicon.svg", "/api/v1/session")
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
+PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
+PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
 INFER_PATH = re.compile(r"/v2/models/[^/]+/infer")
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 CLIENTS_KEPT = 4096
@@ -98,8 +103,8 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
 
 def picture_route(path: str) -> str | None:
     """Return the route of a path that takes pictures, None for any other path."""
-    if path == PREDICT:
-        return PREDICT
+    if path in PICTURE_PATHS:
+        return path
     return INFER if INFER_PATH.fullmatch(path) else None
 
 
@@ -205,6 +210,8 @@ class Guard:
         kind, _, given = (_only(headers, "authorization") or "").partition(" ")
         if kind.lower() == "bearer" and same_token(given.strip(), token):
             return
+        if kind.lower() == "basic" and same_token(_password(given), token):
+            return
         if any(same_token(value, self._cookie) for value in _own_cookies(headers)):
             return
         raise RefusedError(401, "a token is needed here", {"www-authenticate": "Bearer"})
@@ -290,6 +297,14 @@ def _only(headers: Mapping[str, list[str]], name: str) -> str | None:
 def is_open(path: str) -> bool:
     """Return whether a path is answered without a token, to anyone, at next to no cost."""
     return path in OPEN_PAGES or path.startswith(OPEN_PATHS)
+
+
+def _password(given: str) -> str:
+    """Return the password of basic authentication, which some programs can send and no token."""
+    try:
+        return base64.b64decode(given.strip(), validate=True).decode("latin-1").partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _own_cookies(headers: Mapping[str, list[str]]) -> Iterator[str]:

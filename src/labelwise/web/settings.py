@@ -25,6 +25,8 @@ class ServeSettings:
     a time, in all and from one address. ``client_queue`` pictures of one address may be on their
     way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
     and beyond it ``body_disk``.
+    ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
+    the folder that photos of tasks are read from.
     ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
     server, where a harmful picture is only held back by the limits on bytes and pixels.
     """
@@ -51,6 +53,8 @@ class ServeSettings:
     decode_memory: int = 2 << 30
     decoders: int | None = None
     access_log: Path | None = None
+    photoprism: bool = False
+    label_studio: Path | None = None
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and self.token is None:
@@ -71,6 +75,11 @@ class ServeSettings:
                     "an origin must be a scheme, a name and a port where it has one, in lower case "
                     f"and without a path, such as https://photos.example, got {origin!r}"
                 )
+        if self.label_studio is not None and not self.label_studio.is_dir():
+            raise SettingsError(
+                "--label-studio must be the folder that Label Studio serves photos from, "
+                f"got {self.label_studio}"
+            )
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}

@@ -1,0 +1,237 @@
+"""Label Studio. Oracles: its SDK's validators where installed; the table; the model itself."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from search_setup import LABELS, picture, save_model
+from web_setup import TOKEN, running
+
+from labelwise.data import Guesses, LabelTable, export_for_tool, load
+from labelwise.data.label_studio import labelling_config, read_config
+from labelwise.errors import DataError, SettingsError
+from labelwise.models import Predictor
+from labelwise.pictures import FileImages
+from labelwise.web import ServeSettings
+
+NAMES = ("dog", "red car", "Straße", 'a "b" & <c>')
+OTHER = """<View><Image name="photo" value="$picture"/>
+<Choices name="kind" toName="photo" choice="multiple"><Choice value="dog"/><Choice value="tree"/>
+<Choice value="cat"/></Choices><Choices name="unknown" toName="photo"><Choice value="dog"/>
+<Choice value="cat"/><Choice value="row"/></Choices></View>"""
+
+
+def table_in(folder, names=("a b.png", "in/ä.png", "c.png")):
+    for number, name in enumerate(names):
+        picture(folder / name, number)
+    labels = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
+    known = np.array([[True] * 4, [True] * 4, [True, True, False, True]])
+    return LabelTable.from_arrays(NAMES, FileImages(folder, list(names)), labels, known, name="t")
+
+
+def dense(table):
+    return table.present.dense().tolist(), table.unknown.dense().tolist()
+
+
+@pytest.mark.parametrize("place", ["photos/tasks.json", "tasks.json", "other/deep/tasks.json"])
+def test_tasks_show_photos_below_one_folder_and_come_back(tmp_path, place):
+    table = table_in(tmp_path / "photos")
+    target = tmp_path / place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    note = export_for_tool(table, target, "label-studio")
+    root = note.rpartition("DOCUMENT_ROOT=")[2]
+    assert (tmp_path / "photos").is_relative_to(root)
+    tasks = json.loads(target.read_text())
+    for task in tasks:
+        address = task["data"]["image"]
+        assert address.startswith("/data/local-files/?d=")
+        assert " " not in address
+    back = load(target)
+    assert back.space.names == NAMES
+    assert dense(back) == dense(table)
+    for row in range(3):
+        assert back.images.path(row).resolve() == table.images.path(row).resolve()
+
+
+def test_the_sdk_finds_no_fault_with_config_tasks_and_predictions(tmp_path):
+    sdk = pytest.importorskip(
+        "label_studio_sdk.label_interface", reason="label-studio-sdk is not installed"
+    )
+    table = table_in(tmp_path)
+    guesses = Guesses(np.full((3, 4), 0.9), np.ones((3, 4), bool), "model 1")
+    export_for_tool(table, tmp_path / "tasks.json", "label-studio", guesses)
+    config = (tmp_path / "tasks.config.xml").read_text()
+    interface = sdk.LabelInterface(config)
+    interface.validate()
+    assert set(interface.get_tag("labels").labels) == set(NAMES)
+    for task in json.loads((tmp_path / "tasks.json").read_text()):
+        assert interface.validate_task({"data": task["data"]}), task
+        assert all(interface.validate_annotation(one) for one in task["annotations"]), task
+        assert all(interface.validate_prediction(one) for one in task["predictions"]), task
+    (third,) = json.loads((tmp_path / "tasks.json").read_text())[2]["predictions"]
+    assert third["result"][0]["value"]["choices"] == ["Straße"]  # the one that is not known
+    wrong = json.loads(json.dumps(third))
+    wrong["result"][0]["value"]["choices"] = ["unicorn"]
+    assert not interface.validate_prediction(wrong)  # the validator does look
+
+
+def test_uploads_are_found_by_the_name_they_were_given(tmp_path):
+    for name in ("beach 1 (2).jpg", "sub/dog.jpg"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(path)
+    result = {"from_name": "labels", "to_name": "image", "type": "choices"}
+    tasks = [
+        {
+            "id": number,
+            "data": {"image": f"/data/upload/3/0a1b2c3d-{name}"},
+            "annotations": [{"result": [result | {"value": {"choices": ["x"]}}]}],
+        }
+        for number, name in enumerate(["beach_1_2.jpg", "dog.jpg"])
+    ]
+    file = tmp_path / "export.json"
+    file.write_text(json.dumps(tasks))
+    table = load(file, root=tmp_path / "photos")
+    assert list(table.ids) == ["beach 1 (2).jpg", "sub/dog.jpg"]
+    media = tmp_path / "media" / "upload" / "3"
+    media.mkdir(parents=True)
+    for name in ("0a1b2c3d-beach_1_2.jpg", "0a1b2c3d-dog.jpg"):
+        Image.new("RGB", (4, 4)).save(media / name)
+    table = load(file, root=tmp_path / "media")
+    assert list(table.ids)[1] == "upload/3/0a1b2c3d-dog.jpg"
+    Image.new("RGB", (4, 4)).save(tmp_path / "photos" / "dog.jpg")
+    with pytest.raises(DataError, match="holds 2 photos of that name"):
+        load(file, root=tmp_path / "photos")
+    with pytest.raises(DataError, match="no photo of that name; give the folder"):
+        load(file, root=tmp_path / "photos" / "sub")
+
+
+def test_configs_of_others_are_read_for_their_names():
+    config = read_config(OTHER, LABELS)
+    assert (config.from_name, config.to_name, config.field) == ("kind", "photo", "picture")
+    assert config.labels == ("dog", "cat")  # not what cannot be told, nor what the model lacks
+    own = read_config(labelling_config(NAMES).decode(), NAMES)
+    assert (own.from_name, own.labels) == ("labels", NAMES)
+    with pytest.raises(DataError, match="must have <Image> and <Choices>"):
+        read_config("<View/>", LABELS)
+    with pytest.raises(DataError, match="none of the choices 'kind'"):
+        read_config(OTHER, ["beach"])
+    with pytest.raises(DataError, match="not XML"):
+        read_config("<View>", LABELS)
+    with pytest.raises(DataError, match="entities are not allowed"):
+        read_config('<!DOCTYPE a [<!ENTITY b "c">]><View/>', LABELS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("studio") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("served") / "photos"
+    for number in range(5):
+        picture(root / f"{number}.png", number)
+    picture(root.parent / "outside.png", 9)
+    (root / "link.png").symlink_to(root.parent / "outside.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def backend(model, folder):
+    with running(model, label_studio=folder, max_files=2) as client:
+        yield client
+
+
+def tasks_of(*addresses):
+    return [{"id": 7 + n, "data": {"picture": one}} for n, one in enumerate(addresses)]
+
+
+def test_the_backend_predicts_the_choices_of_the_config(backend, model, folder):
+    assert backend.get("/label-studio/health")["status"] == "UP"
+    status, _, body = backend.post("/label-studio/setup", {"project": "1.2", "schema": OTHER})
+    assert status == 200
+    version = json.loads(body)["model_version"]
+    names = [f"{number}.png" for number in range(5)]
+    given = {"tasks": tasks_of(*(f"/data/local-files/?d={name}" for name in names))}
+    given |= {"label_config": OTHER, "project": "1.2", "params": {"context": None}}
+    status, _, body = backend.post("/label-studio/predict", given)
+    assert status == 200, body
+    results = json.loads(body)["results"]
+    own = Predictor.load(model).predict([folder / name for name in names])
+    columns = [LABELS.index("cat"), LABELS.index("dog")]
+    for row, result in enumerate(results):
+        probs, chosen = own.probs[row, columns].numpy(), own.sets[row, columns].numpy()
+        expected = [name for name, one in zip(("cat", "dog"), chosen, strict=True) if one]
+        found = [one["value"]["choices"] for one in result["result"]]
+        assert found == ([expected] if expected else [])
+        for one in result["result"]:
+            assert (one["from_name"], one["to_name"], one["type"]) == ("kind", "photo", "choices")
+        chance = np.where(chosen, probs, 1 - probs).prod()
+        assert result["score"] == pytest.approx(chance, abs=1e-5)
+        assert result["model_version"] == version
+    assert len({round(result["score"], 6) for result in results}) > 1
+    status, _, body = backend.post("/label-studio/webhook", {"action": "ANNOTATION_CREATED"})
+    assert status == 201
+    assert json.loads(body)["result"].startswith("not trained")
+
+
+def test_the_sdk_finds_no_fault_with_its_predictions(backend):
+    sdk = pytest.importorskip(
+        "label_studio_sdk.label_interface", reason="label-studio-sdk is not installed"
+    )
+    given = {"tasks": tasks_of(*(f"/data/local-files/?d={n}.png" for n in range(5)))}
+    _, _, body = backend.post("/label-studio/predict", given | {"label_config": OTHER})
+    interface = sdk.LabelInterface(OTHER)
+    for one in json.loads(body)["results"]:
+        assert interface.validate_prediction(one), one
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:1/a.png",
+        "/data/local-files/?d=../outside.png",
+        "/data/local-files/?d=link.png",
+        "file:///etc/passwd",
+        "/etc/passwd",
+        "s3://bucket/a.png",
+        "missing.png",
+    ],
+)
+def test_no_address_is_opened_but_files_of_the_folder(backend, address):
+    given = {"tasks": tasks_of(address), "label_config": OTHER}
+    sentence = backend.problem(backend.post("/label-studio/predict", given), 422)
+    assert "task 7: " in sentence
+    assert "not opened" in sentence
+
+
+def test_bad_requests_are_refused_in_one_sentence(backend):
+    for given, rule in (
+        ({"tasks": [], "label_config": "<View/>"}, "must have <Image>"),
+        ({"tasks": tasks_of(3), "label_config": OTHER}, "must be an address"),
+        ({"label_config": OTHER}, "tasks: Field required"),
+        ({"tasks": [{}] * 1001, "label_config": OTHER}, "at most 1000"),
+    ):
+        assert rule in backend.problem(backend.post("/label-studio/predict", given), 422)
+
+
+def test_basic_authentication_brings_the_token(model, folder):
+    with running(model, label_studio=folder, token=TOKEN) as client:
+        for password, status in ((TOKEN, 200), ("x" * len(TOKEN), 401), ("", 401)):
+            value = base64.b64encode(f"any:{password}".encode()).decode()
+            found, *_ = client.send(
+                "GET", "/label-studio/health", headers={"Authorization": f"Basic {value}"}
+            )
+            assert found == status
+        found, *_ = client.send("GET", "/label-studio/health", headers={"Authorization": "Basic %"})
+        assert found == 401
+
+
+def test_it_is_off_unless_a_folder_is_given(model, tmp_path):
+    with running(model) as client:
+        assert client.send("GET", "/label-studio/health")[0] == 404
+    with pytest.raises(SettingsError, match="must be the folder"):
+        ServeSettings(label_studio=tmp_path / "no")
