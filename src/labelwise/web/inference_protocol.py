@@ -2,11 +2,13 @@
 
 One input: ``image`` of type BYTES (encoded pictures in base64), or of type UINT8 and shape
 (N, H, W, 3). Outputs: ``probability`` FP64, ``label`` BOOL and ``logits`` FP32, each (N, K); the
-names of the K labels are a parameter of the answer and of the model's metadata.
+names of the K labels are a parameter of the answer and of the model's metadata. Tensors may also
+come and go as bytes after the JSON: see :mod:`labelwise.web.binary_tensors`.
 """
 
 from collections.abc import Sequence
 from itertools import chain
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,8 +17,15 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.web.api import ERRORS, PLACE, answered_or_left, require_json, whole_body
+from labelwise.web.api import ERRORS, PLACE, answered_or_left, whole_body
 from labelwise.web.batching import Tagged, Upload
+from labelwise.web.binary_tensors import (
+    BINARY_DATA,
+    JSON_LENGTH,
+    BinaryBody,
+    bytes_elements,
+    tensor_bytes,
+)
 from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
 from labelwise.web.security import RefusedError
 from labelwise.web.service import Service
@@ -24,6 +33,13 @@ from labelwise.web.service import Service
 __all__ = ["make_inference_protocol", "request_schemas"]
 
 OUTPUTS = {"probability": "FP64", "label": "BOOL", "logits": "FP32"}
+COLUMNS = {"probability": "probs", "label": "chosen", "logits": "logits"}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferIn"}}},
+    }
+}
 MAX_SIDE = 8192
 MOST_NUMBERS = 1_000_000  # of an answer: some 20 MB of JSON
 
@@ -34,13 +50,15 @@ class InputTensor(BaseModel):
     name: Literal["image"]
     datatype: Literal["BYTES", "UINT8"]
     shape: Annotated[list[Annotated[int, Field(ge=0, le=1 << 20)]], Field(max_length=4)]
-    data: list[Any]
+    data: list[Any] | None = None
+    parameters: dict[str, Any] = {}
 
 
 class WantedOutput(BaseModel):
     """An output that is asked for."""
 
     name: Literal["probability", "label", "logits"]
+    parameters: dict[str, Any] = {}
 
 
 class InferIn(BaseModel):
@@ -49,13 +67,19 @@ class InferIn(BaseModel):
     id: Annotated[str | None, Field(max_length=200)] = None
     inputs: Annotated[list[InputTensor], Field(min_length=1, max_length=1)]
     outputs: Annotated[list[WantedOutput] | None, Field(max_length=len(OUTPUTS))] = None
+    parameters: dict[str, Any] = {}
 
-    def wanted(self) -> list[str]:
-        """Return the names of the outputs that are asked for, all if none is named."""
-        names = [one.name for one in self.outputs or ()]
-        if len(set(names)) < len(names):
+    def wanted(self) -> dict[str, bool]:
+        """Return the outputs that are asked for, all if none is named; True where as bytes."""
+        binary = self.parameters.get("binary_data_output") is True
+        if not self.outputs:
+            return dict.fromkeys(OUTPUTS, binary)
+        found: dict[str, bool] = {
+            one.name: one.parameters.get("binary_data", binary) is True for one in self.outputs
+        }
+        if len(found) < len(self.outputs):
             raise RefusedError(422, "each output may be asked for once")
-        return [*names] or list(OUTPUTS)
+        return found
 
 
 class LabelNames(BaseModel):
@@ -70,7 +94,8 @@ class OutputTensor(BaseModel):
     name: str
     datatype: str
     shape: list[int]
-    data: list[float] | list[bool]
+    data: list[float] | list[bool] | None = None
+    parameters: dict[str, int] | None = None
 
 
 class TensorFacts(BaseModel):
@@ -96,7 +121,7 @@ class ServerFacts(BaseModel):
 
     name: str = "labelwise"
     version: str = __version__
-    extensions: list[str] = []
+    extensions: list[str] = ["binary_tensor_data"]
 
 
 class ModelFacts(BaseModel):
@@ -136,10 +161,14 @@ def make_inference_protocol(service: Service) -> APIRouter:
     version = f"{service.weights}-{service.calibration}"
     ModelName = Annotated[str, Path(max_length=300)]  # noqa: N806
 
-    def known(model: str) -> None:
+    def known(model: str, number: str = version) -> None:
         if model != service.name:
             raise RefusedError(
                 404, f"there is no model of this name; the one here is {service.name!r}"
+            )
+        if number != version:
+            raise RefusedError(
+                404, f"there is no such version of the model; the one here is {version!r}"
             )
 
     @api.get("/health/live")
@@ -159,6 +188,14 @@ def make_inference_protocol(service: Service) -> APIRouter:
     @api.get("/models/{model}")
     async def metadata(model: ModelName) -> ModelFacts:
         known(model)
+        return model_facts()
+
+    @api.get("/models/{model}/versions/{number}")
+    async def version_metadata(model: ModelName, number: ModelName) -> ModelFacts:
+        known(model, number)
+        return model_facts()
+
+    def model_facts() -> ModelFacts:
         outputs = [
             TensorFacts(name=name, datatype=kind, shape=[-1, len(service.names)])
             for name, kind in OUTPUTS.items()
@@ -177,25 +214,31 @@ def make_inference_protocol(service: Service) -> APIRouter:
         known(model)
         return ModelReady(name=service.name, ready=service.is_ready)
 
+    @api.get("/models/{model}/versions/{number}/ready")
+    async def version_ready(model: ModelName, number: ModelName) -> ModelReady:
+        known(model, number)
+        return ModelReady(name=service.name, ready=service.is_ready)
+
     labels = to_json({"labels": list(service.names)})
 
-    @api.post(
-        "/models/{model}/infer",
-        response_model=InferOut,
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {
-                    "application/json": {"schema": {"$ref": "#/components/schemas/InferIn"}}
-                },
-            }
-        },
-    )
+    @api.post("/models/{model}/infer", response_model=InferOut, openapi_extra=BODY)
     async def infer(request: Request, model: ModelName) -> Response:
         known(model)
-        require_json(request)
+        return await answered(request)
+
+    @api.post(
+        "/models/{model}/versions/{number}/infer", response_model=InferOut, openapi_extra=BODY
+    )
+    async def infer_version(request: Request, model: ModelName, number: ModelName) -> Response:
+        known(model, number)
+        return await answered(request)
+
+    async def answered(request: Request) -> Response:
+        header = request.headers.get(JSON_LENGTH)
+        _require_tensors(request, header)
         body = await whole_body(request, service)
-        asked, uploads = await service.aside(lambda: _read(body, service.settings.max_files))
+        most = service.settings.max_files
+        asked, uploads = await service.aside(lambda: _read(BinaryBody(body, header), most))
         wanted = asked.wanted()
         if len(uploads) * len(service.names) * len(wanted) > MOST_NUMBERS:
             raise RefusedError(
@@ -213,65 +256,99 @@ def make_inference_protocol(service: Service) -> APIRouter:
             "id": to_json(asked.id),
             "parameters": labels,
         }
-        content = await service.aside(
-            lambda: json_object(
-                facts | {"outputs": json_list([_output(name, tagged) for name in wanted])}
-            )
-        )
-        return Response(content, media_type="application/json")
+        if asked.id is None:
+            del facts["id"]
+        return await service.aside(lambda: _written(facts, wanted, tagged))
 
     return api
 
 
-def _output(name: str, tagged: Sequence[Tagged]) -> bytes:
-    """Return an output as JSON, made row by row so that no other thread waits for long."""
-    columns = {"probability": "probs", "label": "chosen", "logits": "logits"}
-    rows = [np.asarray(getattr(one, columns[name])) for one in tagged]
-    facts = {
-        "name": to_json(name),
-        "datatype": to_json(OUTPUTS[name]),
-        "shape": to_json([len(rows), len(rows[0])]),
-        "data": json_list(to_json(row.tolist())[1:-1] for row in rows),
-    }
-    return json_object(facts)
+def _require_tensors(request: Request, header: str | None) -> None:
+    """Refuse a body of another type; clients of the protocol may leave the type out."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in ("", "application/json") or (kind == "application/octet-stream" and header):
+        return
+    raise RefusedError(415, f"send application/json, or bytes after JSON with {JSON_LENGTH}")
 
 
-def _read(body: bytes, most: int) -> tuple[InferIn, list[Upload]]:
+def _written(
+    facts: dict[str, bytes], wanted: dict[str, bool], tagged: Sequence[Tagged]
+) -> Response:
+    """Return the answer, made row by row so that no other thread waits for long."""
+    outputs, rest = [], []
+    for name, as_bytes in wanted.items():
+        rows = [np.asarray(getattr(one, COLUMNS[name])) for one in tagged]
+        told = {
+            "name": to_json(name),
+            "datatype": to_json(OUTPUTS[name]),
+            "shape": to_json([len(rows), len(rows[0])]),
+        }
+        if as_bytes:
+            rest.append(tensor_bytes(rows, OUTPUTS[name]))
+            told["parameters"] = to_json({BINARY_DATA: len(rest[-1])})
+        else:
+            told["data"] = json_list(to_json(row.tolist())[1:-1] for row in rows)
+        outputs.append(json_object(told))
+    content = json_object(facts | {"outputs": json_list(outputs)})
+    if not rest:
+        return Response(content, media_type="application/json")
+    headers = {JSON_LENGTH: str(len(content))}
+    return Response(b"".join([content, *rest]), 200, headers, "application/octet-stream")
+
+
+def _read(body: BinaryBody, most: int) -> tuple[InferIn, list[Upload]]:
     try:
-        asked = InferIn.model_validate(read_json(body))
+        asked = InferIn.model_validate(read_json(body.json))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise RefusedError(422, f"{where}: {first['msg']}") from None
-    return asked, _uploads(asked.inputs[0], most)
+    uploads = _uploads(asked.inputs[0], body, most)
+    body.require_empty()
+    return asked, uploads
 
 
-def _uploads(tensor: InputTensor, most: int) -> list[Upload]:
+def _uploads(tensor: InputTensor, body: BinaryBody, most: int) -> list[Upload]:
+    as_bytes = BINARY_DATA in tensor.parameters
+    if as_bytes == (tensor.data is not None):
+        raise RefusedError(422, f"a tensor has either data or the parameter {BINARY_DATA}")
     if tensor.datatype == "BYTES":
-        contents: Sequence[Any] = tensor.data
+        contents: Sequence[Any] = tensor.data or ()
+        if as_bytes:
+            contents = bytes_elements(body.take(tensor.parameters[BINARY_DATA]), most)
         if tensor.shape != [len(contents)]:
             raise RefusedError(422, f"shape must be [{len(contents)}], got {tensor.shape}")
+    elif as_bytes:
+        shape, data = _picture_shape(tensor), body.take(tensor.parameters[BINARY_DATA])
+        if len(data) != prod(shape):
+            raise RefusedError(422, f"UINT8 data of shape {shape} must be {prod(shape):,} bytes")
+        contents = list(np.frombuffer(data, np.uint8).reshape(shape))
     else:
         contents = _pixels(tensor)
     if not 1 <= len(contents) <= most:
         raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(contents)}")
+    encoded = tensor.datatype == "BYTES" and not as_bytes
     return [
-        Upload(f"picture {row}", from_base64(one) if tensor.datatype == "BYTES" else one)
+        Upload(f"picture {row}", from_base64(one) if encoded else one)
         for row, one in enumerate(contents)
     ]
 
 
-def _pixels(tensor: InputTensor) -> Any:
+def _picture_shape(tensor: InputTensor) -> list[int]:
     shape = tensor.shape
     if len(shape) != 4 or shape[3] != 3 or not all(1 <= side <= MAX_SIDE for side in shape[:3]):
         raise RefusedError(422, f"UINT8 pictures must have shape (N, H, W, 3), got {shape}")
-    values = tensor.data
+    return shape
+
+
+def _pixels(tensor: InputTensor) -> Any:
+    shape, values = _picture_shape(tensor), tensor.data or []
     try:
         while values and isinstance(values[0], list):
             values = list(chain.from_iterable(values))
     except TypeError:
         raise RefusedError(422, "data must hold numbers, or lists of numbers throughout") from None
-    count = shape[0] * shape[1] * shape[2] * shape[3]
+    count = prod(shape)
     is_whole = set(map(type, values)) == {int}
     if len(values) != count or not is_whole or min(values) < 0 or max(values) > 255:
         raise RefusedError(

@@ -43,12 +43,13 @@ PhotoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class ProblemDetails(BaseModel):
-    """An error (RFC 9457)."""
+    """An error (RFC 9457); ``error`` is ``detail``, where the inference protocol looks for it."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
+    error: str
 
 
 class Health(BaseModel):

@@ -54,7 +54,7 @@ OPEN_PAGES = ("/", "/favicon.svg", "/api/v1/session")
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
 PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
-INFER_PATH = re.compile(r"/v2/models/[^/]+/infer")
+INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 CLIENTS_KEPT = 4096
 MISTAKE = "the server made a mistake; its log says which"
@@ -91,10 +91,11 @@ class RefusedError(Exception):
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an error as RFC 9457 describes it."""
+    """Return an error as RFC 9457 describes it, and with ``error`` for the inference protocol."""
     facts = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
+    said = shortened(detail)
     return Response(
-        json.dumps(facts | {"detail": shortened(detail)}),
+        json.dumps(facts | {"detail": said, "error": said}),
         status,
         dict(headers or {}),
         media_type="application/problem+json",
