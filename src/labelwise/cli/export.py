@@ -29,7 +29,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--with-runtime",
     ),
     "web": (RESIZE, "--pictures", "--runtime"),
-    "hf": ("--license",),
+    "hf": ("--license", "--push"),
     "torch-export": ("--pictures",),
     "openvino": ("--input", "--pictures"),
 }
@@ -102,6 +102,10 @@ def export(
     license: Annotated[
         str | None, typer.Option(help="Of hf: the license its card names, such as apache-2.0.")
     ] = None,
+    push: Annotated[
+        str | None,
+        typer.Option(help="Of hf: also put it on the hub, as OWNER/NAME; a new one is private."),
+    ] = None,
 ) -> None:
     """Write a model as a file, page or hub folder, checked first.
 
@@ -125,6 +129,7 @@ def export(
         "--with-runtime": with_runtime or None,
         "--runtime": runtime,
         "--license": license,
+        "--push": push,
     }
     for name, value in given.items():
         if value is not None and name not in OPTIONS[format]:
@@ -144,7 +149,7 @@ def export(
         )
     caution(folder.spec.caution)
     if format == "hf":
-        _hub(folder, out, data, license)
+        _hub(folder, out, data, license, push)
         return
     from labelwise.models.onnx_sessions import require_onnx
 
@@ -261,13 +266,18 @@ def _int8(
         say("promises were tested on the float32 model and are not in this file")
 
 
-def _hub(folder: "RunFolder", out: Path, data: str | None, license: str | None) -> None:
+def _hub(
+    folder: "RunFolder", out: Path, data: str | None, license: str | None, push: str | None
+) -> None:
     from functools import partial
 
     from labelwise.cli.text import say
     from labelwise.export.hub import export_hub
+    from labelwise.models.hub import check_repository, push_to_hub
     from labelwise.report.model_card import write_model_card
 
+    if push is not None:
+        check_repository(push)
     predictor = folder.model()
     evaluation, measured_on = _measured(folder, data)
     card = partial(
@@ -282,11 +292,12 @@ def _hub(folder: "RunFolder", out: Path, data: str | None, license: str | None) 
         )
     else:
         say(f"timm cannot load it: {model.why_not_timm}; labelwise reads all of it")
-        return
     if model.loads_in_transformers:
         say(f'transformers.pipeline("image-classification", "{out}") gives its probabilities')
-    else:
+    elif model.loads_in_timm:
         say(f"transformers refuses to load it: {model.why_not_transformers}")
+    if push is not None:
+        say(f"pushed to {push_to_hub(out, push)}; labelwise reads it as hf://{push}")
 
 
 def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]:

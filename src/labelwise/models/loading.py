@@ -4,7 +4,8 @@
     an exported file        NAME.onnx                                 onnxruntime runs it
     an exported folder      model.xml, model.bin, labelwise.json      OpenVINO runs it
 
-Each on a disk or in a bucket. What comes back is a :class:`DeployedModel`, for ``labelwise.score``.
+Each on a disk or in a bucket; a model folder also on a hub, as ``hf://OWNER/NAME``. What comes back
+is a :class:`DeployedModel`, for ``labelwise.score``.
 """
 
 from pathlib import Path
@@ -19,7 +20,7 @@ __all__ = ["caution_of", "is_exported", "load_model", "model_files", "refuse_pro
 
 
 def load_model(place: str | Path, device: str = "cpu") -> DeployedModel:
-    """Return the model of a run, a model folder or an export, on a disk or in a bucket.
+    """Return the model of a run, a model folder or an export, on a disk, in a bucket or on a hub.
 
     ``labelwise.score(load_model("runs/photos"), labelwise.data.load("new.csv").images)`` scores
     with any of them. Exported models run on the CPU.

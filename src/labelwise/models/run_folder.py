@@ -36,6 +36,7 @@ import yaml
 
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluate import Evaluation
+from labelwise.models.hub import HUB, fetched_from_hub
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor
 from labelwise.models.spec import MODEL_FILE, ModelSpec
 from labelwise.predictions import Predictions
@@ -329,11 +330,13 @@ class RunFolder:
 
 
 def fetched_run(place: str | Path, part: RunPart = "results") -> Path:
-    """Return the folder of a run to read from: of a bucket, a copy in this user's cache.
+    """Return the folder of a run to read from: of a bucket or hub, a copy in this user's cache.
 
     What did not change since the last time is not fetched again. ``results`` are all files but
-    checkpoints and logs; ``model`` may also be an exported file or folder.
+    checkpoints and logs; ``model`` may also be an exported file or folder. A hub holds models only.
     """
+    if str(place).startswith(HUB):
+        return fetched_from_hub(str(place), MODEL_FILES)
     storage = storage_at(str(place))
     if not isinstance(storage, ObjectStorage):
         return _local_path(place, storage)
