@@ -1,0 +1,120 @@
+"""Lightning. Oracles: a plain training loop with the same objective; the joined batch; metrics."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from labelwise.errors import SettingsError
+from labelwise.metrics import average_precision
+from labelwise.objectives import BCE, ROLE, SPA, TwoWay
+
+lightning = pytest.importorskip(
+    "labelwise.integrations.lightning", reason="lightning is not installed", exc_type=ImportError
+)
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning: workers, missing loaders
+
+
+def rows(count=24, seed=0):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.normal(size=(count, 5)).astype(np.float32))
+    labels = (x[:, :3] + 0.5 * torch.from_numpy(rng.normal(size=(count, 3))).float() > 0.2).float()
+    return x, labels, torch.from_numpy(rng.random((count, 3)) < 0.8), torch.arange(count)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Linear(5, 3)
+
+
+def trainer(folder, **options):
+    settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False}
+    settings |= {"enable_checkpointing": False, "enable_progress_bar": False}
+    settings |= {
+        "enable_model_summary": False,
+        "default_root_dir": folder,
+        "num_sanity_val_steps": 0,
+    }
+    return lightning.Trainer(**settings | options)
+
+
+def by_hand(model, objective, batches, lr=0.01):
+    """Train as anyone would without Lightning."""
+    module = lightning.MultilabelModule(model, objective, lr=lr)  # for its groups of parameters
+    optimizer = module.configure_optimizers()
+    for images, *targets in batches:
+        optimizer.zero_grad()
+        if len(targets) == 3:
+            from labelwise.types import Outputs, Targets
+
+            loss = objective(Outputs(model(images)), Targets(*targets))
+        else:
+            loss = objective(model(images), *targets)
+        loss.backward()
+        optimizer.step()
+        objective.step(lr)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (BCE, 2),
+        (SPA, 3),
+        (TwoWay, 2),
+        (lambda: ROLE(24, 3, 1.2), 4),
+    ],
+    ids=["bce", "spa, unknown labels", "two-way", "role, which keeps rows"],
+)
+def test_it_trains_as_a_plain_loop_does(make, parts, tmp_path):
+    data = TensorDataset(*rows()[:parts])
+    module = lightning.MultilabelModule(network(), make(), lr=0.01)
+    trainer(tmp_path, max_epochs=2).fit(module, DataLoader(data, batch_size=8))
+    batches = [*DataLoader(data, batch_size=8)] * 2
+    expected = by_hand(network(), make(), batches)
+    torch.testing.assert_close(module.network.weight, expected.weight)
+    assert not torch.equal(module.network.weight, network().weight)
+
+
+def test_probabilities_are_the_links_and_metrics_are_logged(tmp_path):
+    x, labels, observed, _ = rows()
+    module = lightning.MultilabelModule(network(), SPA())
+    loader = DataLoader(TensorDataset(x, labels, observed), batch_size=8)
+    run = trainer(tmp_path, callbacks=[lightning.MultilabelMetrics()])
+    logged = run.validate(module, loader, verbose=False)[0]
+    with torch.no_grad():
+        logits = module.network(x)
+    expected = average_precision(logits, labels, observed).value
+    assert logged["val_map"] == pytest.approx(expected, abs=1e-6)
+    probs = SPA().link(logits)
+    bins = torch.ceil(10 * probs).clamp(min=1)[observed]
+    gaps = [
+        abs(float((probs[observed] - labels[observed])[bins == one].sum())) for one in bins.unique()
+    ]
+    assert logged["val_ece"] == pytest.approx(sum(gaps) / len(bins), abs=1e-6)
+    found = torch.cat(run.predict(module, DataLoader(x, batch_size=8)))
+    torch.testing.assert_close(found, probs)
+
+
+def test_what_would_change_the_method_is_refused(tmp_path):
+    loader = DataLoader(TensorDataset(*rows()[:2]), batch_size=8)
+    module = lightning.MultilabelModule(network(), TwoWay())
+    with pytest.raises(SettingsError, match="couples the images of a batch"):
+        trainer(tmp_path, accumulate_grad_batches=2).fit(module, loader)
+    with pytest.raises(Exception, match="calibrate"):
+        trainer(tmp_path).predict(module, DataLoader(rows()[0], batch_size=8))
+    wrong = DataLoader(TensorDataset(rows()[0], 2 * rows()[1]), batch_size=8)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 1\]"):
+        trainer(tmp_path).fit(lightning.MultilabelModule(network(), BCE()), wrong)
+    with pytest.raises(ValueError, match="a batch must be"):
+        trainer(tmp_path).fit(module, DataLoader(rows()[0], batch_size=8))
+
+
+def test_two_processes_train_as_one_with_the_joined_batch(tmp_path):
+    x, labels, *_ = rows(16)
+    joined = by_hand(network(), TwoWay(), [(x, labels)])
+    module = lightning.MultilabelModule(network(), TwoWay(), lr=0.01)
+    loader = DataLoader(TensorDataset(x, labels), batch_size=8)
+    trainer(tmp_path, devices=2, strategy="ddp_spawn").fit(module, loader)
+    torch.testing.assert_close(module.network.weight, joined.weight, atol=1e-6, rtol=1e-5)
