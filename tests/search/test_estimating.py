@@ -204,6 +204,22 @@ def test_answers_go_on_where_they_were_left_and_can_be_taken_back(library):
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "sample", "query": "dog"}',
+        '{"kind": "answers", "query": "dog", "seed": 1, "answers": {"ab": "perhaps"}}',
+        '{"query": "dog"}',
+        '{"kind": ["sample"]}',
+    ],
+)
+def test_damaged_draws_are_named(library, line):
+    folder, _ = library
+    (folder / "samples.jsonl").write_text(line + "\n")
+    with Index(folder) as index, pytest.raises(DataError, match=r"samples.jsonl holds a"):
+        draw_sample(index, DOG, 5)
+
+
+@pytest.mark.parametrize(
     ("query", "groups", "expected"),
     [
         ("dog", FOLDERS, {("dog", "present", "estimate"), ("dog", "absent", "estimate")}),

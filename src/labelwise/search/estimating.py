@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
@@ -72,6 +74,20 @@ class PhotoSample:
     def photos(self) -> list[str]:
         """The hashes of all photos that were drawn, in the order of their draw."""
         return [photo for group in self.drawn.values() for photo in group]
+
+
+@dataclass(frozen=True)
+class NotedAnswers:
+    """Answers about photos of a sample by their hashes; None takes the answer of a photo back."""
+
+    query: str
+    seed: int
+    at: str
+    who: str | None
+    answers: Mapping[str, Answer | None]
+
+
+SAMPLE, ANSWERS = TypeAdapter(PhotoSample), TypeAdapter(NotedAnswers)
 
 
 @dataclass(frozen=True)
@@ -187,10 +203,10 @@ class SampleAnswers:
     def answers(self) -> dict[int, Answer]:
         """What was answered so far by row, in the order of the answers."""
         known: dict[str, Answer] = {}
-        for record in _journal(self._index).read():
-            own = (record.get("query"), record.get("seed"))
-            if record.get("kind") == "answers" and own == (self.sample.query, self.sample.seed):
-                for photo, answer in record["answers"].items():
+        for noted in _records(self._index):
+            own = (noted.query, noted.seed) == (self.sample.query, self.sample.seed)
+            if isinstance(noted, NotedAnswers) and own:
+                for photo, answer in noted.answers.items():
                     known.pop(photo, None)
                     if answer is not None:
                         known[photo] = answer
@@ -260,10 +276,8 @@ class SampleAnswers:
             self._index.correct(row, facts, who=self._who, source=source)
 
     def _write(self, answers: Mapping[str, Answer | None]) -> None:
-        own = {"query": self.sample.query, "seed": self.sample.seed, "at": _now()}
-        _journal(self._index).write(
-            {"kind": "answers", **own, "who": self._who, "answers": dict(answers)}
-        )
+        noted = NotedAnswers(self.sample.query, self.sample.seed, _now(), self._who, answers)
+        _journal(self._index).write({"kind": "answers", **vars(noted)})
 
 
 def _now() -> str:
@@ -276,10 +290,22 @@ def _journal(index: Index) -> Journal:
 
 def _samples(index: Index, query: Query, groups: PhotoGroups) -> Sequence[PhotoSample]:
     """Return what was drawn for a query and grouping, the latest first."""
-    found = []
-    for record in _journal(index).read():
-        if record.pop("kind", None) == "sample":
-            drawn = {group: tuple(photos) for group, photos in record.pop("drawn").items()}
-            found.append(PhotoSample(**record, drawn=drawn))
+    found = [one for one in _records(index) if isinstance(one, PhotoSample)]
     kind = (str(query), groups.by, groups.digest)
     return [one for one in found if (one.query, one.by, one.table) == kind][::-1]
+
+
+def _records(index: Index) -> "list[PhotoSample | NotedAnswers]":
+    """Return every draw and answer that was kept, in order."""
+    kinds: dict[str, TypeAdapter[Any]] = {"sample": SAMPLE, "answers": ANSWERS}
+    found = []
+    for record in _journal(index).read():
+        kind = record.pop("kind", None)
+        try:
+            found.append(kinds[kind].validate_python(record))
+        except (KeyError, TypeError, ValidationError):
+            raise DataError(
+                f"{index.folder / SAMPLES_FILE} holds a {str(kind)[:20]!r} that cannot be read; "
+                "bring the file back from a copy, or move it away to draw other photos"
+            ) from None
+    return found
