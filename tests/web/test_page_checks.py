@@ -10,6 +10,7 @@ from open_indexes import open_index
 from web_setup import running
 
 from labelwise.retrieval import Query
+from labelwise.search import verify_lists
 from labelwise.search.checking import CheckSession
 
 LIST = {"q": "dog", "wrong_at_most": 0.3, "top": 12}
@@ -117,3 +118,27 @@ def test_a_list_that_cannot_be_checked_says_why(own, bare):
     headers = {"Authorization": "Bearer 0123456789abcdef-token"}
     missing = bare.post("/api/v1/check/list", LIST, **headers)
     assert "no index is served" in bare.problem(missing, 404)
+
+
+def test_receipts_are_those_of_the_index_with_what_is_known_of_each(own):
+    """Oracle: the receipts and verdicts of the index, read beside the server."""
+    assert own.get("/api/v1/receipts") == {"receipts": [], "together": "nothing was promised"}
+    made = own.get("/api/v1/search?q=-beach&wrong_at_most=0.5")
+    assert made["receipt"] == 1
+    assert own.get("/api/v1/search?q=-beach&wrong_at_most=0.5&top=1")["receipt"] == 1
+    assert own.get("/api/v1/search?q=-beach")["receipt"] is None
+    view = asked(own)
+    while view["promise"] is None:
+        view = asked(own, "answer", photo=view["question"]["photo"]["id"], answer="yes")
+    shown = own.get("/api/v1/receipts")
+    with open_index(own.library) as index:
+        verified = verify_lists(index)
+    assert shown["together"] == str(verified.together)
+    assert [one["number"] for one in shown["receipts"]] == [2, 1]  # the latest first
+    for one, (receipt, verdict) in zip(shown["receipts"][::-1], verified.lists, strict=True):
+        assert (one["text"], one["told"]) == (str(receipt.promise), str(verdict))
+        assert (one["photos"], one["verdict"]) == (receipt.photos, verdict.verdict)
+        assert (one["who"], one["method"]) == ("page", receipt.promise.test)
+    asked(own, "undo")
+    first = own.get("/api/v1/receipts")["receipts"][0]
+    assert (first["withdrawn"], first["told"]) == (True, "an answer it rests on was taken back")

@@ -66,3 +66,17 @@ def test_the_slider_bounds_the_list_of_whatever_cut_is_picked(many, visit):
         said = truth["bounded"]
         expect(page.locator("#counted")).to_contain_text(said[0].upper() + said[1:])
         expect(page.locator("#counted")).to_contain_text(f"{truth['above']} are in this list")
+
+
+def test_the_trust_view_lists_receipts_and_what_became_of_them(own, visit):
+    page = visit(own, "/#search/-beach")
+    page.locator("#wrong").fill("50")
+    page.locator("#promised").check()
+    page.get_by_role("link", name="Receipt 1").click()
+    row = page.locator("#trust-body table").first.locator("tbody tr")
+    expect(row).to_have_count(1)
+    (receipt,) = own.get("/api/v1/receipts")["receipts"]
+    expect(row).to_contain_text(receipt["text"])
+    expect(row).to_contain_text("no photo of it was answered")
+    expect(page.get_by_role("link", name="All receipts as JSON")).to_be_visible()
+    assert page.heard == []

@@ -33,6 +33,7 @@ from labelwise.cli import (
     start,
     tag,
     train,
+    verify,
 )
 from labelwise.cli.options import with_local_paths
 from labelwise.cli.text import complain
@@ -66,6 +67,7 @@ for verb in (
     search.search,
     estimate.estimate,
     check.check,
+    verify.verify,
     label.review,
     label.label,
     tag.tag,

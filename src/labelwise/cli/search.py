@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labelwise.retrieval import Query
     from labelwise.search import Index
     from labelwise.search.answering import Found, Hit
+    from labelwise.search.receipts import Receipt
 
 __all__ = ["search"]
 
@@ -92,7 +93,7 @@ def search(
     from labelwise.cli.text import caution, say, show_table
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
-    from labelwise.search import Index
+    from labelwise.search import Index, keep_found
     from labelwise.search.answering import answer, nearest_photos
 
     asked = query is not None or text is not None
@@ -146,9 +147,10 @@ def search(
             _search_text(index, text, parsed, top, lowest, encoder, as_json, paths_only, null)
             return
         caution(index.spec.caution)
+        wanted = Query.parse(query or "", index.space, index.taxonomy)
         found = answer(
             index,
-            Query.parse(query or "", index.space, index.taxonomy),
+            wanted,
             top=top,
             at_least=at_least or 0.0,
             wrong_at_most=wrong_at_most,
@@ -156,11 +158,12 @@ def search(
             confidence=confidence,
             sort=sort,
         )
+        receipt = keep_found(index, wanted, found)
         if count:
             if as_json:
-                say(json.dumps(_numbers(found)))
+                say(json.dumps(_numbers(found, receipt)))
             else:
-                _say_counted(found)
+                _say_counted(found, receipt)
             return
         _show(found.hits, as_json, paths_only, null)
         if html is not None:
@@ -168,7 +171,7 @@ def search(
 
             write_contact_sheet(html, index, found)
         if not as_json and not paths_only:
-            _say_counted(found)
+            _say_counted(found, receipt)
             if html is not None:
                 say(f"the page: {html}")
 
@@ -212,7 +215,7 @@ def _refuse(reason: str, options: dict[str, Any]) -> None:
             raise SettingsError(f"{reason}, so {name} does not apply; leave it out")
 
 
-def _numbers(found: "Found") -> dict[str, Any]:
+def _numbers(found: "Found", receipt: "Receipt | None") -> dict[str, Any]:
     count = found.count
     facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
     facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
@@ -220,6 +223,7 @@ def _numbers(found: "Found") -> dict[str, Any]:
     return facts | {
         "above": found.above,
         "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
+        "receipt": None if receipt is None else receipt.number,
         "refused": found.refused or None,
         "bounded": None if bounded is None else {**asdict(bounded), "text": str(bounded)},
         "likeness": None
@@ -228,13 +232,17 @@ def _numbers(found: "Found") -> dict[str, Any]:
     }
 
 
-def _say_counted(found: "Found") -> None:
+def _say_counted(found: "Found", receipt: "Receipt | None") -> None:
     """Say how many photos match, what is promised, and whether what this supposes was seen."""
     from labelwise.cli.text import say
 
     say(found.sentence())
     if found.likeness_sentence:
         say(found.likeness_sentence)
+    if receipt is not None:
+        say(f"receipt {receipt.number}: labelwise verify holds the promise to answers")
+    elif found.promised is not None:
+        say("no receipt is kept of this promise, since the index may only be read")
 
 
 def _show_paths(paths: "Sequence[str]", null: bool) -> None:

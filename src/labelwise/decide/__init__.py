@@ -9,6 +9,13 @@ from labelwise.decide.estimate import (
 )
 from labelwise.decide.figures import LabelFigures, label_figures
 from labelwise.decide.grammar import RuleFit, find_rule, fit_rule
+from labelwise.decide.kept_lists import (
+    KeptLists,
+    ListAnswers,
+    ListVerdict,
+    judge_list,
+    judge_lists,
+)
 from labelwise.decide.list_checks import (
     ListCheck,
     ListToCheck,
@@ -65,10 +72,13 @@ __all__ = [
     "Evidence",
     "ExpectedF",
     "GroupRules",
+    "KeptLists",
     "LabelFigures",
+    "ListAnswers",
     "ListBound",
     "ListCheck",
     "ListToCheck",
+    "ListVerdict",
     "Promise",
     "Promised",
     "PromisedAnswers",
@@ -97,6 +107,8 @@ __all__ = [
     "find_promise",
     "find_rule",
     "fit_rule",
+    "judge_list",
+    "judge_lists",
     "label_figures",
     "least_cost",
     "least_wrong",

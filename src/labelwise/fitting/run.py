@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from labelwise.data import LabelTable
-from labelwise.decide import Promise, Rule
+from labelwise.decide import Check, Promise, Rule
 from labelwise.errors import DataError
 from labelwise.fitting.fit import check_promises
 from labelwise.fitting.read import aligned_labels, label_tensors
@@ -37,14 +37,17 @@ class RunScores:
     promises: tuple[Promise, ...] = ()
     taxonomy: Taxonomy | None = None
 
-    def standing(self) -> tuple[str, ...]:
-        """Return in words how each promise of the model stands on these photos."""
+    def checks(self) -> list[tuple[Check, Promise]]:
+        """Return how each promise of the model stands on these photos."""
         link = self.calibrated or self.predictions.link
         if link is None or not self.promises:
-            return ()
+            return []
         checks = check_promises(self.promises, self.rule, self.predictions.with_link(link))
-        pairs = zip(checks, self.promises, strict=True)
-        return tuple(f"Promise {check}; it was: {promise}." for check, promise in pairs)
+        return list(zip(checks, self.promises, strict=True))
+
+    def standing(self) -> tuple[str, ...]:
+        """Return in words how each promise of the model stands on these photos."""
+        return tuple(f"Promise {check}; it was: {promise}." for check, promise in self.checks())
 
 
 def read_run(folder: Path, split: str) -> RunScores:

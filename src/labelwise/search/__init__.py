@@ -16,7 +16,9 @@ from labelwise.search.index import Index
 from labelwise.search.indexing import update_index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.looking import Changes
+from labelwise.search.receipts import Receipt, keep_found, receipts_of
 from labelwise.search.review import Question, corrected_labels, questions
+from labelwise.search.verifying import VerifiedLists, read_list_answers, verify_lists
 
 __all__ = [
     "Changes",
@@ -25,24 +27,33 @@ __all__ = [
     "Index",
     "LibraryLikeness",
     "Question",
+    "Receipt",
+    "VerifiedLists",
     "answer",
     "corrected_labels",
+    "keep_found",
     "likeness_of",
     "nearest_photos",
     "questions",
+    "read_list_answers",
+    "receipts_of",
     "search",
     "update_index",
+    "verify_lists",
 ]
 
 
 def search(index: str | Path, query: str | Query, **options: Any) -> Found:
     """Return the photos of an index that answer a query; ``options`` are those of :func:`answer`.
 
-    ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it.
+    ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it. What
+    it promises is kept as a receipt, which :func:`verify_lists` holds it to.
     """
     wanted = Query.parse(query) if isinstance(query, str) else query
     with Index(Path(index)) as opened:
-        return answer(opened, wanted, **options)
+        found = answer(opened, wanted, **options)
+        keep_found(opened, wanted, found)
+        return found
 
 
 class _Search(ModuleType):

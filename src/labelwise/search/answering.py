@@ -21,7 +21,7 @@ from labelwise.retrieval import HitCount, ListKind, Query
 from labelwise.search.asked import AskedQuery, said_wrong
 from labelwise.search.index import Index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
-from labelwise.search.rankings import ranking_of
+from labelwise.search.rankings import Ranking, ranking_of
 
 __all__ = [
     "Found",
@@ -29,6 +29,7 @@ __all__ = [
     "ListBoundShare",
     "WaysOut",
     "answer",
+    "listed_rows",
     "nearest_photos",
     "photos_along",
 ]
@@ -196,13 +197,11 @@ def answer(
         made, ways = _promised(asked, wrong_at_most, promise, confidence, cut)
         if made.promise is not None:
             cut = max(cut, made.threshold)
-        wrong = said_wrong(index, asked.bound)
-        if len(wrong):
-            gone = np.union1d(asked.dead, wrong)
-            ranking = ranking_of(index, asked.bound, gone, refit=False, corrected=False)
+        ranking = _without_wrong(asked)
     above = ranking.count_at_least(cut) if cut > -np.inf else None
     if made is not None and made.promise is not None:
-        made = replace(made, promise=replace(made.promise, listed=above), listed=above or 0)
+        promised = replace(made.promise, listed=above)
+        made = replace(made, threshold=cut, promise=promised, listed=above or 0)
     # By date, the newest photos above the cut come first, not the most probable ones.
     rows, scores = ranking.best(above if sort == "date" and above is not None else top)
     kept = scores >= cut
@@ -225,6 +224,23 @@ def answer(
         ways,
         likeness_of(index),
     )
+
+
+def listed_rows(index: Index, query: Query, found: Found) -> NDArray[np.int64]:
+    """Return all photos of the list that an answer promises something of, the best first."""
+    if found.promise is None or found.promised is None:
+        raise DataError(f"nothing is promised of a list of {query}")
+    rows, scores = _without_wrong(AskedQuery.of(index, query, own=True)).best(found.above or 0)
+    return rows[scores >= found.promise.threshold]
+
+
+def _without_wrong(asked: AskedQuery) -> Ranking:
+    """Return the ranking without the photos that somebody called wrong."""
+    wrong = said_wrong(asked.index, asked.bound)
+    if not len(wrong):
+        return asked.ranking
+    gone = np.union1d(asked.dead, wrong)
+    return ranking_of(asked.index, asked.bound, gone, refit=False, corrected=False)
 
 
 def _promised(

@@ -21,7 +21,7 @@ from labelwise.search.rankings import Ranking, ranking_of
 from labelwise.search.store import Fact
 from labelwise.types import LabelSpace
 
-__all__ = ["AskedQuery", "labels_told", "said_wrong"]
+__all__ = ["AskedQuery", "labels_told", "said_of", "said_wrong"]
 
 LEAST_SLOPE = 1e-3
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
@@ -147,6 +147,14 @@ def labels_told(bound: BoundQuery, space: LabelSpace, answer: Answer) -> dict[st
 
 def said_wrong(index: Index, bound: BoundQuery) -> NDArray[np.int64]:
     """Return the photos that do not answer a query, by what people said of them, in order."""
+    rows, hits, known = said_of(index, bound)
+    return rows[known & ~hits]
+
+
+def said_of(
+    index: Index, bound: BoundQuery
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
     said = {column: index.corrections_of(column) for column in bound.columns}
     rows = sorted({one.row for some in said.values() for one in some})
     place = {row: at for at, row in enumerate(rows)}
@@ -158,7 +166,7 @@ def said_wrong(index: Index, bound: BoundQuery) -> NDArray[np.int64]:
                 entry = place[one.row], at
                 labels[entry], observed[entry] = one.state == "present", True
     hits, known = bound.right(labels, observed)
-    return np.array(rows, np.int64)[known & ~hits]
+    return np.array(rows, np.int64), np.asarray(hits), np.asarray(known)
 
 
 def _calibrated(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelwise.search.store import Store
 
-__all__ = ["Answer", "CheckLog", "Said"]
+__all__ = ["Answer", "CheckLog", "Said", "answers_of"]
 
 Answer = Literal["yes", "no", "unsure"]
 
@@ -91,18 +91,7 @@ class CheckLog:
 
     def answers(self) -> list[Said]:
         """Return every answer that was not taken back, in order."""
-        with self._store.transaction() as database:
-            found = database.execute(
-                "SELECT row, answer, who FROM check_answers WHERE query = ? ORDER BY id",
-                (self._query,),
-            ).fetchall()
-        kept: list[Said] = []
-        for row, answer, who in found:
-            if answer == "undone":
-                kept.pop()
-            else:
-                kept.append(Said(int(row), answer, who))
-        return kept
+        return answers_of(self._store, self._query)
 
     def add(self, row: int, answer: Answer, who: str | None) -> None:
         """Note an answer."""
@@ -122,6 +111,23 @@ class CheckLog:
                 "INSERT INTO check_answers (query, row, answer, who, at) VALUES (?, ?, ?, ?, ?)",
                 (self._query, row, answer, who, _now()),
             )
+
+
+def answers_of(store: Store, query: str) -> list[Said]:
+    """Return every answer about a query that was not taken back, in order; none before any check.
+
+    An index that may only be read can be asked too.
+    """
+    if not store.has_table("check_answers"):
+        return []
+    kept: list[Said] = []
+    select = "SELECT row, answer, who FROM check_answers WHERE query = ? ORDER BY id"
+    for row, answer, who in store.select(select, (query,)):
+        if answer == "undone":
+            kept.pop()
+        else:
+            kept.append(Said(int(row), answer, who))
+    return kept
 
 
 def _now() -> str:

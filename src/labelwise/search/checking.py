@@ -25,6 +25,7 @@ from labelwise.retrieval import Query
 from labelwise.search.asked import AskedQuery, labels_told
 from labelwise.search.check_log import Answer, CheckLog, Said
 from labelwise.search.index import Index
+from labelwise.search.receipts import keep_receipt, withdraw
 from labelwise.search.store import Fact
 
 __all__ = ["CheckSession", "CheckState", "PhotoToCheck"]
@@ -159,10 +160,18 @@ class CheckSession:
         facts = labels_told(self._asked.bound, self._index.space, answer)
         if facts and not photo.repeated:
             self._index.correct(photo.row, facts, who=self._who, source="check")
-        return self.state()
+        state = self.state()
+        if state.promise is not None:
+            query = self._asked.query
+            keep_receipt(self._index, query, state.promise, self.left(), self._who)
+        return state
 
     def undo(self) -> CheckState:
         """Take the last answer back."""
+        standing = self.state().promise
+        if standing is not None:  # it rests on an answer that is taken back
+            receipt = keep_receipt(self._index, self._asked.query, standing, self.left(), self._who)
+            withdraw(self._index, receipt.number, self._who)
         last = self._log.undo()
         if last is not None and last.row not in {one.row for one in self._log.answers()}:
             told = labels_told(self._asked.bound, self._index.space, last.answer)

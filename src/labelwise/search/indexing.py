@@ -20,6 +20,7 @@ from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
+from labelwise.search.receipts import carry_receipts
 from labelwise.search.scored_files import score_files
 from labelwise.search.store import Store
 from labelwise.search.walk import root_place
@@ -237,10 +238,11 @@ def _start_rebuild(folder: Path) -> None:
 
 
 def _finish_rebuild(index: Index) -> None:
-    """Carry the corrections over by content, and remove what was set aside."""
+    """Carry corrections and receipts over by content, and remove what was set aside."""
     with Store(index.folder / ASIDE, ()) as before:
         corrections = before.corrections()
         contents = before.contents_of({one.row for one in corrections})
+        carry_receipts(before, index)
     hashes = {row: one.hash for row, one in contents.items()}
     rows = index.store.rows_by_hash(hashes.values())
     index.store.correct(

@@ -177,10 +177,15 @@ class Store:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def writable(self) -> bool:
+        """Whether anything can be noted in the index."""
+        return self._database.writable
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Yield the database; all that is written in the block becomes known together."""
-        if not self._database.writable:
+        if not self.writable:
             raise LabelwiseError(
                 f"{self.folder} may only be read, or its disk is full: nothing can be noted in it; "
                 "give this user the right to write there, or free some space"
@@ -193,6 +198,16 @@ class Store:
             with suppress(sqlite3.Error, LabelwiseError):  # a full disk has rolled back already
                 self._database.execute("ROLLBACK")
             raise
+
+    def select(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return what a SELECT finds; an index that may only be read can be asked too."""
+        found: list[tuple[Any, ...]] = self._database.execute(query, values).fetchall()
+        return found
+
+    def has_table(self, name: str) -> bool:
+        """Return whether a table that is made when it is first needed is there."""
+        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return bool(self.select(query, (name,))[0][0])
 
     @property
     def rows(self) -> int:

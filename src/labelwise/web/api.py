@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from labelwise.errors import DataError
 from labelwise.search.review import Reason
 from labelwise.web.batching import Tagged, Upload
-from labelwise.web.checking import ListChecks
+from labelwise.web.checking import ListChecks, receipts_view
 from labelwise.web.forms import read_form
 from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
 from labelwise.web.library import SIDES, Library
@@ -26,6 +26,7 @@ from labelwise.web.models import (
     Predicted,
     ProblemDetails,
     PromiseView,
+    ReceiptsView,
     Review,
     SearchAnswer,
     SessionIn,
@@ -194,7 +195,7 @@ def _add_model(api: APIRouter, service: Service) -> None:
 
 
 def _add_no_library(api: APIRouter) -> None:
-    missing = ("/search", "/text-search", "/complete", "/review")
+    missing = ("/search", "/text-search", "/complete", "/review", "/receipts")
     for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
 
         @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
@@ -308,6 +309,10 @@ def _add_checks(api: APIRouter, library: Library) -> None:
     async def undo(request: Request, asked: CheckIn) -> CheckView:
         require_json(request)
         return await asyncio.shield(library.run(lambda: checks.undo(asked)))
+
+    @api.get("/receipts", summary="Every promise of a list that was made, and whether it is kept")
+    async def receipts() -> ReceiptsView:
+        return await library.run(lambda: receipts_view(library))
 
 
 async def read_pictures(request: Request, service: Service) -> list[Upload]:

@@ -9,10 +9,20 @@ from collections import OrderedDict
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
 from labelwise.search.checking import CheckSession, CheckState, PhotoToCheck
+from labelwise.search.receipts import receipts_of
+from labelwise.search.verifying import verify_lists
 from labelwise.web.library import Library, photo_name
-from labelwise.web.models import CheckAnswerIn, CheckIn, CheckQuestion, CheckView, ListedPhoto
+from labelwise.web.models import (
+    CheckAnswerIn,
+    CheckIn,
+    CheckQuestion,
+    CheckView,
+    ListedPhoto,
+    ReceiptsView,
+    ReceiptView,
+)
 
-__all__ = ["ListChecks"]
+__all__ = ["ListChecks", "receipts_view"]
 
 KEPT = 16  # sessions
 SHOWN = 48  # photos of a promised list
@@ -92,3 +102,32 @@ class ListChecks:
 def _question(photo: PhotoToCheck, photo_id: str) -> CheckQuestion:
     listed = ListedPhoto(id=photo_id, name=photo_name(photo.paths))
     return CheckQuestion(photo=listed, repeated=photo.repeated)
+
+
+def receipts_view(library: Library) -> ReceiptsView:
+    """Return what was promised of lists, and whether people's answers bear it out."""
+    verified = verify_lists(library.index)
+    verdicts = {receipt.number: verdict for receipt, verdict in verified.lists}
+    views = []
+    for one in reversed(receipts_of(library.index)):
+        verdict = verdicts.get(one.number)
+        views.append(
+            ReceiptView(
+                number=one.number,
+                query=one.query,
+                kind=one.promise.kind,
+                text=str(one.promise),
+                method=one.promise.test,
+                listed=one.promise.listed or 0,
+                who=one.who,
+                at=one.at,
+                withdrawn=one.withdrawn,
+                photos=one.photos,
+                weights=one.weights,
+                link=one.link,
+                held_out=one.held_out,
+                verdict="cannot tell" if verdict is None else verdict.verdict,
+                told="an answer it rests on was taken back" if verdict is None else str(verdict),
+            )
+        )
+    return ReceiptsView(receipts=views, together=str(verified.together))

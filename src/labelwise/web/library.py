@@ -28,6 +28,7 @@ from labelwise.search import Index, questions
 from labelwise.search.answering import Found, Hit, Sort, answer, nearest_photos
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.photo_files import PhotoFiles
+from labelwise.search.receipts import keep_found
 from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
 from labelwise.web.models import (
@@ -193,6 +194,7 @@ class Library:
             promise=promise,
             sort=sort,
         )
+        receipt = keep_found(self.index, query, found, "page")
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
         promised = found.promised
@@ -220,6 +222,7 @@ class Library:
             promise_kind=None if promised is None else promise,
             promise_about=None if promised is None else promised.about,
             promise_condition=None if promised is None else promised.condition,
+            receipt=None if receipt is None else receipt.number,
             refused=found.refusal() or None,
             ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
             bounded=None if found.bounded is None else str(found.bounded),

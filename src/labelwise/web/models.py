@@ -232,6 +232,7 @@ class SearchAnswer(BaseModel):
     promise_kind: Literal["expected", "sure"] | None = None
     promise_about: str | None = None
     promise_condition: str | None = None
+    receipt: int | None = None
     refused: str | None = None
     ways: WaysOutView | None = None
     bounded: str | None = None
@@ -353,6 +354,37 @@ class CheckView(BaseModel):
     question: CheckQuestion | None
     following: PhotoId | None
     photos: list[ListedPhoto] = []
+
+
+class ReceiptView(BaseModel):
+    """A promise that was made of a list, and what people's answers since then say of it.
+
+    ``photos``, ``weights``, ``link`` and ``held_out`` are hashes: of the listed photos, the model,
+    and the photos that it was made on.
+    """
+
+    number: int
+    query: str
+    kind: Literal["expected", "sure", "checked", "tested"]
+    text: str
+    method: str
+    listed: int
+    who: str
+    at: str
+    withdrawn: bool
+    photos: str
+    weights: str
+    link: str
+    held_out: str
+    verdict: Literal["kept", "broken", "cannot tell"]
+    told: str
+
+
+class ReceiptsView(BaseModel):
+    """Every promise of a list that was made, the latest first, and how all of them stand."""
+
+    receipts: list[ReceiptView]
+    together: str
 
 
 class Review(BaseModel):

@@ -64,6 +64,7 @@ async function start() {
   photo.start();
   check.start();
   review.start();
+  trust.start(model);
   addEventListener("hashchange", route);
   route();
 }

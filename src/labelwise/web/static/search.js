@@ -114,7 +114,8 @@ function words(answer) {
   const start = `About ${count(Math.round(answer.expected))} of ${count(answer.photos)} photos match `;
   const parts = [make("p", {}, start, make("strong", { class: "asked" }, answer.query), text)];
   if (answer.promise) {
-    parts.push(make("p", {}, make("span", { class: "verdict good" }, `${PROMISES[answer.promise_kind]}: `), sentence(answer.promise)));
+    parts.push(make("p", {}, make("span", { class: "verdict good" }, `${PROMISES[answer.promise_kind]}: `), sentence(answer.promise),
+      answer.receipt ? make("a", { class: "receipt", href: "#trust" }, `Receipt ${answer.receipt}`) : null));
   }
   if (answer.refused) parts.push(...refusal(answer));
   if (answer.bounded) parts.push(make("p", {}, sentence(answer.bounded)));

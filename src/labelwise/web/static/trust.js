@@ -7,15 +7,22 @@ const FEW = 8;
 const share = (value) => `${(100 * value).toFixed(1)} %`;
 const verdict = (word, bad, good) => make("span", { class: `verdict ${bad ? "bad" : good ? "good" : ""}` }, word);
 
+let withPhotos = false;
+
+export function start(model) {
+  withPhotos = model.photos !== null;
+}
+
 export async function open() {
   const body = find("trust-body");
   body.setAttribute("aria-busy", "true");
   if (!body.children.length) body.append(make("p", { class: "muted" }, "Counting what held-out photos say…"));
   try {
-    const [trust, labels] = await Promise.all([get("/trust"), get("/labels")]);
+    const asked = [get("/trust"), get("/labels"), withPhotos ? get("/receipts") : null];
+    const [trust, labels, kept] = await Promise.all(asked);
     body.replaceChildren(
       ...trust.notes.map((note) => make("p", { class: "note" }, note)),
-      ...promises(trust.promises), ...alarms(trust.alarms), ...reliable(labels), ...shares(trust.shares));
+      ...promises(trust.promises), ...(kept ? receipts(kept) : []), ...alarms(trust.alarms), ...reliable(labels), ...shares(trust.shares));
   } catch (error) {
     body.replaceChildren(make("p", { class: "error", role: "alert" }, error.message));
   }
@@ -28,6 +35,21 @@ function promises(list) {
   }
   return [make("h2", {}, "Promises"), make("ul", {}, ...list.map((one) => make("li", {},
     verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), ` — ${one.text}. On reviewed photos: ${one.checked}.`)))];
+}
+
+function receipts({ receipts: list, together }) {
+  if (!list.length) return [];
+  const line = (one) => [String(one.number), make("a", { href: `#search/${encodeURIComponent(one.query)}` }, one.query),
+    make("span", { class: "said" }, `${one.text}.`), `${one.at.slice(0, 10)}, ${one.who}`,
+    make("span", { class: "said" }, one.withdrawn ? "withdrawn" : verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), `: ${one.told.replace(/^[a-z ]+: /, "")}.`)];
+  const head = ["receipt", "query", "promise", "made", "answers since then"];
+  const parts = [make("h2", {}, "Lists that were promised"), make("p", {}, `${together[0].toUpperCase()}${together.slice(1)}.`),
+    table("Receipts of promised lists, the latest first", head, list.slice(0, FEW).map(line))];
+  if (list.length > FEW) {
+    parts.push(make("details", {}, make("summary", {}, `${list.length - FEW} more`), table("The other receipts", head, list.slice(FEW).map(line))));
+  }
+  parts.push(make("p", {}, make("a", { href: "/api/v1/receipts", download: "receipts.json" }, "All receipts as JSON")));
+  return parts;
 }
 
 function alarms(list) {

@@ -1,0 +1,214 @@
+"""Was the promise of a list kept? What answers about its photos say, of one list and of many.
+
+A list holds L photos, of which floor(alpha L) may be wrong. If x of t photos drawn from it at
+random are wrong, the number W of wrong ones lies, by the law of draws without replacement, between
+
+    the least W with P(Hypergeometric(L, W, t) >= x) > MISJUDGED = 0.01
+    the most W with  P(Hypergeometric(L, W, t) <= x) > DOUBTED = 0.05
+
+and a promise is broken where the first exceeds floor(alpha L), kept where the second does not.
+Answers about photos that nobody drew count as what they are: so many wrong and right ones at least.
+
+Each of m lists promised with confidence 1 - delta is broken with chance at most delta, and called
+so by mistake with chance MISJUDGED at most. So b of them are broken, if the promises hold and
+were independent, with chance P(Binomial(m, delta + MISJUDGED) >= b). Expected promises speak of no
+single list: of them the mean share of wrong photos is compared with alpha (``ratio_interval``).
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.special import bdtrc
+
+from labelwise.decide.estimate import exact_count_bounds
+from labelwise.decide.promises import Promise, percent
+from labelwise.errors import DataError
+from labelwise.numeric.bounds import ratio_interval
+
+__all__ = ["KeptLists", "ListAnswers", "ListVerdict", "judge_list", "judge_lists"]
+
+Verdict = Literal["kept", "broken", "cannot tell"]
+
+MISJUDGED = 0.01
+DOUBTED = 0.05
+SIGNIFICANT = 0.05  # chance of so many broken promises below which they did not hold
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class ListAnswers:
+    """Answers about the photos of a list: all of them, and those of the photos drawn at random."""
+
+    right: int
+    wrong: int
+    drawn: int
+    drawn_wrong: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drawn_wrong <= min(self.drawn, self.wrong):
+            raise ValueError(f"of the wrong photos, {self.drawn_wrong} cannot have been drawn")
+        if self.drawn > self.right + self.wrong:
+            raise ValueError(f"{self.drawn} drawn photos must be among those answered")
+
+
+@dataclass(frozen=True)
+class ListVerdict:
+    """Whether a list kept its promise: between ``least`` and ``most`` of its photos are wrong.
+
+    ``share`` is the estimate of the wrong share, None without a drawn photo; ``more`` is how many
+    more photos it takes if all are right, 0 where it is settled.
+    """
+
+    verdict: Verdict
+    promise: Promise
+    answers: ListAnswers
+    least: int
+    most: int
+    share: float | None
+    more: int
+
+    @property
+    def certain(self) -> bool:
+        """Whether enough photos were answered that no chance is left."""
+        listed = self.promise.listed or 0
+        allowed = _allowed(self.promise)
+        return self.answers.wrong > allowed or self.answers.right >= listed - allowed
+
+    def __str__(self) -> str:
+        told, listed = self.answers, self.promise.listed or 0
+        seen = f"{told.drawn_wrong:,} of {told.drawn:,} photos drawn from it are wrong"
+        if told.drawn < told.right + told.wrong:
+            seen += f", {told.wrong:,} of {told.right + told.wrong:,} answered in all"
+        if not told.right + told.wrong:
+            seen = "no photo of it was answered"
+        asked = f"{percent(1 - self.promise.level)} may be"
+        between = f"{self.least:,} to {self.most:,} of its {listed:,} photos are wrong, {asked}"
+        tail = f"; {self.more:,} more right answers would tell" if self.more else ""
+        return f"{self.verdict}: {seen}; {between}{tail}"
+
+
+@dataclass(frozen=True)
+class KeptLists:
+    """How many of the lists that can be told kept their promise, and what that says of them all.
+
+    ``allowed`` is how many broken ones the promises let one expect, and ``chance`` that of as many
+    as there are, or more, if they hold. ``expected`` has, for each
+    share promised on average, the number of lists, their mean share and its interval.
+    """
+
+    told: int
+    kept: int
+    untold: int
+    allowed: float
+    chance: float
+    expected: tuple[tuple[float, int, float, float, float], ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the promises hold, all together: kept where no more are broken than allowed."""
+        broken = self.told - self.kept
+        over = any(low > share for share, _, _, low, _ in self.expected)
+        if over or (broken and self.chance <= SIGNIFICANT + TOLERANCE):
+            return "broken"
+        return "kept" if self.told and broken <= self.allowed + TOLERANCE else "cannot tell"
+
+    def __str__(self) -> str:
+        parts = []
+        if self.told:
+            broken = self.told - self.kept
+            text = f"kept in {self.kept:,} of {self.told:,}"
+            if broken:
+                text += (
+                    f"; promises that hold break {broken:,} or more of {self.told:,} with chance "
+                    f"{self.chance:.2g}, if they are independent"
+                )
+            parts.append(text)
+        for share, lists, mean, low, high in self.expected:
+            of = "1 list" if lists == 1 else f"{lists:,} lists"
+            parts.append(
+                f"promised on average: {percent(mean)} of {of} wrong ({percent(low)} to "
+                f"{percent(high)}), at most {percent(share)} may be"
+            )
+        if self.untold:
+            parts.append(f"{self.untold:,} cannot be told yet")
+        return "; ".join(parts) or "nothing was promised"
+
+
+def judge_list(promise: Promise, answers: ListAnswers) -> ListVerdict:
+    """Return what answers about the photos of a list say of its promise.
+
+    Of an expected promise it is never more than "cannot tell": it speaks of no single list.
+    """
+    listed = promise.listed
+    if promise.what != "list" or listed is None:
+        raise DataError(f"only a promise of a list can be judged by its photos, got {promise.what}")
+    if answers.right + answers.wrong > listed:
+        raise DataError(f"a list of {listed:,} photos cannot have more answers than that")
+    least, most = _between(listed, answers)
+    share = answers.drawn_wrong / answers.drawn if answers.drawn else None
+    if answers.right + answers.wrong == listed:
+        share = answers.wrong / listed
+    allowed = _allowed(promise)
+    verdict: Verdict = "cannot tell"
+    if promise.kind != "expected" and least > allowed:
+        verdict = "broken"
+    elif promise.kind != "expected" and most <= allowed:
+        verdict = "kept"
+    more = 0
+    if verdict == "cannot tell" and promise.kind != "expected":
+        more = _more(listed, answers, allowed)
+    return ListVerdict(verdict, promise, answers, least, most, share, more)
+
+
+def judge_lists(verdicts: Sequence[ListVerdict]) -> KeptLists:
+    """Return how many lists kept their promise, and whether so many broken ones are too many."""
+    single = [one for one in verdicts if one.promise.kind != "expected"]
+    told = [one for one in single if one.verdict != "cannot tell"]
+    kept = sum(one.verdict == "kept" for one in told)
+    chances = [1 - (one.promise.confidence or 0) + MISJUDGED * (not one.certain) for one in told]
+    worst = max(chances, default=0.0)
+    broken = len(told) - kept
+    chance = float(bdtrc(broken - 1, len(told), worst)) if broken else 1.0
+    by_share: dict[float, list[float]] = {}
+    average = [one for one in verdicts if one.promise.kind == "expected"]
+    for one in average:
+        if one.share is not None:
+            by_share.setdefault(round(1 - one.promise.level, 9), []).append(one.share)
+    expected = []
+    for share, shares in sorted(by_share.items()):
+        values = np.array(shares)
+        low, high = ratio_interval(values, np.ones(len(values)), 1, 1 - DOUBTED)
+        expected.append((share, len(values), float(values.mean()), low, high))
+    untold = len(single) - len(told) + sum(one.share is None for one in average)
+    return KeptLists(len(told), kept, untold, worst * len(told), chance, tuple(expected))
+
+
+def _allowed(promise: Promise) -> int:
+    return int((1 - promise.level) * (promise.listed or 0) + TOLERANCE)
+
+
+def _between(listed: int, answers: ListAnswers) -> tuple[int, int]:
+    """Return the bounds of the number of wrong photos."""
+    low, high = answers.wrong, listed - answers.right
+    if not answers.drawn:
+        return low, high
+    drawn = answers.drawn_wrong, answers.drawn, listed
+    least, _ = exact_count_bounds(*drawn, 1 - 2 * MISJUDGED)
+    _, most = exact_count_bounds(*drawn, 1 - 2 * DOUBTED)
+    least = max(least, low)
+    return least, max(least, min(most, high))
+
+
+def _more(listed: int, answers: ListAnswers, allowed: int) -> int:
+    """Return how many more drawn photos would settle it as kept, if all of them are right."""
+    rest = range(1, listed - answers.right - answers.wrong + 1)
+
+    def settled(more: int) -> bool:
+        told = replace(answers, right=answers.right + more, drawn=answers.drawn + more)
+        return _between(listed, told)[1] <= allowed
+
+    place = bisect_left(rest, True, key=settled)
+    return rest[place] if place < len(rest) else 0

@@ -1,0 +1,155 @@
+"""Were the promises of an index kept? Its receipts, held against what people say of the photos.
+
+What is known of a photo comes from the index (corrections, audits and checks) and from a table of
+answers. It is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
+that disagree count as wrong, as in a check.
+
+A sample must not be chosen by what it shows. So of the answers only those count as drawn that
+stand, without a gap, at the beginning of the receipt's own random order; all others only say
+that so many photos are right or wrong at least.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.decide import KeptLists, ListAnswers, ListVerdict, judge_list, judge_lists
+from labelwise.errors import DataError, LabelwiseError
+from labelwise.retrieval import Query, bind
+from labelwise.search.asked import said_of
+from labelwise.search.check_log import answers_of
+from labelwise.search.index import Index
+from labelwise.search.receipts import Receipt, receipts_of, rows_in_order
+from labelwise.system.files import replacing
+
+__all__ = ["VerifiedLists", "read_list_answers", "verify_lists", "write_list_questions"]
+
+COLUMNS = ("receipt", "query", "path", "answer")
+WORDS = {"yes": True, "y": True, "1": True, "no": False, "n": False, "0": False}
+WORDS |= {"unsure": False, "u": False, "?": False}
+
+Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
+
+
+@dataclass(frozen=True)
+class VerifiedLists:
+    """Every receipt that stands with its verdict, and all of them together."""
+
+    lists: tuple[tuple[Receipt, ListVerdict], ...]
+    together: KeptLists
+
+
+def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
+    """Return whether the promises of an index were kept, as far as anybody can tell.
+
+    ``answers`` are those of :func:`read_list_answers`, beside what the index knows.
+    """
+    receipts = [one for one in receipts_of(index) if not one.withdrawn]
+    known: dict[str, dict[int, bool]] = {}
+    lists = []
+    for receipt in receipts:
+        if receipt.query not in known:
+            more = {} if answers is None else answers.get(receipt.query, {})
+            known[receipt.query] = _known(index, receipt.query, more)
+        told = _answers(rows_in_order(index, receipt), known[receipt.query])
+        lists.append((receipt, judge_list(receipt.promise, told)))
+    return VerifiedLists(tuple(lists), judge_lists([verdict for _, verdict in lists]))
+
+
+def write_list_questions(index: Index, path: Path, each: int) -> int:
+    """Write the first photos of each receipt's order as a table to answer; return how many."""
+    if each < 1:
+        raise DataError(f"at least one photo per list must be asked about, got {each}")
+    written = 0
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(COLUMNS)
+        for receipt in receipts_of(index):
+            if receipt.withdrawn:
+                continue
+            known = _known(index, receipt.query, {})
+            first = rows_in_order(index, receipt)[:each].tolist()
+            places = index.store.paths_of(first)
+            for row in first:
+                if row not in known and places[row]:
+                    table.writerow((receipt.number, receipt.query, places[row][0], ""))
+                    written += 1
+    return written
+
+
+def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
+    """Return the answers of a table: path, answer, and query where lists of several were promised.
+
+    Photos without an answer are passed over. A photo that was answered twice is right if it is both
+    times.
+    """
+    queries = sorted({one.query for one in receipts_of(index)})
+    found: dict[str, dict[int, bool]] = {}
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file)
+            columns = set(table.fieldnames or ())
+            if not {"path", "answer"} <= columns:
+                got = ", ".join(table.fieldnames or ()) or "nothing"
+                raise DataError(f"{path} must have the columns path and answer, got {got}")
+            if "query" not in columns and len(queries) > 1:
+                raise DataError(
+                    f"{path} must say in a column query of which query each answer is: lists of "
+                    f"{len(queries)} queries were promised"
+                )
+            for number, line in enumerate(table, start=2):
+                word = (line["answer"] or "").strip().lower()
+                if not word:
+                    continue
+                if word not in WORDS:
+                    raise DataError(
+                        f"{path}, line {number}: an answer must be yes, no or unsure, got {word!r}"
+                    )
+                query = (queries or [""])[0]
+                if "query" in columns:
+                    query = _as_kept(index, line["query"] or "")
+                if query not in queries:
+                    raise DataError(f"{path}, line {number}: no list of {query!r} was promised")
+                row = index.row_of(line["path"])
+                rows = found.setdefault(query, {})
+                rows[row] = rows.get(row, True) and WORDS[word]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    return found
+
+
+def _as_kept(index: Index, text: str) -> str:
+    """Return a query as receipts spell it; the text itself where it is not a query."""
+    with suppress(LabelwiseError):
+        return str(Query.parse(text, index.space, index.taxonomy))
+    return text
+
+
+def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
+    """Return whether photos are right for a query, by what everybody said of them."""
+    bound = bind(Query.parse(text, index.space, index.taxonomy), index.space, index.query_taxonomy)
+    rows, hits, told = said_of(index, bound)
+    known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
+    checked = [(one.row, one.answer == "yes") for one in answers_of(index.store, text)]
+    return _joined([*known.items(), *checked, *more.items()])
+
+
+def _joined(said: Iterable[tuple[int, bool]]) -> dict[int, bool]:
+    right: dict[int, bool] = {}
+    for row, is_right in said:
+        right[row] = right.get(row, True) and is_right
+    return right
+
+
+def _answers(order: NDArray[np.int64], known: Mapping[int, bool]) -> ListAnswers:
+    """Return the answers about a list's photos, which stand in the order drawn for them."""
+    rows = order.tolist()
+    given = [known[row] for row in rows if row in known]
+    drawn = next((at for at, row in enumerate(rows) if row not in known), len(rows))
+    missed = sum(not known[row] for row in rows[:drawn])
+    return ListAnswers(sum(given), len(given) - sum(given), drawn, missed)

@@ -1,0 +1,122 @@
+"""``labelwise verify``. Oracles: the verdicts of the functions below it, the exit status, and a
+run whose promise is kept or broken by the labels it is given.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from made_index import made_index
+from open_indexes import open_index
+from search_setup import save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.decide import Promise
+from labelwise.errors import DataError, SettingsError
+from labelwise.models import ModelSpec
+from labelwise.search import receipts_of
+from labelwise.search.receipts import rows_in_order
+
+
+def labelwise(*arguments):
+    call = [str(one) for one in arguments]
+    result = CliRunner().invoke(app, call, catch_exceptions=False)
+    return result.output, result.exit_code
+
+
+@pytest.fixture
+def folder(tmp_path):
+    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+    return made_index(tmp_path / "photos.index", save_model(tmp_path / "run"), logits)
+
+
+def answers(folder, table, word):
+    """Answer the questions of ``--ask`` all in the same way."""
+    output, status = labelwise("verify", folder, "--ask", 40, "-o", table)
+    assert (status, "40 photos to answer" in output) == (0, True)
+    with table.open(newline="") as file:
+        rows = [{**row, "answer": word} for row in csv.DictReader(file)]
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_a_promised_list_is_verified_from_the_search_to_the_exit_status(folder, tmp_path):
+    sure = ("--wrong-at-most", "0.5", "--promise", "sure")
+    output, _ = labelwise("search", folder, "dog", *sure)
+    assert "receipt 1: labelwise verify holds the promise to answers" in output
+    output, status = labelwise("verify", folder)
+    assert (status, "1 cannot be told yet" in output) == (0, True)
+    table = tmp_path / "answers.csv"
+    answers(folder, table, "yes")
+    output, status = labelwise("verify", folder, "--answers", table)
+    assert "receipt 1, dog (sure): kept: 0 of 40 photos drawn from it are wrong" in output
+    assert "kept in 1 of 1" in output
+    assert status == 0
+    answers(folder, table, "no")
+    output, status = labelwise("verify", folder, "--answers", table)
+    assert "kept in 0 of 1; promises that hold break 1 or more of 1" in output
+    assert status == 0  # a sample of one list may mislead: 0.06
+    assert labelwise("verify", folder, "--answers", table, "--strict")[1] == 1
+    for share in ("0.4", "0.45"):
+        labelwise("search", folder, "dog", "--wrong-at-most", share, "--promise", "sure")
+    index = open_index(folder)
+    for row in {row for one in receipts_of(index) for row in rows_in_order(index, one).tolist()}:
+        index.correct(row, {"dog": "absent"})
+    output, status = labelwise("verify", folder, "--json")
+    found = json.loads(output)
+    assert {one["verdict"] for one in found["lists"]} == {"broken"}
+    assert (found["together"]["verdict"], status) == ("broken", 1)
+
+
+def test_receipts_are_printed_as_json(folder):
+    labelwise("search", folder, "dog", "--wrong-at-most", "0.3", "--count")
+    output, status = labelwise("verify", folder, "--receipts")
+    (line,) = output.splitlines()
+    (receipt,) = receipts_of(open_index(folder))
+    assert json.loads(line) == json.loads(json.dumps(receipt.spec()))
+    assert status == 0
+
+
+def with_promise(run, level):
+    """Let the model of a run promise its mean F1."""
+    spec = ModelSpec.load(run / "model.json")
+    said = Promise("f", level, 0.95, 400, 400, level, "photos", "2026-01-01", "betting")
+    spec.model_copy(update={"promises": (said.spec(),)}).save(run / "model.json")
+
+
+def test_the_promises_of_a_run_are_held_to_its_test_photos(tmp_path):
+    run = save_model(tmp_path / "run")
+    with pytest.raises(DataError, match="was made without a promise"):
+        labelwise("verify", run)
+    with_promise(run, 0.05)
+    output, status = labelwise("verify", run)
+    assert output.startswith("kept: ")
+    assert ("kept in 1 of 1" in output, status) == (True, 0)
+    with_promise(run, 0.99)
+    output, status = labelwise("verify", run, "--json")
+    assert ([one["verdict"] for one in json.loads(output)], status) == (["broken"], 1)
+    (run / "predictions" / "test.parquet").unlink()
+    with pytest.raises(DataError, match="has no test photos that fitted nothing"):
+        labelwise("verify", run)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ask", "3"), "give both --ask N and --output FILE"),
+        (("--receipts", "--answers", "x.csv"), "do different things"),
+        (("--receipts", "--json"), "about verdicts"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, options, words):
+    with pytest.raises(SettingsError, match=words):
+        labelwise("verify", folder, *options)
+
+
+def test_options_of_an_index_are_refused_for_a_run(folder):
+    with pytest.raises(SettingsError, match="is not an index, so --strict"):
+        labelwise("verify", folder.parent / "run", "--strict")
