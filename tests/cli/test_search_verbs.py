@@ -45,7 +45,7 @@ def library(tmp_path_factory):
         *("--taxonomy", home / "labels.csv"),
     )
     assert status == 0
-    assert "20 new, 1 moved or copied" in output
+    assert "20 new, 1 copied" in output
     return home
 
 

@@ -96,6 +96,7 @@ def update_index(
                 workers=workers,
                 watch=watch,
             )
+        changes.settle()
         if (folder / ASIDE).is_dir() and not changes.refused:
             _finish_rebuild(index)
         if forget_missing:

@@ -40,7 +40,8 @@ class Changes:
     unchanged: int = 0
     new: int = 0
     changed: int = 0
-    copied: int = 0  # moved here, or a copy: their content was known
+    moved: int = 0
+    copied: int = 0  # their content was known, and is where it was too
     failed: int = 0
     missing: int = 0
     forgotten: int = 0
@@ -48,11 +49,22 @@ class Changes:
     unlisted: list[str] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)  # by their endings
     unlike: str = ""  # how the library differs from the held-out photos, in words
+    came: list[int] = field(default_factory=list)  # known rows that files were found of
+    went: list[int] = field(default_factory=list)  # rows of files that are gone
 
     @property
     def anything(self) -> bool:
         """Whether anything is other than it was known."""
-        return bool(self.new + self.changed + self.copied + self.failed + self.missing)
+        found = self.new + self.changed + self.moved + self.copied + self.failed
+        return bool(found + self.missing)
+
+    def settle(self) -> None:
+        """Count files that are gone from one place and were found at another as moved."""
+        moved = (Counter(self.came) & Counter(self.went)).total()
+        self.moved += moved
+        self.copied -= moved
+        self.missing -= moved
+        self.came, self.went = [], []
 
     @property
     def notes(self) -> list[str]:
@@ -76,7 +88,8 @@ class Changes:
         counts = {
             "new": self.new,
             "changed": self.changed,
-            "moved or copied": self.copied,
+            "moved": self.moved,
+            "copied": self.copied,
             "unchanged": self.unchanged,
             "unreadable": self.failed,
             "missing": self.missing,
@@ -138,11 +151,12 @@ def _compared_root(store: Store, root: str, changes: Changes) -> list[FileToRead
     changes.unchanged += unchanged + len(back)
     with store.transaction():
         store.put_files(back)
-        for folder, names in gone:
-            changes.missing += store.mark_missing(number, folder, names)
+        lost = [store.mark_missing(number, folder, names) for folder, names in gone]
         for folder in store.folders_of(number) - visited:
             if not any(_is_inside(folder, closed) for closed in unlisted):
-                changes.missing += store.mark_missing(number, folder)
+                lost.append(store.mark_missing(number, folder))
+    changes.missing += sum(map(len, lost))
+    changes.went += [row for rows in lost for row in rows if row is not None]
     return todo
 
 

@@ -225,6 +225,7 @@ class _Pending:
             self.edited.append((before, digest))
         if not scored:
             self.changes.copied += 1
+            self.changes.came += [] if row is None else [row]
         elif before is not None:
             self.changes.changed += 1
         else:

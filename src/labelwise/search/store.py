@@ -314,23 +314,23 @@ class Store:
             )
         self._mark_alive(changed)
 
-    def mark_missing(self, root: int, folder: str, names: Sequence[str] | None = None) -> int:
-        """Mark files of a folder (all of them where no names are given) as missing."""
+    def mark_missing(
+        self, root: int, folder: str, names: Sequence[str] | None = None
+    ) -> list[int | None]:
+        """Mark files of a folder (all of them where no names are given) as missing.
+
+        Return the content of each, None of one that could not be read.
+        """
         where = "root = ? AND folder = ? AND state != 'missing'"
         values: list[Any] = [root, shown(folder)]
         if names is not None:
             where += f" AND name IN ({','.join('?' * len(names))})"
             values += map(shown, names)
-        rows = {
-            row
-            for (row,) in self._database.execute(f"SELECT row FROM files WHERE {where}", values)
-            if row is not None
-        }
-        changed = self._database.execute(
-            f"UPDATE files SET state = 'missing' WHERE {where}", values
-        )
-        self._mark_alive(rows)
-        return int(changed.rowcount)
+        query = f"SELECT row FROM files WHERE {where}"
+        rows: list[int | None] = [row for (row,) in self._database.execute(query, values)]
+        self._database.execute(f"UPDATE files SET state = 'missing' WHERE {where}", values)
+        self._mark_alive({row for row in rows if row is not None})
+        return rows
 
     def forget_missing(self) -> int:
         """Remove the files marked missing; their contents stay, should they come back."""
