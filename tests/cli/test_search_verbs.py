@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from open_indexes import open_index
+from PIL import Image
 from search_setup import LABELS, picture, save_model
 from typer.testing import CliRunner
 
@@ -176,6 +177,44 @@ def test_likeness_tells_copies_from_similar_photos(library):
         *("--like", library / "photos" / "00.png"),
     )
     assert [line.split()[0] == "equal" for line in shown.splitlines()[1:]] == [True, *[False] * 3]
+
+
+def test_any_file_can_be_looked_for_indexed_or_not(library, tmp_path):
+    """Oracle: the same photo in the index, saved elsewhere to the byte and as other bytes."""
+    index, photo = library / "photos.index", library / "photos" / "05.png"
+    query = ("search", index, "--json", "--top", "3", "--like")
+    inside = lines(*query, photo)
+    shutil.copy(photo, tmp_path / "mailed.png")
+    mailed = lines(*query, tmp_path / "mailed.png")
+    assert [one["equal"] for one in mailed] == [True, False, False, False]
+    assert (mailed[0]["path"], mailed[1:]) == (str(photo), inside)
+    with Image.open(photo) as picture_of:
+        picture_of.save(tmp_path / "other.bmp")  # the same pixels
+    other = lines(*query, tmp_path / "other.bmp")
+    assert other[0]["path"] == str(photo)
+    assert other[0]["likeness"] == pytest.approx(1, abs=1e-3)
+    assert not any(one["equal"] for one in other)
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(LabelwiseError, match=r"text\.png"):
+        labelwise(*query, tmp_path / "text.png")
+    with pytest.raises(LabelwiseError, match=r"nowhere\.png is neither in"):
+        labelwise(*query, tmp_path / "nowhere.png")
+
+
+def test_index_search_and_review_agree_on_a_name(library, tmp_path, monkeypatch):
+    monkeypatch.chdir(library)
+    by_name = labelwise("search", library / "photos.index", "dog, -beach")
+    monkeypatch.delenv("LABELWISE_INDEX", raising=False)
+    assert labelwise("search", "dog, -beach") == by_name
+    assert labelwise("review")[1] == 0
+    assert labelwise("search", "--like", library / "photos" / "00.png")[1] == 0
+    with pytest.raises(LabelwiseError, match="give a query such as"):
+        labelwise("search", "photos.index")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LabelwiseError, match=r"photos\.index is not an index"):
+        labelwise("search", "dog")
+    monkeypatch.setenv("LABELWISE_INDEX", str(library / "photos.index"))
+    assert labelwise("search", "dog, -beach") == by_name
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from PIL import Image
+from PIL import ExifTags, Image
 from search_setup import save_model
 from web_setup import encoded, running
 
@@ -19,8 +19,10 @@ from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
-from labelwise.search import likeness_of, questions
+from labelwise.search import likeness_of, questions, update_index
 from labelwise.search.answering import answer
+from labelwise.search.filters import PhotoFilter
+from labelwise.system.progress import Silent
 from labelwise.web.decoding import DecoderError, Decoders
 
 
@@ -276,6 +278,57 @@ def test_a_photo_and_its_likes(server, library):
     assert status == 200
     assert Image.open(io.BytesIO(body)).size == (32, 24)
     assert server.send("GET", f"/api/v1/photos/{near[0]['id']}/thumbnail?side=99")[0] == 422
+
+
+def test_a_photo_is_given_back_as_its_file_is_with_its_path_and_place(run, tmp_path):
+    """Oracle: the file itself. HEIC photos are drawn as any other, where they can be read."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    exif = Image.Exif()
+    exif[ExifTags.Base.Model] = "X-T5"
+    gps = ExifTags.GPS
+    place = {gps.GPSLatitudeRef: "N", gps.GPSLatitude: (52, 30, 36.0)}
+    place |= {gps.GPSLongitudeRef: "E", gps.GPSLongitude: (13, 22, 30.0)}
+    exif.get_ifd(ExifTags.IFD.GPSInfo).update(place)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+    Image.fromarray(pixels).save(photos / "caf\u00e9 1.jpg", exif=exif)
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(photos / "phone.heic")
+    update_index(tmp_path / "photos.index", [photos], model=run, watch=Silent())
+    with running(run, tmp_path / "photos.index") as server:
+        hits = server.get("/api/v1/search?q=dog")["hits"]
+        for hit in hits:
+            file, address = photos / hit["name"], f"/api/v1/photos/{hit['id']}"
+            facts = server.get(f"{address}/facts")
+            status, headers, body = server.send("GET", f"{address}/original")
+            assert (status, body) == (200, file.read_bytes())
+            assert headers["content-type"] == "application/octet-stream"
+            assert headers["content-disposition"].endswith(quote(hit["name"]))
+            assert facts["paths"] == [str(file)]
+            jpeg = file.suffix == ".jpg"
+            assert facts["camera"] == ("X-T5" if jpeg else None)
+            assert (facts["latitude"], facts["longitude"]) == (
+                (52.51, 13.375) if jpeg else (None, None)
+            )
+            _, _, drawn = server.send("GET", f"{address}/thumbnail?side=160")
+            assert Image.open(io.BytesIO(drawn)).size == (80, 60)
+            file.write_bytes(b"another photo by now")
+            for part in ("facts", "original"):
+                gone = server.send("GET", f"{address}/{part}")
+                assert "is gone or has changed" in server.problem(gone, 404)
+    assert len(hits) == 2
+
+
+def test_a_search_looks_at_some_folders_and_days_only(server, library):
+    """Oracle: the search of the index with the same filter."""
+    found = answer(open_index(library), Query.parse("dog"), photos=PhotoFilter("2023"), top=24)
+    shown = server.get("/api/v1/search?q=dog&folder=2023&top=24")
+    assert (shown["photos"], len(shown["hits"])) == (found.photos, len(found.hits)) == (12, 12)
+    assert server.get("/api/v1/search?q=dog&since=1990")["photos"] == 0  # none has a date
+    refused = server.send("GET", "/api/v1/search?q=dog&since=June")
+    assert "since must be a day" in server.problem(refused, 422)
+    nowhere = server.send("GET", "/api/v1/search?q=dog&folder=2029")
+    assert "lies below '2029'" in server.problem(nowhere, 422)
 
 
 def test_corrections_count_at_once_are_undone_and_outlive_the_server(run, own_library):

@@ -13,8 +13,9 @@ from labelwise.cli.options import DecodeOption, chosen_decoder
 if TYPE_CHECKING:
     from labelwise.search import Changes
 
-__all__ = ["IndexFolder", "index"]
+__all__ = ["DEFAULT_INDEX", "IndexFolder", "index"]
 
+DEFAULT_INDEX = Path("photos.index")
 IndexFolder = Annotated[
     Path, typer.Argument(envvar="LABELWISE_INDEX", help="The folder of an index.")
 ]
@@ -33,7 +34,7 @@ def index(
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", envvar="LABELWISE_INDEX", help="The index folder.")
-    ] = Path("photos.index"),
+    ] = DEFAULT_INDEX,
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay, and take in changes as they happen.")
     ] = False,

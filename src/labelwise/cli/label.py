@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from labelwise.cli.index import IndexFolder
+from labelwise.cli.index import DEFAULT_INDEX, IndexFolder
 
 __all__ = ["label", "review"]
 
@@ -77,7 +77,7 @@ def _export(folder: Path, out: Path) -> None:
 
 
 def review(
-    folder: IndexFolder,
+    folder: IndexFolder = DEFAULT_INDEX,
     by: Annotated[
         Literal["uncertain", "missing", "wrong", "value"],
         typer.Option(help="What makes a question worth asking."),

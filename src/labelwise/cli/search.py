@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from labelwise.cli.index import IndexFolder
+from labelwise.cli.index import DEFAULT_INDEX
 
 if TYPE_CHECKING:
     from labelwise.retrieval import Query
@@ -22,7 +22,13 @@ __all__ = ["search"]
 
 
 def search(
-    folder: IndexFolder,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The folder of an index. Unless given, $LABELWISE_INDEX or "
+            f"{DEFAULT_INDEX}, where `labelwise index` puts it."
+        ),
+    ] = None,
     query: Annotated[
         str | None, typer.Argument(help="As in 'dog, -beach'. Write it in quotation marks.")
     ] = None,
@@ -49,7 +55,7 @@ def search(
         float | None, typer.Option(help="Of --promise sure; 0.95 unless given.")
     ] = None,
     like: Annotated[
-        str | None, typer.Option(help="Find photos that look like this one of the index.")
+        str | None, typer.Option(help="Find photos that look like this file, indexed or not.")
     ] = None,
     text: Annotated[
         str | None,
@@ -65,6 +71,16 @@ def search(
     sort: Annotated[
         Literal["score", "date"], typer.Option(help="Most probable first, or newest first.")
     ] = "score",
+    below: Annotated[
+        str | None,
+        typer.Option("--folder", help="Only photos below this folder, such as 2023/june."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only photos taken on or after a day, month or year.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Only photos taken on or before a day, month or year.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     paths_only: Annotated[
@@ -94,8 +110,14 @@ def search(
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
     from labelwise.search import Index, keep_found
-    from labelwise.search.answering import answer, nearest_photos
+    from labelwise.search.answering import answer
+    from labelwise.search.filters import PhotoFilter
+    from labelwise.search.like_file import photos_like
 
+    alone = query is None and text is None and like is None and not unreadable
+    if alone and folder is not None and not (folder / "index.json").is_file():
+        folder, query = None, str(folder)  # one argument is the query
+    place = folder or Path(os.environ.get("LABELWISE_INDEX") or DEFAULT_INDEX)
     asked = query is not None or text is not None
     if sum((asked, like is not None, unreadable)) != 1:
         raise SettingsError(
@@ -106,6 +128,9 @@ def search(
         "--promise": promise is not None,
         "--confidence": confidence is not None,
         "--sort": sort != "score",
+        "--folder": below is not None,
+        "--since": since is not None,
+        "--until": until is not None,
         "--count": count,
         "--html": html is not None,
     }
@@ -132,13 +157,12 @@ def search(
         _refuse("without --wrong-at-most nothing is promised", without)
     elif promise != "sure":
         _refuse("an expected promise has no confidence", {"--confidence": confidence})
-    with Index(folder) as index:
+    with Index(place) as index:
         if unreadable:
             show_table(("file", "reason"), index.store.unreadable())
             return
         if like is not None:
-            row = index.row_of(like)
-            copies, similar = nearest_photos(index, row, top)
+            copies, similar = photos_like(index, like, top)
             _show_similar(copies, similar, as_json, paths_only, null)
             return
         if text is not None:
@@ -157,6 +181,7 @@ def search(
             promise=promise or "expected",
             confidence=confidence,
             sort=sort,
+            photos=PhotoFilter(below, since, until),
         )
         receipt = keep_found(index, wanted, found)
         if count:

@@ -19,6 +19,7 @@ from labelwise.decide import Promise, PromisedList, percent
 from labelwise.errors import DataError
 from labelwise.retrieval import HitCount, ListKind, Query
 from labelwise.search.asked import AskedQuery, said_wrong
+from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
 from labelwise.search.rankings import Ranking, ranking_of
@@ -29,6 +30,7 @@ __all__ = [
     "ListBoundShare",
     "WaysOut",
     "answer",
+    "hits_of",
     "listed_rows",
     "nearest_photos",
     "photos_along",
@@ -115,6 +117,7 @@ class Found:
     bounded: ListBoundShare | None = None
     ways: WaysOut = WaysOut()
     likeness: LibraryLikeness | None = None
+    filter: PhotoFilter = EVERY_PHOTO
 
     @property
     def promised(self) -> Promise | None:
@@ -136,6 +139,8 @@ class Found:
     def likeness_sentence(self) -> str:
         """Whether the library is like the held-out photos; empty where a refusal says it."""
         said = "" if self.likeness is None else self.likeness.sentence()
+        if said and self.filter:
+            said += " That is of all photos of the index."
         return "" if said.rstrip(".") in self.refused else said
 
     @property
@@ -143,8 +148,9 @@ class Found:
         """How many photos match, in words and whole photos."""
         count = self.count
         low, high = floor(count.lower), ceil(count.upper)
+        those = f" {self.filter}" if self.filter else ""
         text = (
-            f"about {round(count.expected):,} of {self.photos:,} photos match {self.query} "
+            f"about {round(count.expected):,} of {self.photos:,} photos{those} match {self.query} "
             f"({count.confidence:.0%} interval: {low:,} to {high:,})"
         )
         return text if self.positives else f"{text}; {self._untested}"
@@ -174,6 +180,7 @@ def answer(
     promise: ListKind = "expected",
     confidence: float | None = None,
     sort: Sort = "score",
+    photos: PhotoFilter = EVERY_PHOTO,
 ) -> Found:
     """Return the ``top`` photos of a query, the most probable first.
 
@@ -181,7 +188,8 @@ def answer(
     list where at most that share of it is wrong: ``promise="expected"`` on average over such
     searches, ``"sure"`` for this list with ``confidence`` (0.95). The promise is of the list that
     both cuts leave; where there can be none, all photos are shown and ``refused`` says what would
-    work. ``sort="date"`` lists the newest photos above these cuts first.
+    work. ``sort="date"`` lists the newest photos above these cuts first. Photos that do not pass
+    the filter are as if they were not in the index.
     """
     if not 0 <= at_least <= 1:
         raise DataError(f"a probability must lie between 0 and 1, got {at_least}")
@@ -191,7 +199,7 @@ def answer(
     if confidence is not None and (wrong_at_most is None or promise == "expected"):
         raise DataError("only a sure promise has a confidence; leave it out, or ask to be sure")
     own = wrong_at_most is not None
-    asked = AskedQuery.of(index, query, own=own)
+    asked = AskedQuery.of(index, query, own=own, photos=photos)
     ranking, cut, made, ways = asked.ranking, asked.score_at(at_least), None, WaysOut()
     if wrong_at_most is not None:
         made, ways = _promised(asked, wrong_at_most, promise, confidence, cut)
@@ -208,7 +216,7 @@ def answer(
     labels = [index.space.names[column] for column in asked.bound.columns]
     probs = asked.held_out.probs(scores[kept].astype(np.float64))
     shown = labels if len(labels) < len(index.space) else []
-    hits = _hits(index, shown, rows[kept], probs, not own)
+    hits = hits_of(index, shown, rows[kept], probs, not own)
     if sort == "date":
         hits.sort(key=lambda hit: hit.taken or "", reverse=True)
     return Found(
@@ -220,9 +228,10 @@ def answer(
         made,
         len(asked.held_out.scores),
         asked.held_out.positives,
-        None if own or not above else _bounded(index, query, at_least, above),
+        None if own or not above else _bounded(index, query, at_least, above, photos),
         ways,
         likeness_of(index),
+        photos,
     )
 
 
@@ -230,7 +239,8 @@ def listed_rows(index: Index, query: Query, found: Found) -> NDArray[np.int64]:
     """Return all photos of the list that an answer promises something of, the best first."""
     if found.promise is None or found.promised is None:
         raise DataError(f"nothing is promised of a list of {query}")
-    rows, scores = _without_wrong(AskedQuery.of(index, query, own=True)).best(found.above or 0)
+    asked = AskedQuery.of(index, query, own=True, photos=found.filter)
+    rows, scores = _without_wrong(asked).best(found.above or 0)
     return rows[scores >= found.promise.threshold]
 
 
@@ -290,13 +300,15 @@ def _ways_to_check(asked: AskedQuery, wrong_at_most: float, *, alone: bool = Fal
     return WaysOut(checks=max(more, 1), listed=chosen.length)
 
 
-def _bounded(index: Index, query: Query, at_least: float, above: int) -> ListBoundShare | None:
+def _bounded(
+    index: Index, query: Query, at_least: float, above: int, photos: PhotoFilter
+) -> ListBoundShare | None:
     """Return how wrong the list above a cut may be, where held-out photos can say so."""
     try:
         index.evidence()
     except DataError:
         return None
-    asked = AskedQuery.of(index, query, own=True)
+    asked = AskedQuery.of(index, query, own=True, photos=photos)
     cut = asked.score_at(at_least)
     listed = asked.ranking.count_at_least(cut)
     bound = asked.bound_of_lists(cut)
@@ -314,8 +326,8 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
     """
     near = index.similar(index.store.embeddings()[row], count, without=[row])
     rows, cosines = [row for row, _ in near], [cosine for _, cosine in near]
-    similar = _hits(index, (), np.array(rows, np.int64), np.array(cosines))
-    (own,) = _hits(index, (), np.array([row]), np.ones(1))
+    similar = hits_of(index, (), np.array(rows, np.int64), np.array(cosines))
+    (own,) = hits_of(index, (), np.array([row]), np.ones(1))
     return [replace(own, paths=(path,)) for path in own.paths[1:]], similar
 
 
@@ -339,16 +351,17 @@ def photos_along(
         rows, scores = asked.ranking.best(asked.ranking.count_at_least(cut))
         rows = rows[scores >= cut]
     found, cosines = index.along(direction, count, rows)
-    return _hits(index, (), found, cosines)
+    return hits_of(index, (), found, cosines)
 
 
-def _hits(
+def hits_of(
     index: Index,
     labels: Sequence[str],
     rows: NDArray[np.int64],
     probs: Scores,
     refit: bool = True,
 ) -> list[Hit]:
+    """Return photos as hits, with the probabilities of some labels as reasons."""
     paths = index.store.paths_of(rows.tolist())
     contents = index.store.contents_of(rows.tolist())
     columns = {name: index.space.column(name) for name in labels}

@@ -16,6 +16,7 @@ from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, CalibratedQuery, Query, bind, calibrate_query
 from labelwise.retrieval.query import AllOf, literal_of
 from labelwise.search.check_log import Answer
+from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
 from labelwise.search.rankings import Ranking, ranking_of
 from labelwise.search.store import Fact
@@ -40,10 +41,17 @@ class AskedQuery:
     dead: NDArray[np.int64]
 
     @classmethod
-    def of(cls, index: Index, query: Query, *, own: bool) -> "AskedQuery":
-        """Ask an index; ``own`` leaves out what people said of photos, as promises do."""
+    def of(
+        cls, index: Index, query: Query, *, own: bool, photos: PhotoFilter = EVERY_PHOTO
+    ) -> "AskedQuery":
+        """Ask an index; ``own`` leaves out what people said of photos, as promises do.
+
+        Photos that do not pass the filter are passed over, as those that are gone.
+        """
         bound = bind(query, index.space, index.query_taxonomy)
         dead = index.store.dead_rows()
+        if photos:
+            dead = np.union1d(dead, photos.left_out(index))
         ranking = ranking_of(index, bound, dead, refit=not own, corrected=not own)
         held_out = _calibrated(index, index.held_out, bound, not own)
         known = index.validation if own else None
@@ -52,7 +60,7 @@ class AskedQuery:
 
     @property
     def photos(self) -> int:
-        """How many photos of the index are there."""
+        """How many photos of the index are there and pass the filter."""
         return len(self.index) - len(self.dead)
 
     def score_at(self, probability: float) -> float:

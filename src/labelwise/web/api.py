@@ -4,11 +4,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic_core import to_json
 
 from labelwise.errors import DataError
+from labelwise.search.filters import PhotoFilter
 from labelwise.search.review import Reason
 from labelwise.web.batching import Tagged, Upload
 from labelwise.web.checking import ListChecks, receipts_view
@@ -22,6 +24,7 @@ from labelwise.web.models import (
     CorrectionsIn,
     LabelView,
     ModelView,
+    PhotoFactsView,
     PhotoView,
     Predicted,
     ProblemDetails,
@@ -217,13 +220,19 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
             Query(description="Of lists on average, or of this list with 95 % confidence."),
         ] = "expected",
         sort: Literal["score", "date"] = "score",
+        folder: Annotated[
+            str | None, Query(max_length=1000, description="Below a root, as in 2023/june")
+        ] = None,
+        since: Annotated[str | None, Query(max_length=10, description="As in 2023-06-30")] = None,
+        until: Annotated[str | None, Query(max_length=10, description="As in 2023")] = None,
         cursor: Annotated[
             str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
         ] = None,
     ) -> SearchAnswer:
         start = int(cursor or 0)
+        photos = PhotoFilter(folder, since, until)
         return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, promise, sort)
+            lambda: library.search(q, top, start, at_least, wrong_at_most, promise, sort, photos)
         )
 
     @api.get("/text-search", summary="Photos that look like a text")
@@ -257,6 +266,22 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
             drawn,
             media_type="image/jpeg",
             headers={"cache-control": "private, max-age=86400, immutable"},
+        )
+
+    @api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")
+    async def facts(photo: PhotoId) -> PhotoFactsView:
+        return await library.facts(photo)
+
+    @api.get("/photos/{photo}/original", summary="The photo's own file, to be saved")
+    async def original(photo: PhotoId) -> Response:
+        content, name = await library.original(photo)
+        return Response(
+            content,
+            media_type="application/octet-stream",  # never shown by the browser as a page
+            headers={
+                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+                "cache-control": "private, no-store",
+            },
         )
 
     @api.get("/photos/{photo}/similar", summary="Photos that look like it")

@@ -1,4 +1,4 @@
-"""The photos of an index as the page sees them: by id, never by path.
+"""The photos of an index as the page sees them: asked for by id, never by path.
 
 A photo's id is the hash of its content. What is shown of it is read from a file of the index,
 checked to lie below its root and to have that very content, and drawn anew, so that no id leads
@@ -26,7 +26,9 @@ from labelwise.models import ModelSpec
 from labelwise.retrieval import ListKind, Query, complete
 from labelwise.search import Index, questions
 from labelwise.search.answering import Found, Hit, Sort, answer, nearest_photos
+from labelwise.search.filters import PhotoFilter
 from labelwise.search.likeness import LibraryLikeness, likeness_of
+from labelwise.search.photo_facts import read_facts
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.receipts import keep_found
 from labelwise.search.review import Reason
@@ -35,6 +37,7 @@ from labelwise.web.models import (
     CorrectedState,
     CorrectionsIn,
     LikenessView,
+    PhotoFactsView,
     PhotoLabel,
     PhotoView,
     QuestionView,
@@ -129,14 +132,20 @@ class Library:
             labels=labels,
         )
 
-    def _drawn_small(self, files: PhotoFiles, side: int) -> bytes:
-        """Return a small JPEG of a photo from a file that still has it."""
-        found = files.read()
-        if found is None:
-            raise PhotoNotFoundError(
-                "the photo's file is gone or has changed; index the folder again"
-            )
-        return self.draw(*found, side)
+    async def original(self, photo: str) -> tuple[bytes, str]:
+        """Return the bytes of a photo's file, and its name."""
+        files = await self.run(lambda: self.index.files_of(self.row(photo)))
+        content, path = await self._readers.run(lambda: _content(files))
+        return content, photo_name([path])
+
+    async def facts(self, photo: str) -> PhotoFactsView:
+        """Return where a photo lies, and what its header says."""
+        row = await self.run(lambda: self.row(photo))
+        paths = await self.run(lambda: self.index.store.paths_of([row])[row])
+        files = await self.run(lambda: self.index.files_of(row))
+        found = await self._readers.run(lambda: read_facts(_content(files)[0]))
+        shown = [os.fsencode(path).decode("utf-8", "backslashreplace") for path in paths]
+        return PhotoFactsView(paths=shown, **asdict(found))
 
     async def thumbnail(self, photo: str, side: int) -> bytes:
         """Return a small JPEG of a photo, drawn anew."""
@@ -145,7 +154,7 @@ class Library:
             self._kept.move_to_end(key)
             return self._kept[key]
         files = await self.run(lambda: self.index.files_of(self.row(photo)))
-        drawn = await self._readers.run(lambda: self._drawn_small(files, side))
+        drawn = await self._readers.run(lambda: self.draw(*_content(files), side))
         if key not in self._kept:
             self._kept[key] = drawn
             self._kept_size += len(drawn)
@@ -182,6 +191,7 @@ class Library:
         wrong_at_most: float | None,
         promise: ListKind,
         sort: Sort,
+        photos: PhotoFilter,
     ) -> SearchAnswer:
         """Return one page of the answer to a query."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
@@ -193,6 +203,7 @@ class Library:
             wrong_at_most=wrong_at_most,
             promise=promise,
             sort=sort,
+            photos=photos,
         )
         receipt = keep_found(self.index, query, found, "page")
         shown = found.hits[start : start + top]
@@ -402,6 +413,14 @@ class Library:
         sets = np.array(self.index.spec.made_rule(self.model_probs(rows)), np.bool_)
         names = self.index.space.names
         return [check_promise(one, sets, labels[whole], names=names) for one in promises]
+
+
+def _content(files: PhotoFiles) -> tuple[bytes, str]:
+    """Return the bytes and the name of a photo, from a file that still has it."""
+    found = files.read()
+    if found is None:
+        raise PhotoNotFoundError("the photo's file is gone or has changed; index the folder again")
+    return found
 
 
 def photo_name(paths: Sequence[str]) -> str:

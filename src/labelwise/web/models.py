@@ -263,6 +263,15 @@ class PhotoView(BaseModel):
     before: dict[str, State] | None = None
 
 
+class PhotoFactsView(BaseModel):
+    """Where a photo lies, and what its own header says of the camera and the place."""
+
+    paths: list[str]
+    camera: str | None
+    latitude: float | None
+    longitude: float | None
+
+
 class CorrectionsIn(BaseModel):
     """What a person says of labels; ``withdrawn`` takes back what was said."""
 

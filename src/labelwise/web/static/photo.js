@@ -44,14 +44,32 @@ export async function open(id) {
   image.alt = "";
   find("photo-labels").replaceChildren();
   find("photo-similar").replaceChildren();
+  find("photo-file").replaceChildren();
   try {
     const photo = await get(`/photos/${id}`);
     show(photo);
+    file(id);
     const near = await get(`/photos/${id}/similar`, { count: 12 });
     if (current?.id === id) find("photo-similar").replaceChildren(...near.map(tile));
   } catch (error) {
     find("photo-title").textContent = "Photo";
     find("photo-facts").textContent = error.message;
+  }
+}
+
+// The file itself: where it lies, its camera, its place on a map, and a copy to keep.
+async function file(id) {
+  const place = find("photo-file");
+  try {
+    const { paths, camera, latitude, longitude } = await get(`/photos/${id}/facts`);
+    if (current?.id !== id) return;
+    const parts = [make("span", { class: "path" }, paths.join(", ")), camera,
+      make("a", { href: `/api/v1/photos/${id}/original`, download: "" }, "Download"),
+      latitude === null ? null : make("a", { href: `https://www.openstreetmap.org/?mlat=${latitude}&mlon=${longitude}#map=14/${latitude}/${longitude}`, target: "_blank", rel: "noopener noreferrer" }, "Map"),
+    ].filter(Boolean);
+    place.replaceChildren(...parts.flatMap((one) => [" · ", one]));
+  } catch (error) {
+    if (current?.id === id) place.textContent = ` · ${error.message}`;
   }
 }
 

@@ -6,6 +6,7 @@ import { chance, count, find, make } from "./dom.js";
 const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
+const FILTERS = ["folder", "since", "until"];
 const HISTORY = "labelwise.queries";
 const KEPT = 12;
 
@@ -27,7 +28,7 @@ export function start() {
   cut.addEventListener("input", () => {
     find("cut-shown").value = Number(cut.value) ? `at least ${cut.value} %` : "any";
   });
-  for (const control of [wrong, promised, cut, find("kind"), find("sort")]) {
+  for (const control of [wrong, promised, cut, ...["kind", "sort", ...FILTERS].map(find)]) {
     control.addEventListener("change", () => { if (query.value.trim()) run(); });
   }
   find("more").addEventListener("click", () => run(true));
@@ -64,6 +65,7 @@ async function look(text, more) {
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
     promise: find("promised").checked ? find("kind").value : null,
+    ...Object.fromEntries(FILTERS.map((name) => [name, find(name).value.trim()])),
     cursor: more ? cursor : null,
   });
 }
