@@ -6,6 +6,7 @@ import * as check from "./check.js";
 import * as photo from "./photo.js";
 import * as review from "./review.js";
 import * as search from "./search.js";
+import * as select from "./select.js";
 import { askForToken } from "./sign_in.js";
 import * as tag from "./tag.js";
 import * as trust from "./trust.js";
@@ -61,6 +62,7 @@ async function start() {
   find("caution").hidden = model.caution === null;
   tag.start(model);
   search.start();
+  select.start();
   photo.start();
   check.start();
   review.start();

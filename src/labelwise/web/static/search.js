@@ -2,6 +2,7 @@
 
 import { get, thumbnail } from "./api.js";
 import { chance, count, find, make } from "./dom.js";
+import { box, renew } from "./select.js";
 
 const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
@@ -82,8 +83,15 @@ async function run(more = false) {
     remember(text);
 
     cursor = answer.cursor ?? null;
-    if (!more) grid.replaceChildren();
-    grid.append(...answer.hits.map(tile));
+    if (!more) {
+      grid.replaceChildren();
+      renew(Object.keys(answer.hits[0]?.reasons ?? {}));
+    }
+    grid.append(...answer.hits.map((hit) => {
+      const item = tile(hit);
+      item.append(box(hit));
+      return item;
+    }));
     counted.classList.remove("error");
     counted.replaceChildren(...words(answer));
     find("check-offer").hidden = !answer.hits.length;
