@@ -144,6 +144,7 @@ def test_two_people_who_disagree_and_people_who_cannot_tell(index):
     state = bob.answer(photo, "no")
     assert (state.disagreed, state.check.checked, state.check.wrong) == (1, 1, 1)
     assert state.repeats == 0  # nobody changed an answer
+    assert "1 wrong or unsure (1 of them answered differently by two people)" in str(state)
     other = session_of(index, "cat")
     _, state = answered(other, lambda photo: "unsure")
     assert state.promise is None

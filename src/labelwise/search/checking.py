@@ -74,6 +74,8 @@ class CheckState:
         """Return what is known and what to do; ``way`` says how to take a shorter list."""
         check = self.check
         done = f"{check.checked:,} checked, {check.wrong:,} wrong or unsure"
+        if self.disagreed:
+            done += f" ({self.disagreed:,} of them answered differently by two people)"
         if self.unsteady:
             return (
                 f"{done}; {self.changed} of {self.repeats} photos shown twice were answered "

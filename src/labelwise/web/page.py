@@ -26,11 +26,15 @@ def add_page(app: FastAPI, name: str = "index.html") -> None:
     }
     shared = (files("labelwise.markup") / "style.css").read_bytes()
     kept["style.css"] = (shared, "text/css")
-    page = (folder / name).read_bytes()
+    page, docs = ((folder / one).read_bytes() for one in (name, "docs.html"))
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
         return _answer(request, page, "text/html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def described(request: Request) -> Response:
+        return _answer(request, docs, "text/html")
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(request: Request, name: str) -> Response:
