@@ -81,6 +81,16 @@ def search(
     until: Annotated[
         str | None, typer.Option(help="Only photos taken on or before a day, month or year.")
     ] = None,
+    camera: Annotated[
+        str | None, typer.Option(help="Only photos by a camera whose name holds this.")
+    ] = None,
+    rating: Annotated[
+        int | None, typer.Option(min=1, max=5, help="Only photos rated so high or higher.")
+    ] = None,
+    keyword: Annotated[
+        list[str] | None,
+        typer.Option(help="Only photos whose file or side-car has this keyword; may be repeated."),
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     paths_only: Annotated[
@@ -131,6 +141,9 @@ def search(
         "--folder": below is not None,
         "--since": since is not None,
         "--until": until is not None,
+        "--camera": camera is not None,
+        "--rating": rating is not None,
+        "--keyword": bool(keyword),
         "--count": count,
         "--html": html is not None,
     }
@@ -181,7 +194,7 @@ def search(
             promise=promise or "expected",
             confidence=confidence,
             sort=sort,
-            photos=PhotoFilter(below, since, until),
+            photos=PhotoFilter(below, since, until, camera, rating, tuple(keyword or ())),
         )
         receipt = keep_found(index, wanted, found)
         if count:

@@ -1,7 +1,9 @@
-"""Which photos of an index a search looks at: those below a folder, taken in a range of days.
+"""Which photos of an index a search looks at: by folder, day, camera, rating and keywords.
 
-Both are known from indexing, so that no picture is read. A photo with several copies is below a
-folder if one of them is. A photo without a date of its own lies in no range of days.
+Folder and day are known from indexing. Camera, rating and keywords are what the owner's programs
+wrote into the files or side-cars (:mod:`labelwise.search.headers`). A photo with several copies is
+below a folder if one of them is. A photo without a date, a camera or a rating passes no filter
+for it.
 """
 
 import os
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
+from labelwise.search.headers import PhotoHeader, headers_of
 from labelwise.search.index import Index
 
 __all__ = ["EVERY_PHOTO", "PhotoFilter"]
@@ -23,12 +26,16 @@ DAY = re.compile(r"[0-9]{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?")
 class PhotoFilter:
     """A folder below a root, such as 2023/june, and the first and last day, month or year.
 
-    ``folder`` may be a whole path; what is None or empty leaves nothing out.
+    ``folder`` may be a whole path. ``camera`` is part of its name, ``rating`` the least one, and
+    all ``keywords`` must be there, in any case. What is None or empty leaves nothing out.
     """
 
     folder: str | None = None
     since: str | None = None
     until: str | None = None
+    camera: str | None = None
+    rating: int | None = None
+    keywords: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("since", self.since), ("until", self.until)):
@@ -39,15 +46,22 @@ class PhotoFilter:
                 )
         if self.since and self.until and self.until < self.since[: len(self.until)]:
             raise DataError(f"since {self.since} is after until {self.until}; nothing lies between")
+        if self.rating is not None and not 1 <= self.rating <= 5:
+            raise DataError(f"a rating must lie between 1 and 5, got {self.rating}")
 
     def __bool__(self) -> bool:
-        return any((self.folder, self.since, self.until))
+        return bool(str(self))
 
     def __str__(self) -> str:
-        days = [
-            f"{word} {day}" for word, day in (("since", self.since), ("until", self.until)) if day
-        ]
-        return ", ".join([f"below {self.folder}"] * bool(self.folder) + days)
+        words = {
+            "below": self.folder,
+            "since": self.since,
+            "until": self.until,
+            "by a camera named": self.camera,
+            "rated at least": self.rating,
+            "with the keyword": " and ".join(self.keywords),
+        }
+        return ", ".join(f"{word} {value}" for word, value in words.items() if value)
 
     def left_out(self, index: Index) -> NDArray[np.int64]:
         """Return the rows of an index that do not pass, in order."""
@@ -60,7 +74,17 @@ class PhotoFilter:
             dated = np.zeros(len(index), np.bool_)
             dated[self._taken(index)] = True
             kept &= dated
+        if self.camera or self.rating or self.keywords:
+            kept[index.store.dead_rows()] = False  # no file of theirs could be asked
+            headers = headers_of(index, np.flatnonzero(kept).tolist())
+            kept[[row for row, header in headers.items() if not self._passes(header)]] = False
         return np.flatnonzero(~kept)
+
+    def _passes(self, header: PhotoHeader) -> bool:
+        named = {word.casefold() for word in header.keywords}
+        camera = (self.camera or "").casefold() in (header.camera or "").casefold()
+        rated = self.rating is None or (header.rating or 0) >= self.rating
+        return camera and rated and all(word.casefold() in named for word in self.keywords)
 
     def _below(self, index: Index) -> list[int]:
         wanted = os.path.normpath(self.folder or "")

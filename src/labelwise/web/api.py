@@ -225,12 +225,17 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
         ] = None,
         since: Annotated[str | None, Query(max_length=10, description="As in 2023-06-30")] = None,
         until: Annotated[str | None, Query(max_length=10, description="As in 2023")] = None,
+        camera: Annotated[str | None, Query(max_length=100, description="Part of its name")] = None,
+        rating: Annotated[int | None, Query(ge=1, le=5, description="At least")] = None,
+        keyword: Annotated[
+            list[str] | None, Query(max_length=20, description="Of the file or its side-car")
+        ] = None,
         cursor: Annotated[
             str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
         ] = None,
     ) -> SearchAnswer:
         start = int(cursor or 0)
-        photos = PhotoFilter(folder, since, until)
+        photos = PhotoFilter(folder, since, until, camera, rating, tuple(keyword or ()))
         return await library.run(
             lambda: library.search(q, top, start, at_least, wrong_at_most, promise, sort, photos)
         )

@@ -7,7 +7,7 @@ import { box, renew } from "./select.js";
 const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
-const FILTERS = ["folder", "since", "until"];
+const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword"];
 const HISTORY = "labelwise.queries";
 const KEPT = 12;
 
