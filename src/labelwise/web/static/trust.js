@@ -64,7 +64,7 @@ function alarms(list) {
     make("p", { class: raised.length ? "error" : null }, words),
     make("p", {}, make("a", { href: "#review/audit" }, `Audit ${audited ? "more" : "some"} photos, drawn at random`)),
     audited ? table("Audited photos, and how many of them should carry the label if the probabilities are right",
-      ["label", "audited", "carry it", "expected", "evidence against", "alarm at", ""],
+      ["label", "audited", "carry it", "expected", "evidence against", "alarm at", "verdict"],
       list.filter((one) => one.audited).map((one) => [one.label, count(one.audited), count(one.present),
         one.expected.toFixed(1), one.evidence.toPrecision(3), count(one.threshold), verdict(one.raised ? "alarm" : "fine", one.raised, !one.raised)])) : null,
   ].filter(Boolean);
@@ -78,7 +78,7 @@ function shares(list) {
     const moved = [...rows].sort((a, b) => b.moved - a.moved || Math.abs(b.now - b.before) - Math.abs(a.now - a.before));
     const lines = moved.map((one) => [one.label, share(one.before), share(one.now), `${share(one.low)} to ${share(one.high)}`,
       one.moved ? verdict(one.now > one.before ? "more" : "fewer", true) : "as before"]);
-    const head = ["label", "held-out photos", "now", "interval", ""];
+    const head = ["label", "held-out photos", "now", "interval", "change"];
     parts.push(make("h2", {}, source === "library" ? "Labels in the library" : "Labels in recent pictures"),
       make("p", { class: "muted" }, `Estimated from ${count(rows[0].photos)} photos, supposing that each label looks as it did and is only more or less frequent.`),
       table("Share of photos that carry the label, those that changed most first", head, lines.slice(0, FEW)));
