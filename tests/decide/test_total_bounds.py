@@ -1,7 +1,7 @@
 """Totals over groups, held to all samples of small groups and to all splits of a total."""
 
 from itertools import combinations, product
-from math import comb, log
+from math import comb
 
 import numpy as np
 import pytest
@@ -26,14 +26,22 @@ def test_bounds_hold_in_nearly_all_samples_of_small_groups(truths):
     assert np.mean(held) >= 0.6
 
 
-def bet(group, count):
-    """Return E(W) from the number of samples, and the marginal from beta functions."""
-    no, share = group.drawn - group.yes, group.expected
+def chance(group, count):
+    """Return P(these answers | W), from the number of samples."""
+    no = group.drawn - group.yes
     ways = comb(count, group.yes) * comb(group.photos - count, no)
-    likelihood = ways / comb(group.photos, group.drawn) / comb(group.drawn, group.yes)
-    priors = [(20 * share, 20 * (1 - share)), (0.5, 0.5)]
-    marginal = np.mean([beta(a + group.yes, b + no) / beta(a, b) for a, b in priors])
-    return marginal / likelihood if likelihood else np.inf
+    return ways / comb(group.photos, group.drawn) / comb(group.drawn, group.yes)
+
+
+def marginals(group):
+    """Return the chance of the answers under Jeffreys' law and four laws around the share."""
+    odds = group.expected / (1 - group.expected)
+    laws = [(0.5, 0.5)]
+    for factor, weight in ((1, 20), (1, 200), (1 / 3, 20), (3, 20)):
+        mean = factor * odds / (1 + factor * odds)
+        laws.append((weight * mean, weight * (1 - mean)))
+    no = group.drawn - group.yes
+    return np.array([beta(a + group.yes, b + no) / beta(a, b) for a, b in laws])
 
 
 def test_bounds_are_the_outermost_totals_that_some_split_explains():
@@ -43,11 +51,12 @@ def test_bounds_are_the_outermost_totals_that_some_split_explains():
         DrawnGroup(0, 4, 25, 0.02),
         DrawnGroup(0, 0, 3, 0.5),
     ]
-    least = {}
+    paid = np.mean(np.prod([marginals(group) for group in groups], axis=0))
+    best = {}
     for split in product(*(range(group.photos + 1) for group in groups)):
-        value = sum(log(bet(*one)) for one in zip(groups, split, strict=True))
-        least[sum(split)] = min(value, least.get(sum(split), np.inf))
-    held = [total for total, value in least.items() if value < log(20)]
+        value = np.prod([chance(*one) for one in zip(groups, split, strict=True)])
+        best[sum(split)] = max(value, best.get(sum(split), 0.0))
+    held = [total for total, value in best.items() if paid < 20 * value]
     assert betting_total_bounds(groups, 0.95) == (min(held), max(held))
 
 

@@ -1,34 +1,34 @@
 """Bounds of a total over groups that were each drawn from, from few answers in each.
 
 Of N photos of a group, W unknown ones match; m were drawn without replacement, x of them matched.
-A bet on the group pays (the prior-posterior ratio of Waudby-Smith and Ramdas 2020)
+A bet on all G groups pays (the prior-posterior ratio of Waudby-Smith and Ramdas 2020)
 
-    E(W) = marginal(x, m) / P(these answers | W),    P = [W]_x [N - W]_(m - x) / [N]_m
+    E(W) = mean over laws of  prod_g marginal_g(x_g, m_g)  /  prod_g P_g(these answers | W_g)
+    P = [W]_x [N - W]_(m - x) / [N]_m,    [n]_k = n (n - 1) ... (n - k + 1)
 
-with [n]_k = n (n - 1) ... (n - k + 1). For the true W it is 1 on average, whatever the marginal is:
-here half of a beta law around the share that the model expects, half of Jeffreys' law. Groups are
-drawn independently, so that the product over groups is 1 on average too, and at least 1 / alpha
-with a chance of at most alpha (Markov). The interval holds the totals that some split among the
-groups explains:
+Groups are drawn independently, so for the true W it is 1 on average, whatever the laws of the
+marginals are, and at least 1 / alpha with a chance of at most alpha (Markov). The laws are beta
+laws around the share that the model expects, or a third or three times its odds, and Jeffreys'.
+The interval holds the totals that some split among the groups explains:
 
-    { T : min over W_1 + ... + W_G = T of  prod E_g(W_g)  <  1 / alpha }
+    { T : min over W_1 + ... + W_G = T of  E(W)  <  1 / alpha }
 
 -log P is convex in W, so the best splits take the least steps first, whichever group they are of.
 Adding up the ends of an exact interval for each group would hold as well, but errors then add up
-instead of cancelling out: with ten groups it is twice to three times as wide.
+instead of cancelling out: with ten groups it is twice to four times as wide.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaln, gammaln
+from scipy.special import betaln, gammaln, logsumexp
 
 from labelwise.decide.misses import Numbers
 
 __all__ = ["DrawnGroup", "betting_total_bounds"]
 
-WEIGHT = 20.0  # answers that the share expected by the model is worth
+LAWS = ((1.0, 20.0), (1.0, 200.0), (1 / 3, 20.0), (3.0, 20.0))  # factor of the odds, weight
 LEAST_SHARE = 0.002
 
 
@@ -44,27 +44,32 @@ class DrawnGroup:
     photos: int
     expected: float
 
-    def log_bets(self) -> Numbers:
-        """Return log E(W) for the W from ``yes`` to all but the photos answered no, in order."""
+    def log_marginals(self) -> Numbers:
+        """Return the log chance of these answers, in their order, under each law."""
         share = min(max(self.expected, LEAST_SHARE), 1 - LEAST_SHARE)
+        laws = [(0.5, 0.5)]
+        for factor, weight in LAWS:
+            mean = factor * share / (1 - share + factor * share)
+            laws.append((weight * mean, weight * (1 - mean)))
+        a, b = np.array(laws).T
+        logs: Numbers = betaln(a + self.yes, b + self.drawn - self.yes) - betaln(a, b)
+        return logs
+
+    def log_chances(self) -> Numbers:
+        """Return log P(these answers | W) from W = ``yes`` to all but those answered no."""
         no = self.drawn - self.yes
-        halves = [
-            betaln(a + self.yes, b + no) - betaln(a, b)
-            for a, b in ((WEIGHT * share, WEIGHT * (1 - share)), (0.5, 0.5))
-        ]
         count = np.arange(self.yes, self.photos - no + 1, dtype=np.float64)
         ways = _log_falling(count, self.yes) + _log_falling(self.photos - count, no)
-        bets: Numbers = (
-            np.logaddexp(*halves) - np.log(2) - ways + _log_falling(self.photos, self.drawn)
-        )
-        return bets
+        return np.asarray(ways - _log_falling(self.photos, self.drawn))
 
 
 def betting_total_bounds(groups: Sequence[DrawnGroup], confidence: float) -> tuple[int, int]:
     """Return the least and the most photos of all groups together that can be yes."""
-    bets = [group.log_bets() for group in groups]
-    steps = np.sort(np.concatenate([np.diff(one) for one in bets]))
-    least = np.append(0.0, steps.cumsum()) + sum(float(one[0]) for one in bets)
+    chances = [group.log_chances() for group in groups]
+    marginals = np.sum([group.log_marginals() for group in groups], axis=0)
+    paid = float(logsumexp(marginals)) - np.log(len(marginals))
+    steps = np.sort(np.concatenate([-np.diff(one) for one in chances]))
+    least = paid - sum(float(one[0]) for one in chances) + np.append(0.0, steps.cumsum())
     held = np.flatnonzero(least < -np.log1p(-confidence))
     first = sum(group.yes for group in groups)
     return first + int(held[0]), first + int(held[-1])
