@@ -4,6 +4,8 @@ import asyncio
 import io
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -226,3 +228,37 @@ def test_decoders_start_where_arrow_has_read_a_file(tmp_path):
     made = Decoders(TRANSFORM, 2, seconds=PATIENCE, memory=256 << 20)
     made.await_start()
     made.close()
+
+
+KEEPING = """
+import io, sys, time
+from PIL import Image
+from labelwise.pictures import Transform
+from labelwise.system.allocator import keep_freed_memory
+from labelwise.web.decoding import Decoders
+
+def resident(pid):
+    return int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 >> 20
+
+assert keep_freed_memory()
+made = Decoders(Transform(16), 1, seconds=600, memory=2 << 30)
+made.await_start()
+(decoder,) = list(made._idle.queue)
+picture = io.BytesIO()
+Image.new("RGB", (8000, 8000), "red").save(picture, "PNG")
+before = resident(decoder.pid)
+made.pixels(picture.getvalue(), "large")
+end = time.monotonic() + float(sys.argv[1])
+while resident(decoder.pid) > before + 60 and time.monotonic() < end:
+    time.sleep(0.05)
+print(resident(decoder.pid) - before)
+made.close()
+"""
+
+
+def test_a_decoder_gives_back_the_memory_of_a_large_picture():
+    """Its 192 MB would stay with the allocator that `labelwise serve` sets for its model."""
+    words = [sys.executable, "-c", KEEPING, str(PATIENCE)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 60

@@ -42,6 +42,8 @@ from PIL import Image
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.pictures import BytesImages, Transform
 from labelwise.pictures.decode import decode
+from labelwise.system.allocator import give_back_freed_memory
+from labelwise.web.picture_size import claimed_pixels
 
 if sys.platform != "win32":
     import resource
@@ -58,6 +60,7 @@ GOOD, BAD = 0, 1
 NICE = 5
 START_SECONDS = 600.0  # for a decoder to be there, on a machine that is busy
 TRIES = 2
+MANY_PIXELS = 16_000_000  # above this, the memory of a picture is given back after it
 LONGEST_WARNING = 500  # bytes
 
 log = logging.getLogger("labelwise.web")
@@ -238,6 +241,8 @@ class Decoders:
             used = int(1000 * time.process_time())
             header = ANSWER.pack(status, used, len(warned), len(answer))
             connection.sendall(header + warned + answer)
+            if claimed_pixels(blob) > MANY_PIXELS:
+                give_back_freed_memory()  # the command's allocator keeps what was freed
 
     def _done(self, task: Task, number: int, blob: bytes) -> bytes:
         if task == "thumbnail":
