@@ -35,8 +35,6 @@ from labelwise.decide.promised_lists import (
 )
 from labelwise.decide.promised_rules import (
     Promised,
-    Wish,
-    find_promise,
     promise_f,
     promise_precision,
     promise_recall,
@@ -62,6 +60,7 @@ from labelwise.decide.rules import (
     expected_f,
 )
 from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
+from labelwise.decide.wishes import Wish, find_promise
 
 __all__ = [
     "NEVER",

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from labelwise.decide.promised_rules import Wish
 from labelwise.decide.rules import Rule, Threshold
+from labelwise.decide.wishes import Wish
 from labelwise.errors import SettingsError
 from labelwise.links import Link
 

@@ -5,6 +5,11 @@
 
 Each is a share of images, so Clopper and Pearson's interval is exact; F1 rises with J, so its
 interval is that of J, mapped.
+
+Images that come in groups are not exact trials. As Korn and Graubard (1998) do for surveys, the
+interval is then that of as many independent images as these are worth: their number divided by the
+design effect, at least 1, and by (t of groups - 1 / t of images - 1)^2. Without an error, or
+without a hit, no design effect can be seen, and the groups are counted.
 """
 
 from collections.abc import Sequence
@@ -12,9 +17,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from labelwise.decide.arrays import Matrix, as_numpy, read_answers
 from labelwise.numeric.bounds import clopper_pearson
+from labelwise.numeric.groups import Groups
 
 __all__ = ["LabelFigures", "label_figures"]
 
@@ -43,36 +50,53 @@ def label_figures(
     *,
     names: Sequence[str],
     confidence: float = 0.95,
+    groups: Groups | None = None,
 ) -> tuple[LabelFigures, ...]:
     """Return the figures of each label under sets (N, K); both ends of an interval together hold
-    with ``confidence``.
+    with ``confidence``. ``groups`` are those the images come in.
     """
     answers = read_answers(as_numpy(sets).astype(np.float64), labels, observed)
     found = []
     for k, name in enumerate(names):
         chosen = answers.probs[:, k] == 1
         present, known = answers.present[:, k], answers.present[:, k] | answers.absent[:, k]
-        hits, size = int((chosen & present).sum()), int((chosen & known).sum())
-        held = int(present.sum())
-        jaccard = _share(hits, size + held - hits, confidence)
+        hits, given = chosen & present, chosen & known
+        jaccard = _share(hits, given | present, confidence, groups)
         found.append(
             LabelFigures(
                 name,
                 int(known.sum()),
-                held,
-                size,
-                _share(hits, size, confidence),
-                _share(hits, held, confidence),
+                int(present.sum()),
+                int(given.sum()),
+                _share(hits, given, confidence, groups),
+                _share(hits, present, confidence, groups),
                 None if jaccard is None else _f1(jaccard),
             )
         )
     return tuple(found)
 
 
-def _share(hits: int, count: int, confidence: float) -> tuple[float, float, float] | None:
+def _share(
+    hits: Any, counted: Any, confidence: float, groups: Groups | None
+) -> tuple[float, float, float] | None:
+    """Return the share of hits among the images (N,) that count, with its interval."""
+    count = int(counted.sum())
     if count == 0:
         return None
-    return hits / count, *clopper_pearson(hits, count, (1 + confidence) / 2)
+    share = int(hits.sum()) / count
+    worth = float(count) if groups is None else _worth(hits - share * counted, counted, groups)
+    number = int(hits.sum()) if groups is None else share * worth
+    return share, *clopper_pearson(number, worth, (1 + confidence) / 2)
+
+
+def _worth(moved: Any, counted: Any, groups: Groups) -> float:
+    """Return how many independent images those that count are worth; ``moved`` (N,) by each."""
+    count, units = int(counted.sum()), int(groups.counted(counted).sum())
+    effect = groups.design_effect(moved)
+    if effect is None or units < 2:
+        return float(units)
+    few, many = (float(stdtrit(number - 1, 0.975)) for number in (units, count))
+    return float(count / max(effect, 1.0) * (many / few) ** 2)
 
 
 def _f1(jaccard: tuple[float, float, float]) -> tuple[float, float, float]:

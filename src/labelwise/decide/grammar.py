@@ -35,6 +35,7 @@ from labelwise.decide.thresholds import (
     shrunken_f,
 )
 from labelwise.errors import SettingsError
+from labelwise.numeric.groups import Groups
 
 __all__ = ["RULE_EXAMPLES", "RuleFit", "find_rule", "fit_rule"]
 
@@ -45,32 +46,53 @@ RULE_EXAMPLES = (
     "miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, mean-f-0.5"
 )
 AUTO = "auto"
+RISK_CONTROL = ("miss-rate", "false-alarms", "wrong-rate", "mean-f")
 SCOPES = {"-shared": "shared", "-per-label": "label"}
 SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
 
 
 @dataclass(frozen=True)
 class RuleFit:
-    """What a rule's text means: in words, and how it is fitted. ``fixed`` rules need no fit."""
+    """What a rule's text means: in words, and how it is fitted. ``fixed`` rules need no fit.
+
+    What rules ``by_group`` expect of new images they expect of new groups, where there are some.
+    """
 
     text: str
     words: str
     fit: Fit
     fixed: Rule | None = None
+    by_group: bool = False
 
-    def __call__(self, probs: Matrix, labels: Matrix, observed: Matrix | None = None) -> Rule:
+    def __call__(
+        self,
+        probs: Matrix,
+        labels: Matrix,
+        observed: Matrix | None = None,
+        groups: Groups | None = None,
+    ) -> Rule:
         """Return the rule fitted to probabilities and labels (N, K)."""
         try:
+            if groups is not None and self.by_group:
+                fit: Any = self.fit  # of RISK_CONTROL, which takes groups
+                fitted: Rule = fit(probs, labels, observed, groups=groups)
+                return fitted
             return self.fit(probs, labels, observed)
         except ValueError as error:
             raise SettingsError(f"rule {self.text!r} cannot be fitted: {error}") from None
 
     def with_words(
-        self, probs: Matrix, labels: Matrix, observed: Matrix | None = None
+        self,
+        probs: Matrix,
+        labels: Matrix,
+        observed: Matrix | None = None,
+        groups: Groups | None = None,
     ) -> tuple[Rule, str]:
         """Return the fitted rule and what it is in words; ``auto`` says what it chose and why."""
         if self.text != AUTO:
-            return self(probs, labels, observed), self.words
+            by_group = groups is not None and self.by_group
+            words = f"{self.words}, over groups" if by_group else self.words
+            return self(probs, labels, observed, groups), words
         name, scores = choose_rule(probs, labels, observed)
         chosen = find_rule(name)
         others = ", ".join(
@@ -97,10 +119,11 @@ def find_rule(text: str) -> RuleFit:
         if tuned is not None:
             fit, words = tuned
             used = scope or signature(fit).parameters["scope"].default
-            return RuleFit(text, f"{words}, {SCOPE_WORDS[used]}", partial(fit, scope=used))
+            words = f"{words}, {SCOPE_WORDS[used]}"
+            return RuleFit(text, words, partial(fit, scope=used), by_group=kind in RISK_CONTROL)
         whole = _whole(base, kind, number)
         if whole is not None and scope is None:
-            return RuleFit(text, *whole)
+            return RuleFit(text, *whole, by_group=kind in RISK_CONTROL)
     except ValueError as error:
         raise SettingsError(f"rule {text!r}: {error}") from None
     raise SettingsError(
@@ -110,10 +133,14 @@ def find_rule(text: str) -> RuleFit:
 
 
 def fit_rule(
-    text: str, probs: Matrix, labels: Matrix, observed: Matrix | None = None
+    text: str,
+    probs: Matrix,
+    labels: Matrix,
+    observed: Matrix | None = None,
+    groups: Groups | None = None,
 ) -> tuple[Rule, str]:
     """Return the rule of a text, fitted to held-out rows, and what it is in words."""
-    return find_rule(text).with_words(probs, labels, observed)
+    return find_rule(text).with_words(probs, labels, observed, groups)
 
 
 def _tuned(base: str, kind: str, number: str) -> tuple[Callable[..., Rule], str] | None:

@@ -5,15 +5,17 @@ that fitted nothing; see :mod:`sequences`.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Matrix, as_numpy
+from labelwise.decide.groups import by_whole_groups, with_group_facts
 from labelwise.decide.promises import Evidence, Promise
 from labelwise.decide.rules import Rule, expected_f
 from labelwise.decide.sequences import (
+    EASY,
     Graded,
     Numbers,
     Test,
@@ -75,18 +77,34 @@ def promise_answers(
         losses = np.where(chosen + held > 0, 1 - 2 * hits / np.maximum(chosen + held, 1), 0.0)
     sure = certainty(answers.probs, np.asarray(rule(answers.probs)), measure)
     test: Test = "exact binomial" if measure == "all" else "Hoeffding-Bentkus"
-    order = np.random.default_rng(seed).permutation(len(sure))
-    cut = max(1, round(tuning_share * len(sure)))
-    parts = [Graded(sure[rows], losses[rows]) for rows in (order[:cut], order[cut:])]
-    scale = len(order) / cut - 1
-    candidates = candidate_sequence(parts[0], graded_loss, 1 - level, 1 - confidence, scale)
-    found = walk(parts[1], graded_loss, candidates, 1 - level, 1 - confidence, test)
-    tested = evidence.rows(np.sort(order[cut:]))
+    groups, easy = evidence.groups, EASY
+    risk_of: Any = graded_loss
+    if groups is None:
+        order = np.random.default_rng(seed).permutation(len(sure))
+        cut = max(1, round(tuning_share * len(sure)))
+        places = order[:cut], order[cut:]
+    else:
+        places = groups.divided(tuning_share, seed)
+    parts = [
+        Graded(sure[rows], losses[rows], None if groups is None else groups.take(rows))
+        for rows in places
+    ]
+    tested = evidence.rows(np.sort(places[1]))
+    scale = len(places[1]) / len(places[0])
+    if groups is not None and parts[0].groups is not None:
+        risk_of, test, easy = by_whole_groups(graded_loss), "betting", 0.0
+        scale = groups.count / parts[0].groups.count - 1
+    candidates = candidate_sequence(parts[0], risk_of, 1 - level, 1 - confidence, scale, easy)
+    tuning = parts[0] if groups is not None else None
+    found = walk(parts[1], risk_of, candidates, 1 - level, 1 - confidence, test, tuning)
     if found is None:
         why = refusal("answers", tested, level, confidence)
         return PromisedAnswers(rule, measure, np.inf, None, why)
     least, counted, risk = found
     promise = made_promise("answers", tested, level, confidence, counted, 1 - risk, test)
+    if parts[1].groups is not None:
+        lost, weights = (part[:, 0] for part in graded_loss(parts[1], np.array([least]), 0.0))
+        promise = with_group_facts(promise, parts[1].groups, lost, weights)
     return PromisedAnswers(rule, measure, least, replace(promise, labels=()))
 
 

@@ -16,6 +16,12 @@ this one, the mean share of wrong photos in a list is at most alpha. A single li
 another would not do: which of these lists hold too many wrong photos depends on the same draw as
 the tests, so there is no first true hypothesis at which a fixed sequence must stop. So w is
 chosen once, by other photos, and the held-out misses set the cut.
+
+Held-out photos that come in G groups are exchangeable with photos of new groups, group by group:
+a miss in a group of n_g photos counts 1 / n_g, and the p-value is (1 + sum of these) / (G + 1)
+(Lee, Barber and Willett, 2023). ``expected`` is then of photos of new groups. How many misses this
+very list may hold depends on the groups of the library, which nobody knows: ``sure`` is refused,
+and a person's check (:mod:`list_checks`) needs to know nothing of groups.
 """
 
 from dataclasses import dataclass
@@ -28,6 +34,7 @@ from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.misses import Counts, Numbers, descending, most_misses
 from labelwise.decide.promises import Promise
 from labelwise.decide.sequences import check_levels
+from labelwise.numeric.groups import Groups
 
 __all__ = ["PromisedList", "expected_list", "least_wrong", "lowest_cut", "sure_list"]
 
@@ -48,22 +55,40 @@ class PromisedList:
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """Held-out photos whose score is not minus infinity, and the scores of their misses."""
+    """Held-out photos whose score is not minus infinity, and the scores of their misses.
+
+    ``weights`` are what the misses count for, of ``units`` photos or groups in all.
+    """
 
     scores: Numbers
     missed: Numbers  # falling
+    weights: Numbers
+    units: int
 
     @classmethod
-    def read(cls, scores: Matrix, right: Matrix) -> "_Held":
+    def read(cls, scores: Matrix, right: Matrix, groups: Groups | None = None) -> "_Held":
         values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
         truth = np.asarray(as_numpy(right)).ravel().astype(bool)
         if np.isnan(values).any() or len(values) != len(truth):
             raise ValueError("scores must be numbers, one for each image that is right or wrong")
         kept = ~np.isneginf(values)
-        return cls(values[kept], np.sort(values[kept & ~truth])[::-1])
+        each, units = np.ones(len(values)), int(np.count_nonzero(kept))
+        if groups is not None:
+            inside = groups.sums(kept)
+            each, units = 1 / np.maximum(inside, 1)[groups.codes], int(np.count_nonzero(inside))
+        misses = np.flatnonzero(kept & ~truth)
+        misses = misses[np.argsort(-values[misses], kind="stable")]
+        return cls(values[kept], values[misses], each[misses], units)
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def p_values(self) -> Numbers:
+        """Return those (misses + 1,) of photos above each miss, the last of the photos below all.
+
+        Photos between miss w and w + 1 have w misses above.
+        """
+        return np.asarray((1 + np.append(0.0, self.weights.cumsum())) / (self.units + 1))
 
     def lengths(self, ranked: Numbers) -> Counts:
         """Return how long (misses + 1,) a list is above each miss; the last holds everything."""
@@ -79,18 +104,20 @@ def expected_list(
     wrong_at_most: float,
     size: int | None = None,
     photos: str = "photos",
+    groups: Groups | None = None,
 ) -> PromisedList:
     """Return the longest list whose expected share of wrong photos is at most ``wrong_at_most``.
 
     ``scores`` (n,) of held-out photos and whether they are ``right``; ``library`` (m,) scores.
     Photos of score minus infinity are left out on both sides. Where ``library`` holds only the
     scores above :func:`lowest_cut`, ``size`` is the number of photos of any other score too.
+    ``groups`` are those of the held-out photos; the list is then one of photos of new groups.
     """
     check_levels(1 - wrong_at_most, 0.5)
-    held, ranked = _Held.read(scores, right), descending(library)
+    held, ranked = _Held.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
-    needed = np.arange(1, len(lengths) + 1) * (total / (len(held) + 1))
+    needed = total * held.p_values()
     passing = np.flatnonzero((lengths > 0) & (needed <= wrong_at_most * lengths + TOLERANCE))
     if not len(passing):
         return PromisedList(np.inf, None, _refusal(held, total, wrong_at_most))
@@ -133,22 +160,29 @@ def sure_list(
     return _promised(held, ranked, listed, wrong_at_most, confidence, photos)
 
 
-def lowest_cut(scores: Matrix, right: Matrix, wrong_at_most: float) -> float:
+def lowest_cut(
+    scores: Matrix, right: Matrix, wrong_at_most: float, groups: Groups | None = None
+) -> float:
     """Return the score below which no list can be promised, whatever the library holds."""
-    held = _Held.read(scores, right)
-    last = int(wrong_at_most * (len(held) + 1) + TOLERANCE)
+    held = _Held.read(scores, right, groups)
+    last = int(np.searchsorted(held.p_values(), wrong_at_most + TOLERANCE, side="right"))
     return float(held.missed[last]) if last < len(held.missed) else -np.inf
 
 
 def least_wrong(
-    scores: Matrix, right: Matrix, library: Matrix, *, size: int | None = None
+    scores: Matrix,
+    right: Matrix,
+    library: Matrix,
+    *,
+    size: int | None = None,
+    groups: Groups | None = None,
 ) -> float | None:
     """Return the least share, in hundredths up to a half, that an expected list may have wrong."""
-    held, ranked = _Held.read(scores, right), descending(library)
+    held, ranked = _Held.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
     with np.errstate(divide="ignore"):
-        shares = np.arange(1, len(lengths) + 1) * (total / (len(held) + 1)) / lengths
+        shares = total * held.p_values() / lengths
     least = np.ceil(100 * float(shares.min()) - 1e-6) / 100
     return float(least) if least <= 0.5 else None
 
@@ -213,6 +247,7 @@ def _promised(
         test="conformal selection" if confidence is None else "hypergeometric",
         kind="expected" if confidence is None else "sure",
         listed=listed,
+        groups=held.units if held.units < len(held) else None,
     )
     return PromisedList(threshold, promise, listed=listed)
 

@@ -5,8 +5,9 @@ candidates, safest first, testing each ("risk > 1 - level") until one cannot be 
 the risk need not fall along the way (precision, F) the sequence is set on a ``tuning``
 share of the photos, which then enter no test: it starts at the candidate with the most evidence
 and goes on to lower thresholds, which choose more. Recall only falls as the threshold rises, so
-all photos are tested, at all thresholds (Bates et al., 2021), unless thresholds of rare labels
-have to be set against each other first.
+all photos are tested, at all thresholds (:mod:`promised_recall`), unless thresholds of rare labels
+have to be set against each other first, or photos come in groups, of which some set the stakes.
+Photos in groups are divided and tested by whole groups (:mod:`groups`).
 
 Per label, a label with enough photos has a promise of its own. The others have one together, on
 average over them, with thresholds that shrink from the label's own towards the common one, the
@@ -16,12 +17,14 @@ promise holds.
 
 from dataclasses import dataclass, replace
 from math import ceil, log
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from labelwise.decide.groups import by_whole_groups, with_group_facts
+from labelwise.decide.promised_recall import recall_threshold
 from labelwise.decide.promises import Evidence, Promise, What
 from labelwise.decide.rules import NEVER, AtMost, Rule, Threshold, TopK, just_below
 from labelwise.decide.sequences import (
@@ -39,14 +42,11 @@ from labelwise.decide.sequences import (
     wrong_entries,
     wrong_share,
 )
-from labelwise.errors import SettingsError
-from labelwise.numeric.bounds import binomial_p_values, hoeffding_bentkus_p_values
+from labelwise.numeric.groups import Groups
 from labelwise.system.text import counted
 
 __all__ = [
     "Promised",
-    "Wish",
-    "find_promise",
     "promise_f",
     "promise_precision",
     "promise_recall",
@@ -61,56 +61,16 @@ PER_ERROR_FREE = 5  # times the photos that would be needed without a single err
 
 @dataclass(frozen=True)
 class Promised:
-    """A rule, what it promises, and in words what could not be promised."""
+    """A rule, what it promises, and in words what could not be promised.
+
+    ``warning`` says what a promise photo by photo would have been worth, where photos come in
+    groups that make it false.
+    """
 
     rule: Rule
     promises: tuple[Promise, ...]
     refused: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Wish:
-    """A promise that is asked for: its text is ``precision=0.9`` or ``recall-per-label=90%``."""
-
-    what: Literal["precision", "recall", "f", "tags"]
-    level: float
-    scope: Scope = "shared"
-
-    def __call__(
-        self, evidence: Evidence, confidence: float, tuning: Evidence | None = None, seed: int = 0
-    ) -> Promised:
-        """Return the rule that keeps the promise; ``tuning`` photos may have been used before."""
-        options: dict[str, Any] = {"level": self.level, "confidence": confidence}
-        options |= {"tuning": tuning, "seed": seed}
-        if self.what in ("precision", "recall"):
-            promise = promise_precision if self.what == "precision" else promise_recall
-            return promise(evidence, scope=self.scope, **options)
-        return (promise_f if self.what == "f" else promise_tags)(evidence, **options)
-
-
-def find_promise(text: str) -> Wish:
-    """Return what a text asks to be promised.
-
-    >>> find_promise("precision-per-label=90%")
-    Wish(what='precision', level=0.9, scope='label')
-    """
-    name, equals, number = text.partition("=")
-    what = name.strip().removesuffix("-per-label")
-    whats = ("precision", "recall", "f", "tags")
-    if what not in whats or not equals:
-        raise SettingsError(
-            f"a promise must be written like precision=0.9, of {', '.join(whats)}, got {text!r}"
-        )
-    per_label = what != name.strip()
-    if per_label and what not in ("precision", "recall"):
-        raise SettingsError(f"{what} is promised for all labels together, got {text!r}")
-    try:
-        value = float(number.strip().removesuffix("%"))
-    except ValueError:
-        raise SettingsError(f"the level of a promise must be a number, got {text!r}") from None
-    level = value / 100 if number.strip().endswith("%") or value > 1 else value
-    check_levels(level, 0.5)
-    return Wish(what, level, "label" if per_label else "shared")  # type: ignore[arg-type]
+    warning: str | None = None
 
 
 def promise_precision(
@@ -153,13 +113,13 @@ def promise_recall(
     thresholds of rare labels differ, which alone needs them; all photos test all others.
     """
     check_levels(level, confidence, scope)
-    if scope == "shared":
-        threshold, promise = _recall(evidence, _log_odds(evidence), level, confidence)
-        if promise is None:
-            return Promised(Threshold(0.0), (), (refusal("recall", evidence, level, confidence),))
-        return Promised(Threshold(_as_probability(threshold)), (promise,))
+    if scope == "shared" and evidence.groups is None:
+        return _shared_recall(evidence, None, level, confidence)
     tuning, tested = _parts(evidence, tuning, tuning_share, seed)
-    return _per_label("recall", tuning, tested, level, confidence, whole=evidence)
+    if scope == "shared":
+        return _shared_recall(tested, tuning, level, confidence)
+    whole = tested if evidence.groups is not None else evidence
+    return _per_label("recall", tuning, tested, level, confidence, whole=whole)
 
 
 def promise_f(
@@ -219,14 +179,17 @@ def _shared(
     """Return one threshold for all labels, on log-odds less ``shift`` per label."""
     offset = np.zeros(len(tested.names)) if shift is None else shift
     parts = [
-        ScoredEntries(_log_odds(e) - offset, e.answers.present, e.answers.absent)
+        ScoredEntries(_log_odds(e) - offset, e.answers.present, e.answers.absent, e.groups)
         for e in (tuning, tested)
     ]
     test: Test = "betting" if what == "tags" else "Hoeffding-Bentkus"
     if len(tested.names) == 1 and what in ("precision", "tags"):
         test = "exact binomial"
-    scale = len(tested) / max(len(tuning), 1)
-    easy = 0.0 if only_start or what == "tags" else EASY
+    scale, alone = len(tested) / max(len(tuning), 1), measure
+    if tested.groups is not None and tuning.groups is not None:
+        measure, test = by_whole_groups(alone), "betting"
+        scale = tested.groups.count / tuning.groups.count
+    easy = 0.0 if only_start or test == "betting" else EASY
     candidates = candidate_sequence(parts[0], measure, 1 - level, 1 - confidence, scale, easy)
     found = walk(
         parts[1],
@@ -241,45 +204,12 @@ def _shared(
         return Promised(Threshold(NEVER), (), (refusal(what, tested, level, confidence),))
     threshold, counted, risk = found
     promise = made_promise(what, tested, level, confidence, counted, 1 - risk, test)
+    if tested.groups is not None:
+        lost, weights = (part[:, 0] for part in alone(parts[1], np.array([threshold]), 0.0))
+        promise = with_group_facts(promise, tested.groups, lost, weights)
     values = [_as_probability(threshold + move) for move in offset]
     rule = Threshold(values[0] if shift is None else tuple(values))
     return Promised(rule, (promise,))
-
-
-def _recall(
-    evidence: Evidence, scores: Numbers, level: float, confidence: float
-) -> tuple[float, Promise | None]:
-    """Return the highest threshold on the scores whose recall is promised."""
-    present = evidence.answers.present
-    held = present.sum(1)
-    rows = held > 0
-    own = np.unique(scores[present])
-    binary = present.shape[1] == 1
-
-    def losses_at(place: int) -> Numbers:
-        found = (present[rows] & (scores[rows] >= own[place])).sum(1)
-        return np.asarray(1 - found / held[rows])
-
-    def kept(place: int) -> bool:
-        losses = losses_at(place)
-        if binary:
-            p = binomial_p_values(np.rint(losses.sum()), np.array(len(losses)), 1 - level)
-        else:
-            count = np.array(len(losses))
-            p = hoeffding_bentkus_p_values(losses.mean(), count, 1 - level)
-        return bool(np.all(p <= 1 - confidence))
-
-    if not len(own) or not kept(0):
-        return -np.inf, None
-    passed, failed = 0, len(own)  # losses only rise, so the last that keeps it is bisected
-    while failed - passed > 1:
-        middle = (passed + failed) // 2
-        passed, failed = (middle, failed) if kept(middle) else (passed, middle)
-    test = "exact binomial" if binary else "Hoeffding-Bentkus"
-    value = 1 - float(losses_at(passed).mean())
-    counted = int(np.count_nonzero(rows))
-    made = made_promise("recall", evidence, level, confidence, counted, value, test)
-    return float(own[passed]), made
 
 
 def _per_label(
@@ -304,7 +234,7 @@ def _per_label(
             rare.append(k)
             continue
         if what == "recall":
-            threshold, promise = _recall(held, _log_odds(held), level, confidence)
+            threshold, promise = _recall(held, part, level, confidence)
             made = Promised(
                 Threshold(_as_probability(threshold)), () if promise is None else (promise,)
             )
@@ -323,7 +253,7 @@ def _per_label(
         pool, common = tested.columns(rare), tuning.columns(rare)
         shift = _interpolated(what, common, level)
         if what == "recall":
-            threshold, promise = _recall(pool, _log_odds(pool) - shift, level, confidence)
+            threshold, promise = _recall(pool, common, level, confidence, shift)
             made = Promised(
                 Threshold(tuple(_as_probability(threshold + move) for move in shift)),
                 () if promise is None else (promise,),
@@ -338,6 +268,27 @@ def _per_label(
             several = f"{counted(len(rare), 'label')} with few photos, together"
             refused.append(f"{several}: {refusal(what, pool, level, confidence)}")
     return Promised(Threshold(tuple(values)), tuple(promises), tuple(refused))
+
+
+def _shared_recall(
+    tested: Evidence, tuning: Evidence | None, level: float, confidence: float
+) -> Promised:
+    threshold, promise = _recall(tested, tuning, level, confidence)
+    if promise is None:
+        return Promised(Threshold(0.0), (), (refusal("recall", tested, level, confidence),))
+    return Promised(Threshold(_as_probability(threshold)), (promise,))
+
+
+def _recall(
+    tested: Evidence,
+    tuning: Evidence | None,
+    level: float,
+    confidence: float,
+    shift: Numbers | float = 0.0,
+) -> tuple[float, Promise | None]:
+    """Return the highest threshold on log-odds less ``shift`` whose recall is promised."""
+    other = None if tuning is None else (tuning, _log_odds(tuning) - shift)
+    return recall_threshold(tested, _log_odds(tested) - shift, level, confidence, other)
 
 
 def _interpolated(what: str, part: Evidence, level: float) -> Numbers:
@@ -377,7 +328,11 @@ def _capped(evidence: Evidence, most: int) -> Evidence:
 def _parts(
     evidence: Evidence, tuning: Evidence | None, share: float, seed: int
 ) -> tuple[Evidence, Evidence]:
-    return (tuning, evidence) if tuning is not None else evidence.divided(share, seed)
+    if tuning is None:
+        return evidence.divided(share, seed)
+    if evidence.groups is not None and tuning.groups is None:  # each of its photos is its own
+        tuning = replace(tuning, groups=Groups.of(np.arange(len(tuning))))
+    return tuning, evidence
 
 
 def _log_odds(evidence: Evidence) -> Numbers:

@@ -11,6 +11,11 @@ An image without labels is an ordinary image: any label chosen for it is wrong, 
 is right. A promise holds on photos exchangeable with those it was made on, if these fitted neither
 weights nor link nor rule; with probability ``confidence`` over the draw of those photos.
 
+Photos that come in groups (patients, sites, bursts) are exchangeable only by whole groups. There
+the groups are tested, not the photos: the share is that within a group, on average over groups,
+each counting the same (a photo drawn from a new group, not from all photos); the promise holds on
+new groups, with probability ``confidence`` over the draw of groups.
+
 Its kind says what it is about, and under which condition:
 
     tested     photos like the held-out ones, in the long run; of a rule, or a list of 0.1
@@ -22,7 +27,7 @@ Its kind says what it is about, and under which condition:
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,6 +37,7 @@ from labelwise.decide.arrays import Answers, Matrix, read_answers
 from labelwise.errors import DataError, SettingsError
 from labelwise.numeric.bounds import ratio_interval
 from labelwise.numeric.finite import require_finite
+from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
 __all__ = ["Check", "Evidence", "Kind", "Promise", "What", "check_promise", "percent", "tally"]
@@ -61,7 +67,9 @@ class Promise:
     was made on, of which ``counted`` entered the test; ``photos_digest`` tells them again.
     ``at_most`` is the most labels an image gets, where the promise depends on it. Of a list:
     ``listed`` photos stand on it, of which a person ``checked`` some; ``n`` is 0 where no held-out
-    photo was needed.
+    photo was needed. Where photos come in groups, ``groups`` were counted, ``over_photos`` is the
+    value if each photo counts the same, and ``design_effect`` how many photos say no more than one
+    independent photo would.
     """
 
     what: What
@@ -79,6 +87,9 @@ class Promise:
     kind: Kind = "tested"
     listed: int | None = None
     checked: int | None = None
+    groups: int | None = None
+    over_photos: float | None = None
+    design_effect: float | None = None
 
     def __post_init__(self) -> None:
         if self.what not in KINDS:
@@ -135,6 +146,11 @@ class Promise:
         """Under which condition it holds; empty where nothing is assumed."""
         return "photos like the held-out ones" if self.n else ""
 
+    @property
+    def effective(self) -> float:
+        """How many independent photos the counted ones are worth; as many where it is unknown."""
+        return self.counted / max(self.design_effect or 1.0, 1.0)
+
     def __str__(self) -> str:
         if self.kind != "tested":
             return self._list_in_words()
@@ -144,11 +160,21 @@ class Promise:
         whose = "" if not self.labels else f" ({', '.join(self.labels[:3])}"
         if self.labels:
             whose += f" and {len(self.labels) - 3} more)" if len(self.labels) > 3 else ")"
+        among = "" if self.groups is None else ", and over groups, each counting the same"
         return (
             f"promised with {self.confidence:.0%} confidence: at least {self.level:.1%} "
-            f"{words}{whose}; made on {self.n:,} photos ({self.photos}), "
-            f"{self.counted:,} counted, value there {self.observed:.1%}"
+            f"{words}{among}{whose}; made on {self.n:,} photos ({self.photos}), "
+            f"{self.counted:,} counted{self._groups_in_words()}, value there {self.observed:.1%}"
+            + ("" if self.over_photos is None else f" (over photos {self.over_photos:.1%})")
         )
+
+    def _groups_in_words(self) -> str:
+        if self.groups is None:
+            return ""
+        worth = ""
+        if self.design_effect is not None:
+            worth = f", as good as {self.effective:,.0f} independent ones"
+        return f" in {self.groups:,} groups{worth}"
 
     def _list_in_words(self) -> str:
         wrong, listed = percent(1 - self.level), f"{self.listed or 0:,}"
@@ -167,7 +193,8 @@ class Promise:
             noun = "photo" if self.checked == 1 else "photos"
             text += f"; a person checked {self.checked or 0:,} {noun} of it, drawn at random"
         if self.condition:
-            text += f"; it holds if these photos are like the {self.n:,} held-out ones"
+            among = "" if self.groups is None else f" in {self.groups:,} groups"
+            text += f"; it holds if these photos are like the {self.n:,} held-out ones{among}"
         return text
 
 
@@ -175,13 +202,15 @@ class Promise:
 class Evidence:
     """Photos a promise is made on: probabilities and labels (N, K), and where they come from.
 
-    ``fitted_on`` holds the ids of photos that fitted weights, link or rule: none may be here.
+    ``groups`` are those the photos come in, None where each stands for itself. ``fitted_on``
+    holds the ids of photos that fitted weights, link or rule: none may be here.
     """
 
     answers: Answers
     names: tuple[str, ...]
     ids: tuple[str, ...] | None = None
     photos: str = "photos"
+    groups: Groups | None = None
 
     @classmethod
     def read(
@@ -194,6 +223,7 @@ class Evidence:
         ids: Iterable[str] | None = None,
         fitted_on: Iterable[str] = (),
         photos: str = "photos",
+        groups: Groups | None = None,
     ) -> "Evidence":
         """Check the arrays, and that no photo was used before."""
         answers = read_answers(probs, labels, observed)
@@ -211,7 +241,9 @@ class Evidence:
             )
         if used and own is None:
             raise ValueError("fitted_on can only be compared with ids; give both")
-        return cls(answers, named, own, photos)
+        if groups is not None and len(groups) != rows:
+            raise ValueError(f"groups must be those of {rows} photos, got {len(groups)}")
+        return cls(answers, named, own, photos, groups)
 
     def __len__(self) -> int:
         return len(self.answers.probs)
@@ -227,16 +259,25 @@ class Evidence:
         """Return some of the photos."""
         answers = Answers(*(getattr(self.answers, f.name)[chosen] for f in fields(Answers)))
         ids = None if self.ids is None else tuple(self.ids[i] for i in chosen)
-        return Evidence(answers, self.names, ids, self.photos)
+        groups = None if self.groups is None else self.groups.take(chosen)
+        return Evidence(answers, self.names, ids, self.photos, groups)
 
     def columns(self, chosen: Sequence[int]) -> "Evidence":
         """Return some of the labels."""
         part = list(chosen)
         answers = Answers(*(getattr(self.answers, f.name)[:, part] for f in fields(Answers)))
-        return Evidence(answers, tuple(self.names[k] for k in part), self.ids, self.photos)
+        names = tuple(self.names[k] for k in part)
+        return Evidence(answers, names, self.ids, self.photos, self.groups)
+
+    def ungrouped(self) -> "Evidence":
+        """Return the photos as if each stood for itself."""
+        return replace(self, groups=None)
 
     def divided(self, share: float, seed: int) -> tuple["Evidence", "Evidence"]:
-        """Return ``share`` of the photos, drawn by seed, and the rest."""
+        """Return ``share`` of the photos, or of whole groups, drawn by seed, and the rest."""
+        if self.groups is not None:
+            first, others = self.groups.divided(share, seed)
+            return self.rows(first), self.rows(others)
         if not 0 < share < 1 or len(self) < 2:
             raise ValueError(f"a share between 0 and 1 of 2 photos or more is needed, got {share}")
         order = np.random.default_rng(seed).permutation(len(self))
@@ -246,17 +287,22 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise on new photos: kept, broken or cannot tell, the value, its interval, how many."""
+    """A promise on new photos: kept, broken or cannot tell, the value, its interval, how many.
+
+    ``groups`` is how many groups these photos came in, where they did.
+    """
 
     verdict: Literal["kept", "broken", "cannot tell"]
     value: float
     lower: float
     upper: float
     counted: int
+    groups: int | None = None
 
     def __str__(self) -> str:
+        among = "" if self.groups is None else f" in {self.groups:,} groups"
         return (
-            f"{self.verdict}: {self.value:.1%} on {self.counted:,} new photos "
+            f"{self.verdict}: {self.value:.1%} on {self.counted:,} new photos{among} "
             f"({self.lower:.1%} to {self.upper:.1%})"
         )
 
@@ -269,11 +315,12 @@ def check_promise(
     *,
     names: Sequence[str] = (),
     ids: Iterable[str] | None = None,
+    groups: Groups | None = None,
 ) -> Check:
     """Return whether the sets (N, K) that the promised rule gives on new photos keep the promise.
 
     Kept and broken are each said with the promise's own confidence. ``list`` and ``answers`` take
-    the rows listed or answered, as sets of one column.
+    the rows listed or answered, as sets of one column. Photos in ``groups`` are tested by group.
     """
     if promise.confidence is None:
         raise DataError(
@@ -291,15 +338,20 @@ def check_promise(
         part = [list(names).index(name) for name in promise.labels]
         answers = Answers(*(getattr(answers, f.name)[:, part] for f in fields(Answers)))
     losses, counts = tally(promise.what, answers, answers.probs >= 0.5)
+    photos, found = int(np.count_nonzero(counts)), None
     most = (promise.at_most or answers.probs.shape[1]) if promise.what == "tags" else 1
+    if groups is not None:
+        losses, counts = groups.ratios(losses, counts), groups.counted(counts)
+        most, found = 1, int(np.count_nonzero(counts))
+    losses, counts = losses[counts > 0], counts[counts > 0]
     lower, upper = ratio_interval(losses, counts, most, promise.confidence)
-    value, low, high = 1 - float(losses.sum() / max(counts.sum(), 1)), 1 - upper, 1 - lower
+    value, low, high = 1 - float(losses.sum() / max(counts.sum(), 1e-9)), 1 - upper, 1 - lower
     verdict: Literal["kept", "broken", "cannot tell"] = "cannot tell"
     if len(losses) and low >= promise.level:
         verdict = "kept"
     elif len(losses) and high < promise.level:
         verdict = "broken"
-    return Check(verdict, value, low, high, len(losses))
+    return Check(verdict, value, low, high, photos, found)
 
 
 def percent(share: float) -> str:
@@ -314,9 +366,10 @@ def percent(share: float) -> str:
 def tally(
     what: What, answers: Answers, sets: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return losses and counts of the images that count; the risk is the ratio of their sums.
+    """Return losses and counts (N,) of images; the risk is the ratio of their sums.
 
-    Counts are 1, except for ``tags``, where they are the number of labels chosen for the image.
+    Both are 0 for images that do not count. Counts are 1, except for ``tags``, where they are the
+    number of labels chosen for the image.
     """
     known = answers.present | answers.absent
     hits = (sets & answers.present).sum(1).astype(np.float64)
@@ -330,5 +383,5 @@ def tally(
     else:
         counted, losses = chosen > 0, 1 - hits / np.maximum(chosen, 1)
     if what == "tags":
-        return (chosen - hits)[counted], chosen[counted]
-    return losses[counted], np.ones(np.count_nonzero(counted))
+        return chosen - hits, chosen
+    return losses * counted, counted.astype(np.float64)

@@ -23,6 +23,10 @@ together keep the level; then E[(risk - level) 1{given}] <= 0 (compare 2604.0150
 An image without labels misses nothing: its loss is 0, and all its labels can be false alarms. For
 each label by itself, n counts the images that carry it (missed) or do not (false alarms), and the
 promise is one on such images. Labels not observed leave sums and counts.
+
+Images that come in groups are exchangeable by whole groups only. With ``groups`` the loss is that
+of a group, the mean over its images that count, n counts groups, and what is promised is the
+expected loss of an image drawn from a new group.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +40,7 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
 from labelwise.decide.rules import NEVER, Rule, Threshold, just_above, just_below
 from labelwise.errors import DataError
+from labelwise.numeric.groups import Groups
 from labelwise.types import nearest
 
 __all__ = [
@@ -59,6 +64,7 @@ def control_recall(
     miss_rate: float,
     scope: Scope = "shared",
     among: Literal["all", "labelled"] = "all",
+    groups: Groups | None = None,
 ) -> Threshold:
     """Return the highest threshold whose expected share of missed labels is at most ``miss_rate``.
 
@@ -69,8 +75,10 @@ def control_recall(
     answers = read_answers(probs, labels, observed)
     if scope == "label":
         columns = answers.labels()
-        return Threshold(tuple(_recall(column, miss_rate, "labelled") for column in columns))
-    return Threshold(_recall(answers, miss_rate, among))
+        return Threshold(
+            tuple(_recall(column, miss_rate, "labelled", groups) for column in columns)
+        )
+    return Threshold(_recall(answers, miss_rate, among, groups))
 
 
 def control_false_alarms(
@@ -81,6 +89,7 @@ def control_false_alarms(
     rate: float,
     scope: Scope = "shared",
     count: Literal["share", "any"] = "share",
+    groups: Groups | None = None,
 ) -> Threshold:
     """Return the lowest threshold whose expected false alarms are at most ``rate``.
 
@@ -90,12 +99,19 @@ def control_false_alarms(
     _check(rate, "rate", scope, count in ("share", "any"), f"count, got {count!r}")
     answers = read_answers(probs, labels, observed)
     if scope == "label":
-        return Threshold(tuple(_alarms(column, rate, "share") for column in answers.labels()))
-    return Threshold(_alarms(answers, rate, count))
+        return Threshold(
+            tuple(_alarms(column, rate, "share", groups) for column in answers.labels())
+        )
+    return Threshold(_alarms(answers, rate, count, groups))
 
 
 def control_precision(
-    probs: Matrix, labels: Matrix, observed: Matrix | None = None, *, wrong_rate: float
+    probs: Matrix,
+    labels: Matrix,
+    observed: Matrix | None = None,
+    *,
+    wrong_rate: float,
+    groups: Groups | None = None,
 ) -> Threshold:
     """Return the lowest threshold whose expected share of wrong labels is at most ``wrong_rate``.
 
@@ -105,7 +121,8 @@ def control_precision(
     _check(wrong_rate, "wrong_rate", "shared")
     answers = read_answers(probs, labels, observed)
     known = answers.present | answers.absent
-    budget = wrong_rate * (np.count_nonzero(known.any(1)) + 1) - 1
+    weights, count = _shares(known.any(1), groups)
+    budget = wrong_rate * (count + 1) - 1
     if budget < 0:
         return Threshold(NEVER)
     values = np.where(known, answers.probs, -np.inf)
@@ -118,7 +135,8 @@ def control_precision(
     worst = np.maximum.accumulate(shares, axis=1)
     risen = np.diff(worst, axis=1, prepend=0.0)
     scores, place = np.unique(ranked[risen > 0], return_inverse=True)
-    losses: NDArray[Any] = np.bincount(place, weights=risen[risen > 0], minlength=len(scores))
+    lost = (risen * weights[:, None])[risen > 0]
+    losses: NDArray[Any] = np.bincount(place, weights=lost, minlength=len(scores))
     return Threshold(_lowest(scores, losses, budget))
 
 
@@ -129,6 +147,7 @@ def control_f(
     *,
     level: float,
     thresholds: Sequence[float] = THRESHOLDS,
+    groups: Groups | None = None,
 ) -> Threshold:
     """Return the threshold of the highest mean F1, if that is expected to be ``level`` or more.
 
@@ -138,7 +157,7 @@ def control_f(
     _check(level, "level", "shared")
     answers = read_answers(probs, labels, observed)
     seen = (answers.present | answers.absent).any(1)
-    count = int(np.count_nonzero(seen))
+    weights, count = _shares(seen, groups)
     if not len(thresholds) or not count:
         raise ValueError("a threshold and an image with known labels or more are needed, got none")
     held = answers.present.sum(1)
@@ -147,13 +166,15 @@ def control_f(
         chosen = (answers.probs >= value) & (answers.present | answers.absent)
         total = chosen.sum(1) + held
         hits = (chosen & answers.present).sum(1)
-        means.append(np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)[seen].mean())
+        scores = np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0)
+        means.append(float(scores @ weights) / count)
     best = int(np.argmax(means))
     shown = means[best] - sqrt(log(len(thresholds) + 1) / (2 * count))
     if shown < level:
+        what = "images" if groups is None else "groups"
         raise ValueError(
-            f"an expected F1 of {level:g} cannot be shown on {count:,} images, {shown:.3f} can; "
-            "use more images, a lower level or fewer thresholds"
+            f"an expected F1 of {level:g} cannot be shown on {count:,} {what}, {shown:.3f} can; "
+            f"use more {what}, a lower level or fewer thresholds"
         )
     return Threshold(float(thresholds[best]))
 
@@ -207,29 +228,39 @@ def _check(level: float, name: str, scope: str, known: bool = True, choice: str 
         raise ValueError(f"there is no such {choice}")
 
 
-def _recall(answers: Answers, level: float, among: str) -> float:
+def _shares(counted: Any, groups: Groups | None) -> tuple[NDArray[Any], int]:
+    """Return what each image (N,) counts for, and how many images or groups count."""
+    if groups is None:
+        return counted.astype(np.float64), int(np.count_nonzero(counted))
+    sizes = groups.sums(counted)
+    return counted / np.maximum(sizes, 1)[groups.codes], int(np.count_nonzero(sizes))
+
+
+def _recall(answers: Answers, level: float, among: str, groups: Groups | None) -> float:
     held = answers.present.sum(1)
     counted = held > 0 if among == "labelled" else (answers.present | answers.absent).any(1)
-    budget = level * (np.count_nonzero(counted) + 1) - 1
+    weights, count = _shares(counted, groups)
+    budget = level * (count + 1) - 1
     if budget < 0:
         return 0.0
-    scores, lost = _steps(answers.probs, answers.present, held)
+    scores, lost = _steps(answers.probs, answers.present, held, weights)
     # At t = scores[i] everything below it is missed.
     missed = np.r_[0.0, lost.cumsum()]
     allowed = int(np.flatnonzero(missed <= budget * (1 + 1e-12))[-1])
     return just_below(scores[allowed]) if allowed < len(scores) else NEVER
 
 
-def _alarms(answers: Answers, level: float, count: str) -> float:
+def _alarms(answers: Answers, level: float, count: str, groups: Groups | None) -> float:
     free = answers.absent.sum(1)
-    budget = level * (np.count_nonzero(free) + 1) - 1
+    weights, images = _shares(free > 0, groups)
+    budget = level * (images + 1) - 1
     if budget < 0:
         return NEVER
     probs, absent = answers.probs, answers.absent
     if count == "any":
         probs = np.max(probs, axis=1, keepdims=True, initial=-np.inf, where=absent)
         absent, free = free[:, None] > 0, np.ones_like(free)
-    scores, alarms = _steps(probs, absent, free)
+    scores, alarms = _steps(probs, absent, free, weights)
     return _lowest(scores, alarms, budget)
 
 
@@ -242,12 +273,13 @@ def _lowest(scores: NDArray[Any], losses: NDArray[np.float64], budget: float) ->
 
 
 def _steps(
-    probs: NDArray[Any], chosen: NDArray[np.bool_], held: NDArray[Any]
+    probs: NDArray[Any], chosen: NDArray[np.bool_], held: NDArray[Any], weights: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the distinct scores of the chosen entries, rising, and the loss that hangs on each."""
     rows, _ = np.nonzero(chosen)
     scores, place = np.unique(probs[chosen], return_inverse=True)
-    lost: NDArray[Any] = np.bincount(place, weights=1 / held[rows], minlength=len(scores))
+    each = weights[rows] / held[rows]
+    lost: NDArray[Any] = np.bincount(place, weights=each, minlength=len(scores))
     return scores, lost
 
 

@@ -23,6 +23,7 @@ from labelwise.numeric.bounds import (
     first_failure,
     hoeffding_bentkus_p_values,
 )
+from labelwise.numeric.groups import Groups
 
 __all__ = [
     "COARSE",
@@ -56,6 +57,7 @@ class ScoredEntries:
     scores: Numbers
     present: NDArray[np.bool_]
     absent: NDArray[np.bool_]
+    groups: Groups | None = None
 
     def counts(self, entries: NDArray[np.bool_], candidates: Numbers) -> Numbers:
         """Return how many such entries each image has at or above falling candidates, (N, T)."""
@@ -77,6 +79,7 @@ class Graded:
 
     scores: Numbers
     losses: Numbers
+    groups: Groups | None = None
 
 
 def graded_loss(graded: Any, candidates: Numbers, risk: float) -> tuple[Numbers, Numbers]:
@@ -227,6 +230,12 @@ def refusal(what: str, evidence: Evidence, level: float, confidence: float) -> s
     wanted = (
         f"a list of which {1 - level:.3g} may be wrong" if what == "list" else f"{what} {level:g}"
     )
+    if evidence.groups is not None:
+        return (
+            f"{wanted} cannot be promised with {confidence:.0%} confidence on these "
+            f"{len(evidence):,} photos, which come in {evidence.groups.count:,} groups and were "
+            "tested by group; use photos of more groups, a lower level or less confidence"
+        )
     return (
         f"{wanted} cannot be promised with {confidence:.0%} confidence on these "
         f"{len(evidence):,} photos (without a single error {least:,} that count would be needed); "

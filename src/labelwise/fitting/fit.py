@@ -15,7 +15,7 @@ from labelwise.calibrate import Choice
 from labelwise.calibrate.auto import FOLDS
 from labelwise.decide import Check, Promise, Promised, Rule
 from labelwise.decide.cross_fit import same_sets
-from labelwise.decide.promised_rules import Wish
+from labelwise.decide.wishes import Wish
 from labelwise.links import Link
 from labelwise.predictions import Predictions
 

@@ -85,8 +85,10 @@ def hoeffding_bentkus_p_values(means: NDArray[Any], counts: NDArray[Any], level:
     return np.where(counts > 0, np.minimum(np.minimum(np.exp(-counts * distance), bentkus), 1), 1.0)
 
 
-def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, float]:
+def clopper_pearson(hits: float, count: float, confidence: float) -> tuple[float, float]:
     """Return the interval of a chance; each end holds with ``confidence`` by itself.
+
+    Numbers that are not whole are those of as many independent trials as others are worth.
 
     >>> [round(end, 4) for end in clopper_pearson(9, 10, 0.95)]
     [0.6058, 0.9949]

@@ -1,0 +1,123 @@
+"""Groups: photos that belong together, such as those of a patient, a site, a burst or a scene.
+
+Photos of one group are alike, so that they say less than as many photos of different groups.
+What is independent, and so what is drawn, resampled and tested, is the group. With U_m what photo
+m adds to the error of a figure (its influence), Kish's design effect says how much that matters:
+
+    design effect  D  = sum over groups of (sum of U_m within)^2  /  sum over photos of U_m^2
+    effective number  = photos / D                     as many independent photos say as much
+    error of a test photo by photo:  delta becomes  Phi(Phi^-1(delta) / sqrt(D))
+
+Photos of groups of m with the correlation r within have D = 1 + (m - 1) r. A figure that no
+photo moves has none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from labelwise.errors import DataError
+
+__all__ = ["Groups", "error_of_photo_test"]
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The group of each photo, as numbers (N,) from 0 on, of which ``count`` are in use."""
+
+    codes: NDArray[np.int64]
+    count: int
+
+    @classmethod
+    def of(cls, names: Sequence[Any] | NDArray[Any]) -> "Groups":
+        """Return the groups of photos whose groups have these names (N,)."""
+        found, codes = np.unique(np.asarray(list(names)), return_inverse=True)
+        return cls(codes.astype(np.int64), len(found))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def are_photos(self) -> bool:
+        """Whether each photo is a group of its own, so that groups change nothing."""
+        return self.count == len(self.codes)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many photos each group has, (G,)."""
+        return np.bincount(self.codes, minlength=self.count)
+
+    def take(self, rows: NDArray[Any]) -> "Groups":
+        """Return the groups of some photos."""
+        return Groups.of(self.codes[rows])
+
+    def sums(self, values: NDArray[Any]) -> Numbers:
+        """Return the sums (G, ...) within groups of values (N, ...) of photos."""
+        if len(values) != len(self.codes):
+            raise ValueError(f"there are {len(self.codes)} photos in groups, got {len(values)}")
+        order, starts = self._order
+        return np.asarray(np.add.reduceat(np.asarray(values, np.float64)[order], starts, axis=0))
+
+    def ratios(self, values: NDArray[Any], weights: NDArray[Any]) -> Numbers:
+        """Return sum of values / sum of weights (G, ...) within groups; 0 without a weight."""
+        total = self.sums(weights)
+        return np.asarray(self.sums(values) / np.where(total > 0, total, 1.0) * (total > 0))
+
+    def counted(self, weights: NDArray[Any]) -> Numbers:
+        """Return 1 for each group (G, ...) that has a weight, 0 for others."""
+        return np.asarray(self.sums(weights) > 0, np.float64)
+
+    @cached_property
+    def _order(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """The rows by group, and where each group begins among them."""
+        starts = np.append(0, self.sizes.cumsum()[:-1]).astype(np.int64)
+        return np.argsort(self.codes, kind="stable"), starts
+
+    def divided(self, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the rows of a ``share`` of the groups, drawn by seed, and those of the others."""
+        if not 0 < share < 1 or self.count < 2:
+            raise DataError(
+                "photos of one group cannot be divided; two groups or more are needed, "
+                f"got {self.count}"
+            )
+        order = np.random.default_rng(seed).permutation(self.count)
+        cut = min(max(1, round(share * self.count)), self.count - 1)
+        chosen = np.isin(self.codes, order[:cut])
+        return np.flatnonzero(chosen), np.flatnonzero(~chosen)
+
+    def one_of_each(self, seed: int = 0) -> NDArray[np.intp]:
+        """Return one photo of each group, drawn by seed: photos that are independent."""
+        order = np.random.default_rng(seed).permutation(len(self.codes))
+        first = np.unique(self.codes[order], return_index=True)[1]
+        return np.sort(order[first])
+
+    def bundled(self, most: int) -> "Groups":
+        """Return at most ``most`` groups: where there are more, whole ones are put together."""
+        if self.count <= most:
+            return self
+        dealt = np.random.default_rng(0).permutation(np.arange(self.count) % most)
+        return Groups(dealt[self.codes].astype(np.int64), most)
+
+    def design_effect(self, influence: Numbers) -> float | None:
+        """Return D of a figure moved by each photo as ``influence`` (N,) says; None for none."""
+        alone = float(influence @ influence)
+        if alone == 0:
+            return None
+        together = self.sums(influence)
+        return float(together @ together) / alone
+
+
+def error_of_photo_test(delta: float, design_effect: float) -> float:
+    """Return the chance of a false claim by a test that takes the photos as independent.
+
+    >>> round(error_of_photo_test(0.05, 4.0), 2)
+    0.21
+    """
+    return float(ndtr(ndtri(delta) / np.sqrt(max(design_effect, 1.0))))

@@ -1,0 +1,229 @@
+"""Promises on photos that come in groups.
+
+Held to copies (k copies of each photo, in groups, must say what the photos say once), to slow
+loops, and to a made world whose truth is known: photos of a group are alike by 0.8.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from labelwise.decide import (
+    Evidence,
+    Threshold,
+    check_promise,
+    find_promise,
+    label_figures,
+    promise_answers,
+    promise_precision,
+    promise_recall,
+    promise_tags,
+)
+from labelwise.decide.promised_lists import expected_list, least_wrong, lowest_cut
+from labelwise.decide.risk import (
+    control_f,
+    control_false_alarms,
+    control_precision,
+    control_recall,
+)
+from labelwise.numeric.groups import Groups
+
+FITS = {"precision": promise_precision, "recall": promise_recall, "tags": promise_tags}
+
+
+def alike(seed, groups=60, size=10, correlation=0.8, labels=1):
+    """Scores and labels of photos whose score and whose error are shared within groups."""
+    random = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), size)
+
+    def drawn():
+        common = random.normal(size=(groups, labels))[group]
+        own = random.normal(size=(len(group), labels))
+        return np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
+
+    scores = drawn()
+    return expit(scores), scores + 0.6 * drawn() > 0.7, Groups.of(group)
+
+
+def copied(times, seed=3, rows=400, labels=3):
+    random = np.random.default_rng(seed)
+    scores = random.normal(size=(rows, labels))
+    present = scores + 0.4 * random.normal(size=(rows, labels)) > 0.5
+    place = np.repeat(np.arange(rows), times)
+    return expit(2 * scores)[place], present[place], Groups.of(place)
+
+
+@pytest.mark.parametrize("what", list(FITS))
+def test_more_copies_within_groups_promise_nothing_more(what):
+    found = [
+        FITS[what](Evidence.read(*copied(times)[:2], groups=copied(times)[2]), level=0.7)
+        for times in (2, 7)
+    ]
+    few, many = (one.promises[0] for one in found)
+    assert found[0].rule == found[1].rule
+    assert (few.groups, few.observed) == (many.groups, pytest.approx(many.observed))
+    assert many.design_effect == pytest.approx(3.5 * few.design_effect)
+    assert many.effective == pytest.approx(few.effective)
+    assert f"in {many.groups} groups, as good as {many.effective:,.0f} independent" in str(many)
+    assert "over groups, each counting the same" in str(many)
+
+
+def test_answers_are_promised_by_group_too():
+    rule = Threshold(0.5)
+    made = [
+        promise_answers(
+            Evidence.read(*copied(times)[:2], groups=copied(times)[2]),
+            rule,
+            level=0.6,
+            measure="precision",
+        )
+        for times in (2, 7)
+    ]
+    assert made[0].least == made[1].least < np.inf
+    assert made[1].promise.groups == made[0].promise.groups
+    assert made[1].promise.counted == 3.5 * made[0].promise.counted
+
+
+def test_photo_by_photo_promises_are_broken_and_promises_by_group_are_not():
+    truth, present, groups = alike(99, groups=10_000)
+    grid = np.linspace(0.05, 0.95, 61)
+    chosen = truth >= grid
+    by_photo = (chosen & present).sum(0) / present.sum()
+    inside = groups.sums(present)[:, 0] > 0
+    by_group = groups.ratios(chosen & present, np.broadcast_to(present, chosen.shape))
+    real = {"photo": by_photo, "group": by_group[inside].mean(0)}
+    broken, made = {"photo": 0, "group": 0}, {"photo": 0, "group": 0}
+    for seed in range(60):
+        probs, labels, some = alike(seed)
+        for by, given in (("photo", None), ("group", some)):
+            found = promise_recall(Evidence.read(probs, labels, groups=given), level=0.8, seed=seed)
+            made[by] += len(found.promises)
+            value = np.interp(found.rule.value, grid, real[by])
+            broken[by] += bool(found.promises) and value < 0.8
+    assert broken["photo"] >= 8  # of 60, where 3 are allowed
+    assert broken["group"] <= 3
+    assert made["group"] >= 15
+
+
+def test_the_warning_says_what_a_promise_by_photo_is_worth():
+    probs, present, groups = alike(1, groups=80)
+    wish = find_promise("recall=0.8")
+    made = wish(Evidence.read(probs, present, groups=groups), 0.95)
+    alone = wish(Evidence.read(probs, present), 0.95)
+    assert alone.warning is None
+    effect, real = (
+        float(re.search(pattern, made.warning)[1])
+        for pattern in (r"design effect ([\d.]+)", r"fails in about (\d+)%")
+    )
+    missed = (present & (probs < alone.rule.value))[:, 0] * 1.0
+    moved = missed - missed.sum() / present.sum() * present[:, 0]
+    assert effect == pytest.approx(groups.design_effect(moved), abs=0.06)
+    assert 8 <= real <= 40
+    assert "in 80 groups" in made.warning
+    assert "not in 5%" in made.warning
+
+
+def test_a_refusal_names_the_groups():
+    probs, present, groups = alike(1, groups=6)
+    made = promise_precision(Evidence.read(probs, present, groups=groups), level=0.95)
+    assert not made.promises
+    assert "groups and were tested by group; use photos of more groups" in made.refused[0]
+
+
+def test_tuning_photos_without_groups_do_not_undo_those_of_the_test():
+    probs, present, groups = copied(5)
+    other, truth, _ = copied(1, seed=8)
+    tuning = Evidence.read(other, truth)
+    made = promise_precision(Evidence.read(probs, present, groups=groups), level=0.7, tuning=tuning)
+    assert made.promises[0].groups <= 400
+    assert made.promises[0].test == "betting"
+
+
+def test_a_promise_is_checked_by_group():
+    probs, present, groups = copied(1)
+    promise = promise_recall(Evidence.read(probs, present), level=0.7).promises[0]
+    once = check_promise(promise, probs >= 0.5, present)
+    probs, present, groups = copied(6)
+    photos = check_promise(promise, probs >= 0.5, present)
+    by_group = check_promise(promise, probs >= 0.5, present, groups=groups)
+    assert (by_group.lower, by_group.upper) == pytest.approx((once.lower, once.upper))
+    assert photos.upper - photos.lower < 0.6 * (once.upper - once.lower)
+    assert by_group.groups == once.counted
+    assert f"new photos in {once.counted:,} groups" in str(by_group)
+
+
+CONTROLS = [
+    (control_recall, {"miss_rate": 0.2}),
+    (control_recall, {"miss_rate": 0.2, "among": "labelled", "scope": "label"}),
+    (control_false_alarms, {"rate": 0.1}),
+    (control_false_alarms, {"rate": 0.1, "count": "any"}),
+    (control_precision, {"wrong_rate": 0.3}),
+    (control_f, {"level": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("control", "options"), CONTROLS)
+def test_copies_in_groups_control_the_risk_that_photos_do(control, options):
+    once, many = copied(1, rows=90), copied(6, rows=90)
+    alone = control(once[0], once[1], **options)
+    assert control(many[0], many[1], groups=many[2], **options) == alone
+    # of single photos six times as many allow more, which groups must not
+    if control is not control_f:
+        assert control(many[0], many[1], **options) != alone
+
+
+def test_groups_of_unequal_size_count_the_same_in_risk_control():
+    probs, present, _ = copied(1)
+    random = np.random.default_rng(5)
+    groups = Groups.of(random.geometric(0.1, len(probs)))
+    value = control_recall(probs, present, miss_rate=0.2, groups=groups).value
+
+    def loss(threshold):
+        held = present.sum(1)
+        share = np.where(held > 0, (present & (probs < threshold)).sum(1) / np.maximum(held, 1), 0)
+        means = [share[groups.codes == group].mean() for group in range(groups.count)]
+        return (sum(means) + 1) / (groups.count + 1)
+
+    above = np.min(probs[probs > value * 1.000001])
+    assert loss(value) <= 0.2 < loss(np.nextafter(above, 2))
+
+
+def test_lists_count_groups_and_not_their_photos():
+    random = np.random.default_rng(4)
+    scores = random.normal(size=300)
+    right = scores + random.normal(size=300) > 0.3
+    library = random.normal(size=2000)
+    place = np.repeat(np.arange(300), 5)
+    once = expected_list(scores, right, library, wrong_at_most=0.2)
+    groups = Groups.of(place)
+    many = expected_list(scores[place], right[place], library, wrong_at_most=0.2, groups=groups)
+    assert (many.listed, many.threshold) == (once.listed, once.threshold)
+    assert many.promise.groups == 300
+    assert "held-out ones in 300 groups" in str(many.promise)
+    cut = lowest_cut(scores[place], right[place], 0.2, groups)
+    assert cut >= lowest_cut(scores, right, 0.2)
+    part = (scores[place], right[place], library[library >= cut])
+    short = expected_list(*part, wrong_at_most=0.2, size=2000, groups=groups)
+    assert short.threshold == once.threshold
+    assert least_wrong(scores[place], right[place], library, groups=groups) == least_wrong(
+        scores, right, library
+    )
+
+
+def test_figures_per_label_are_worth_the_groups_and_not_their_photos():
+    once, many = copied(1), copied(8)
+    names = ("a", "b", "c")
+    alone = label_figures(once[0] >= 0.5, once[1], names=names)
+    fooled = label_figures(many[0] >= 0.5, many[1], names=names)
+    by_group = label_figures(many[0] >= 0.5, many[1], names=names, groups=many[2])
+    for a, b, c in zip(alone, by_group, fooled, strict=True):
+        for what in ("precision", "recall", "f1"):
+            one, two, three = (getattr(row, what) for row in (a, b, c))
+            assert two == pytest.approx(one, abs=0.003), what
+            assert three[2] - three[1] < 0.5 * (one[2] - one[1])
+    # without an error the groups are counted
+    right = label_figures(many[1], many[1], names=names, groups=many[2])[0]
+    held = int(once[1][:, 0].sum())
+    assert right.recall == pytest.approx((1.0, 0.025 ** (1 / held), 1.0))

@@ -1,0 +1,76 @@
+"""Groups of photos, held to slow loops, to copies of photos, and to known design effects."""
+
+import numpy as np
+import pytest
+
+from labelwise.errors import DataError
+from labelwise.numeric.groups import Groups, error_of_photo_test
+
+RANDOM = np.random.default_rng(0)
+NAMES = RANDOM.choice(list("abcdefg"), 60)
+VALUES = RANDOM.normal(size=(60, 3))
+
+
+def test_sums_and_ratios_are_those_of_a_loop():
+    groups, weights = Groups.of(NAMES), np.abs(VALUES)
+    weights[NAMES == "c"] = 0
+    for number, name in enumerate(sorted(set(NAMES))):
+        rows = name == NAMES
+        np.testing.assert_allclose(groups.sums(VALUES)[number], VALUES[rows].sum(0))
+        total = weights[rows].sum(0)
+        expected = VALUES[rows].sum(0) / total if name != "c" else np.zeros(3)
+        np.testing.assert_allclose(groups.ratios(VALUES, weights)[number], expected)
+    assert groups.sizes.sum() == 60
+    with pytest.raises(ValueError, match="60 photos in groups, got 7"):
+        groups.sums(VALUES[:7])
+
+
+def test_the_design_effect_of_copies_is_their_number():
+    moved = RANDOM.normal(size=50)
+    copies = Groups.of(np.repeat(np.arange(50), 4))
+    assert copies.design_effect(np.repeat(moved, 4)) == pytest.approx(4.0)
+    assert copies.design_effect(np.zeros(200)) is None
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.8])
+def test_the_design_effect_is_that_of_the_correlation_within_groups(correlation):
+    random = np.random.default_rng(1)
+    groups = Groups.of(np.repeat(np.arange(4000), 5))
+    common = np.repeat(random.normal(size=4000), 5)
+    moved = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * random.normal(size=20_000)
+    assert groups.design_effect(moved) == pytest.approx(1 + 4 * correlation, rel=0.06)
+
+
+def test_a_test_of_photos_errs_as_often_as_simulated():
+    random, copies = np.random.default_rng(2), 4
+    means = random.normal(size=(200_000, 1)) * np.sqrt(copies)  # of copies, taken as independent
+    found = float((means < -1.6448536).mean())
+    assert error_of_photo_test(0.05, copies) == pytest.approx(found, abs=0.003)
+    assert error_of_photo_test(0.05, 0.5) == pytest.approx(0.05)
+
+
+def test_groups_are_divided_and_bundled_whole():
+    groups = Groups.of(NAMES)
+    first, others = groups.divided(0.3, seed=1)
+    assert not set(NAMES[first]) & set(NAMES[others])
+    assert sorted([*first, *others]) == list(range(60))
+    assert len(set(NAMES[first])) == 2
+    bundled = groups.bundled(3)
+    assert bundled.count == len(np.unique(bundled.codes)) == 3
+    assert len(set(zip(NAMES.tolist(), bundled.codes.tolist(), strict=True))) == groups.count
+    assert groups.bundled(7) is groups
+    with pytest.raises(DataError, match="two groups or more are needed, got 1"):
+        Groups.of(["a", "a"]).divided(0.5, 0)
+
+
+def test_one_photo_of_each_group_is_drawn():
+    groups = Groups.of(NAMES)
+    drawn = groups.one_of_each(3)
+    assert sorted(NAMES[drawn]) == sorted(set(NAMES))
+    assert {tuple(groups.one_of_each(seed)) for seed in range(9)} != {tuple(drawn)}
+
+
+def test_photos_that_are_their_own_groups_change_nothing():
+    assert Groups.of([3, 1, 2]).are_photos
+    assert not Groups.of(["x", "x", "y"]).are_photos
+    np.testing.assert_array_equal(Groups.of(NAMES).take(NAMES == "a").sizes, [(NAMES == "a").sum()])
