@@ -1,13 +1,15 @@
 """Predictions: the logits of one split with what is known of its labels, in one Parquet file.
 
 Columns: ``id`` (string), ``logits`` and ``labels`` (fixed-size lists, one number per label), and
-``observed`` (fixed-size list of booleans) when some entries are unknown. The label names, the
-split and the link stand as JSON under the key ``labelwise`` of the file's metadata.
+``observed`` (fixed-size list of booleans) when some entries are unknown, and ``group`` (string)
+when photos come in groups. The label names, the split and the link stand as JSON under the key
+``labelwise`` of the file's metadata.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs
 from labelwise.methods import link_from_spec, link_to_spec
+from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing
-from labelwise.system.text import first_line
+from labelwise.system.text import counted, first_line
 from labelwise.types import LabelSpace, matching_columns
 
 __all__ = ["Predictions", "matrix_of_lists"]
@@ -38,7 +41,8 @@ class Predictions:
     """Logits (N, K) with labels (N, K), which of them are known, and the link of the logits.
 
     ``observed is None`` means that every label is known; ``link is None`` that the logits only
-    rank labels until a calibrator gives them a link.
+    rank labels until a calibrator gives them a link. ``group`` (N,) names what a photo belongs to,
+    such as its patient or its site: photos of one group are alike, and stay together.
     """
 
     ids: Sequence[str]
@@ -48,6 +52,7 @@ class Predictions:
     names: tuple[str, ...]
     split: str
     link: Link | None = None
+    group: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.ids), len(self.names))
@@ -61,6 +66,8 @@ class Predictions:
                 f"observed must be boolean with shape {shape}, "
                 f"got {self.observed.dtype} {tuple(self.observed.shape)}"
             )
+        if self.group is not None and len(self.group) != len(self.ids):
+            raise ValueError(f"group must name {len(self.ids)} groups, got {len(self.group)}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -69,6 +76,28 @@ class Predictions:
     def majority(self) -> Tensor:
         """The labels as booleans, soft ones cut at 1/2: what rules, promises and queries read."""
         return self.labels > 0.5
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """The groups of the photos; None where each photo stands for itself."""
+        if self.group is None:
+            return None
+        found = Groups.of(self.group)
+        return None if found.are_photos else found
+
+    def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
+        """Raise a DataError if a group has photos here and among those something was fitted on.
+
+        ``what`` says what would be wrong then.
+        """
+        if self.group is None or fitted_on.group is None:
+            return
+        shared = set(self.group) & set(fitted_on.group)
+        if shared:
+            raise DataError(
+                f"photos of a group must stay together, but {counted(len(shared), 'group')} can be "
+                f"found on both sides, first {min(shared)!r}: {what}; divide the photos by group"
+            )
 
     @torch.no_grad()
     def decision_probs(self) -> Tensor:
@@ -98,6 +127,7 @@ class Predictions:
             ids=self.ids,
             fitted_on=fitted_on,
             photos=photos,
+            groups=self.groups,
         )
 
     def certain(self) -> Tensor | None:
@@ -125,6 +155,7 @@ class Predictions:
             logits=self.logits[index],
             labels=self.labels[index],
             observed=None if self.observed is None else self.observed[index],
+            group=None if self.group is None else [self.group[row] for row in rows],
         )
 
     def with_columns(self, names: tuple[str, ...], *, of: str, source: str) -> "Predictions":
@@ -153,6 +184,9 @@ class Predictions:
                 for part in (self, other)
             ]
             observed = torch.cat(masks)
+        group = None
+        if self.group is not None and other.group is not None:
+            group = [*self.group, *other.group]
         return Predictions(
             [*self.ids, *other.ids],
             torch.cat([self.logits, other.logits]),
@@ -161,6 +195,7 @@ class Predictions:
             self.names,
             f"{self.split} and {other.split}",
             self.link,
+            group,
         )
 
     def save(self, path: Path) -> None:
@@ -176,6 +211,8 @@ class Predictions:
         }
         if self.observed is not None:
             columns["observed"] = _to_lists(self.observed)
+        if self.group is not None:
+            columns["group"] = pa.array(list(self.group), pa.string())
         facts = {
             "format": FORMAT,
             "names": self.names,
@@ -195,9 +232,8 @@ class Predictions:
             names = LabelSpace(facts.names).names
             link = None if facts.link is None else _fitting(link_from_spec(facts.link), names)
             logits, labels, observed = _matrices(table, len(names))
-            ids = _column(table, "id").to_pylist()
-            if not all(isinstance(name, str) for name in ids):
-                raise DataError("id must be a column of text without empty cells")
+            ids = _texts(table, "id")
+            group = _texts(table, "group") if "group" in table.column_names else None
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
@@ -205,7 +241,7 @@ class Predictions:
         except (LabelwiseError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
-        return Predictions(ids, logits.float(), labels, observed, names, facts.split, link)
+        return Predictions(ids, logits.float(), labels, observed, names, facts.split, link, group)
 
 
 class PredictionsFacts(BaseModel):
@@ -278,6 +314,13 @@ def _column(table: Any, name: str) -> Any:
     if name not in table.column_names:
         raise DataError(f"there is no column {name!r}, got {', '.join(table.column_names)}")
     return table[name]
+
+
+def _texts(table: Any, name: str) -> list[str]:
+    values: list[str] = _column(table, name).to_pylist()
+    if not all(isinstance(value, str) for value in values):
+        raise DataError(f"{name} must be a column of text without empty cells")
+    return values
 
 
 def _to_lists(matrix: Tensor) -> Any:

@@ -84,7 +84,11 @@ def describe_table(
     import json
 
     from labelwise.cli.text import say
-    from labelwise.data.checks import reject_shared_content, without_unreadable
+    from labelwise.data.checks import (
+        reject_divided_groups,
+        reject_shared_content,
+        without_unreadable,
+    )
     from labelwise.data.describe import describe
     from labelwise.errors import DataError
 
@@ -92,6 +96,7 @@ def describe_table(
     broken = _find_unreadable(table) if content else []
     if content:
         good = without_unreadable(table, broken, on_error="skip") if broken else table
+        reject_divided_groups(good)
         reject_shared_content(good)
     description = describe(table)
     if taxonomy is not None:

@@ -133,7 +133,11 @@ def _rule(
             ("on the rows it was fitted on", fitted, fitted.sets(judged.made.rule)),
         ):
             figures[name] = label_figures(
-                sets, predictions.majority, predictions.observed, names=predictions.names
+                sets,
+                predictions.majority,
+                predictions.observed,
+                names=predictions.names,
+                groups=predictions.groups,
             )
     record["labels"] = {name: [row.spec() for row in part] for name, part in figures.items()}
     _write(record, out, json=json)
@@ -164,7 +168,8 @@ def _promise(
     found = promise_scores(table, text, confidence=confidence, **options)
     promised = found.promised
     if not promised.promises:
-        raise DataError(promised.refused[0])
+        warning = "" if promised.warning is None else f". {promised.warning}"
+        raise DataError(promised.refused[0] + warning)
     _write(found.spec(), out, json=json)
     if json:
         return
@@ -172,6 +177,8 @@ def _promise(
         say(f"calibrator: {found.link_words}")
     for promise in promised.promises[:SHOWN]:
         say(str(promise))
+    if promised.warning is not None:
+        say(promised.warning)
     for sentence in promised.refused[:SHOWN]:
         say(f"not promised: {sentence}")
     if found.checks:

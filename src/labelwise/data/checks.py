@@ -45,6 +45,7 @@ __all__ = [
     "content_codes",
     "find_unreadable",
     "fingerprint",
+    "reject_divided_groups",
     "reject_shared_content",
     "without_unreadable",
 ]
@@ -312,6 +313,24 @@ def reject_shared_content(table: LabelTable) -> None:
                 f"{table.split[before]} and {table.ids[int(after)]!r} in {table.split[after]} "
                 "are the same image"
             )
+
+
+def reject_divided_groups(table: LabelTable) -> None:
+    """Raise a DataError if a group has photos in two splits: its test would be no test."""
+    if table.split is None or table.group is None:
+        return
+    codes = table.group.codes()
+    first = np.unique(codes, return_index=True)[1][codes]
+    divided = np.flatnonzero(table.split != table.split[first])
+    if len(divided):
+        row, other = int(divided[0]), int(first[divided[0]])
+        count = len(np.unique(codes[divided]))
+        raise DataError(
+            f"{table.name}: photos of a group must be in one split, but "
+            f"{counted(count, 'group')} cross splits: {table.group[row]!r} has row {other + 1} in "
+            f"{table.split[other]} and row {row + 1} in {table.split[row]}; split again with "
+            "`labelwise data split`, which keeps groups together, or leave the column out"
+        )
 
 
 def fingerprint(table: LabelTable) -> str:

@@ -37,7 +37,14 @@ def measured_predictions(
         watch.advance(len(part.rows))
     watch.finish()
     return Predictions(
-        table.ids, torch.cat(parts), labels, observed, scorer.space.names, split, scorer.link
+        table.ids,
+        torch.cat(parts),
+        labels,
+        observed,
+        scorer.space.names,
+        split,
+        scorer.link,
+        table.group,
     )
 
 

@@ -7,9 +7,6 @@ The one road from predictions to what is fitted on them: ``train`` takes it afte
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labelwise import calibrate, decide
 from labelwise.calibrate import Choice
 from labelwise.calibrate.auto import FOLDS
@@ -26,7 +23,6 @@ def fit_calibrator(
     name: str,
     predictions: Predictions,
     link: Link | None,
-    groups: NDArray[np.str_] | None = None,
     *,
     folds: int = FOLDS,
     source: str = "these scores",
@@ -34,8 +30,10 @@ def fit_calibrator(
     """Return the fitted link, what it is in words, and what ``auto`` compared.
 
     The link is None, without words, where it stays as it is. ``source`` names the rows in errors.
+    Photos of one group stay together in the folds of ``auto``.
     """
     logits, labels, observed = predictions.logits, predictions.labels, predictions.observed
+    groups = None if predictions.groups is None else predictions.groups.codes
     return calibrate.fit_calibrator(
         name, logits, labels, link, observed, groups=groups, folds=folds, source=source
     )
@@ -44,7 +42,7 @@ def fit_calibrator(
 def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str]:
     """Return the rule fitted to the probabilities of held-out rows, and what it is in words."""
     rows = predictions.with_link(link)
-    return decide.fit_rule(text, rows.decision_probs(), rows.majority, rows.observed)
+    return decide.fit_rule(text, rows.decision_probs(), rows.majority, rows.observed, rows.groups)
 
 
 def make_promise(
@@ -60,8 +58,10 @@ def make_promise(
     """Return the rule that keeps a promise, made on ``rows`` that neither link nor weights saw.
 
     The rows that the link was fitted on only set the order in which thresholds are tried.
-    ``photos`` says in words which rows the promise is made on.
+    ``photos`` says in words which rows the promise is made on. Rows in groups are tested by group.
     """
+    if fitted_on is not None:
+        rows.refuse_shared_groups(fitted_on, "the promise would rest on photos like fitted ones")
     used = () if fitted_on is None else fitted_on.ids
     kept = rows.with_link(link).evidence(photos=photos, fitted_on=used)
     tuning = None if fitted_on is None else fitted_on.with_link(link).evidence(photos=photos)
@@ -83,7 +83,13 @@ def check_promises(promises: Iterable[Promise], rule: Rule, rows: Predictions) -
     sets = rows.sets(rule).numpy()
     return tuple(
         decide.check_promise(
-            promise, sets, rows.majority, rows.observed, names=rows.names, ids=rows.ids
+            promise,
+            sets,
+            rows.majority,
+            rows.observed,
+            names=rows.names,
+            ids=rows.ids,
+            groups=rows.groups,
         )
         for promise in promises
     )

@@ -1,6 +1,7 @@
 """Fitting a calibrator and a rule on scores and judging them on rows they did not see.
 
-Three ways to keep the roles apart: two splits of one file, two files, or folds of one file.
+Three ways to keep the roles apart: two splits of one file, two files, or folds of one file. Rows
+of one group, such as a patient's, are never on both sides.
 
 Folds give honest figures from one unsplit file: rows are dealt by a seeded shuffle, and for each
 fold the link and the rule are fitted on the other folds and applied to it. What is saved is fitted
@@ -26,6 +27,7 @@ from labelwise.fitting.fit import fit_calibrator, fit_rule
 from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import Kind
 from labelwise.links import Link
+from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
 __all__ = [
@@ -42,6 +44,8 @@ __all__ = [
     "judge_as_given",
     "split_rows",
 ]
+
+LEAKED = "what is fitted on some photos of a group looks better on its others than on new groups"
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,9 @@ def divided_rows(
             raise SettingsError("--fit-on and --report-on go together: name both splits")
         if fit_on == report_on:
             raise SettingsError(f"--fit-on and --report-on must differ, got {fit_on!r} twice")
-        return table.part(fit_on), table.part(report_on), fit_on
+        held, seen = table.part(fit_on), table.part(report_on)
+        seen.refuse_shared_groups(held, LEAKED)
+        return held, seen, fit_on
     held = table.part(fit_on) if fit_on else split_rows(table, None)
     seen = other.part(report_on) if report_on else split_rows(other, None)
     seen = seen.with_columns(held.names, of=table.source, source=other.source)
@@ -224,6 +230,7 @@ def divided_rows(
             f"{table.source} and {other.source} share rows, first {min(shared)!r}; "
             "what is fitted on a row cannot be judged on it"
         )
+    seen.refuse_shared_groups(held, LEAKED)
     return held, seen, table.source
 
 
@@ -255,11 +262,13 @@ class CrossFit:
     sets: Tensor | None
 
 
-def folds_of(rows: int, folds: int, seed: int) -> NDArray[np.intp]:
-    """Return the fold of every row; sizes differ by at most one."""
-    if not 2 <= folds <= rows:
-        raise SettingsError(f"folds must lie between 2 and the {rows} rows, got {folds}")
-    return np.random.default_rng(seed).permutation(np.arange(rows) % folds)
+def folds_of(rows: int, folds: int, seed: int, groups: Groups | None = None) -> NDArray[np.intp]:
+    """Return the fold of every row; sizes differ by at most one row, or one group."""
+    units, what = (rows, "rows") if groups is None else (groups.count, "groups")
+    if not 2 <= folds <= units:
+        raise SettingsError(f"folds must lie between 2 and the {units} {what}, got {folds}")
+    dealt = np.random.default_rng(seed).permutation(np.arange(units) % folds)
+    return dealt if groups is None else dealt[groups.codes]
 
 
 @torch.no_grad()
@@ -268,7 +277,7 @@ def crossfit(predictions: Predictions, fit: FitBoth, *, folds: int = 5, seed: in
 
     ``fit`` maps predictions to a link (``None``: none is fitted) and a rule.
     """
-    fold = folds_of(len(predictions), folds, seed)
+    fold = folds_of(len(predictions), folds, seed, predictions.groups)
     shape = predictions.logits.shape
     log_odds = torch.empty(shape, dtype=torch.float64)
     sets = torch.zeros(shape, dtype=torch.bool)

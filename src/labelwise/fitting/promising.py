@@ -25,6 +25,16 @@ __all__ = ["PromisedScores", "promise_scores"]
 SHARE = 0.5  # of the rows, that test the promise
 
 
+def _divided(rows: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
+    """Return a share of the rows, or of their groups, and the rest."""
+    if rows.groups is not None:
+        first, others = rows.groups.divided(share, seed)
+        return rows.take(first), rows.take(others)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    cut = max(1, min(len(rows) - 1, round(share * len(rows))))
+    return rows.take(np.sort(order[:cut])), rows.take(np.sort(order[cut:]))
+
+
 @dataclass(frozen=True, eq=False)
 class PromisedScores:
     """A rule with its promises, the link it needs, and how they stand on other rows if given."""
@@ -98,9 +108,7 @@ def promise_scores(
     link, link_words, rows = held.link, "", held
     fitted: Predictions | None = None
     if calibrator != "none":
-        order = np.random.default_rng(seed).permutation(len(held))
-        cut = max(1, min(len(held) - 1, round((1 - share) * len(held))))
-        fitted, rows = (held.take(np.sort(part)) for part in (order[:cut], order[cut:]))
+        fitted, rows = _divided(held, 1 - share, seed)
         plan, choice = chosen_plan(fitted, FitPlan(calibrator, "none"))
         calibrator, made = plan.calibrator, fit_pair(fitted, plan, choice)
         link, link_words = made.link or held.link, made.link_words

@@ -6,6 +6,7 @@ Labels stand in the same file, in a second one of the same form, or in any data 
 reads; rows are matched by id (or by being the same file), labels by name.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def read_scores(
     else:
         raw = read_cosines(path, texts)
         scores = _unlabelled(raw, "logits", "sigmoid" if texts.gives_logits else "none")
+    group: Sequence[str] | None
     if labels is None:
         if raw.labels is None:
             raise DataError(
@@ -116,11 +118,12 @@ def read_scores(
                 "or give a second file with --labels"
             )
         truth, matched = raw.labels, np.ones(len(raw.ids), dtype=bool)
+        group = raw.group
         _check_labels(raw, raw.labels)
     else:
         if raw.labels is not None:
             raise DataError(f"{raw.source} has labels of its own; leave out --labels")
-        truth, matched = _other_labels(raw, labels)
+        truth, matched, group = _other_labels(raw, labels)
     notes = []
     if raw.failed:
         notes.append(f"{raw.failed:,} images of {path} have no scores and are left out.")
@@ -138,6 +141,7 @@ def read_scores(
         raw.names,
         "",
         scores.link,
+        None if group is None else [group[row] for row in np.flatnonzero(matched).tolist()],
     )
     split = None if raw.split is None else np.array(raw.split)[matched]
     rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
@@ -238,8 +242,11 @@ def _refuse(
 
 def _other_labels(
     raw: RawScores, source: str | Path
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return labels (N, K) of the rows of ``raw``, NaN where unknown, and which rows have any."""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], Sequence[str] | None]:
+    """Return labels (N, K) of the rows of ``raw``, NaN where unknown, and which rows have any.
+
+    Beside them the group of each row, where one of the two files names groups.
+    """
     path = Path(source)
     if path.is_file() and _holds_label_columns(path):
         other = read_raw(path)
@@ -247,12 +254,13 @@ def _other_labels(
             raise DataError(f"{other.source}: there are no labels; name columns like 'label:dog'")
         _check_labels(other, other.labels)
         columns = matching_columns(raw.names, other.names, of=raw.source, in_=other.source)
-        ids, labels = other.ids, other.labels[:, columns]
+        ids, labels, group = other.ids, other.labels[:, columns], other.group
     else:
         table = load_for_labels(source, raw.names)
         matching_columns(raw.names, table.space.names, of=raw.source, in_=table.name)
         labels, _ = aligned_labels(table, raw.names)
         ids = tuple(table.ids)
+        group = None if table.group is None else tuple(table.group)
         if isinstance(table.images, FileImages) and not set(ids) & set(raw.ids):
             ids = tuple(str(table.images.path(row).resolve()) for row in range(len(ids)))
             raw = replace(raw, ids=tuple(str(Path(name).resolve()) for name in raw.ids))
@@ -264,7 +272,10 @@ def _other_labels(
             f"{source}: no id of {raw.source} is in it, first {raw.ids[0]!r}"
             f"{nearest(raw.ids[0], ids)}"
         )
-    return np.where(matched[:, None], labels[rows], np.nan), matched
+    if group is not None and raw.group is not None:
+        raise DataError(f"{raw.source} and {source} both name groups; leave one of them out")
+    found = raw.group if group is None else [group[row] for row in rows]
+    return np.where(matched[:, None], labels[rows], np.nan), matched, found
 
 
 def _holds_label_columns(path: Path) -> bool:

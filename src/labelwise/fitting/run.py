@@ -118,6 +118,7 @@ def score_data(
         predictor.space.names,
         table.name,
         predictor.link,
+        None if table.group is None else [table.group[row] for row in rows],
     )
     own = _own_link(folder, predictor.link)
     calibrated = None if _same(own, predictor.link) else predictor.link

@@ -1,9 +1,10 @@
 """Score files as they stand on disk, read without believing anything about the numbers yet.
 
-.csv .tsv .parquet   id, split (optional), score:NAME and label:NAME for every label; a label
-                     is 1, 0 or an empty cell (null) for unknown; other columns are left alone
+.csv .tsv .parquet   id, split and group (optional), score:NAME and label:NAME for every label; a
+                     label is 1, 0 or an empty cell (null) for unknown; other columns are left
+                     alone. Rows of one group, such as a patient or a site, stay together
 .npz                 scores (N, K), labels (N, K) with NaN for unknown, observed (N, K),
-                     names (K,), ids (N,), split (N,)
+                     names (K,), ids (N,), split (N,), group (N,)
 outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they are
                      probabilities; images that could not be read are left out and counted
 """
@@ -46,7 +47,7 @@ Table = dict[str, NDArray[Any]]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".jsonl")
 FITTED_FORMAT = 1  # of link.json and thresholds.json
-ARRAYS = ("scores", "labels", "observed", "names", "ids", "split")
+ARRAYS = ("scores", "labels", "observed", "names", "ids", "split", "group")
 ANSWER_COLUMNS = ["path", "labels", "error"]
 
 
@@ -66,6 +67,7 @@ class RawScores:
     split: tuple[str, ...] | None = None
     kind: Kind | None = None
     failed: int = 0
+    group: tuple[str, ...] | None = None
 
     def row(self, number: int) -> str:
         """Return how an error names a row: counted from 1, the header not counted."""
@@ -85,6 +87,12 @@ class RawScores:
                 if value in seen:
                     raise DataError(f"{self.source}: {what} {value!r} stands there twice")
                 seen.add(value)
+        unnamed = [row for row, name in enumerate(self.group or ()) if not name.strip()]
+        if unnamed:
+            raise DataError(
+                f"{self.row(unnamed[0])}: every row needs a group, or none; name it, if need be "
+                "with a name of its own"
+            )
         return self
 
 
@@ -149,7 +157,9 @@ def _columns(source: str, table: Any) -> RawScores:
     }
     names = _label_names(source, headers, parts)
     ids = _texts_of(source, table, "id")
-    split = _texts_of(source, table, "split") if "split" in headers else None
+    split, group = (
+        _texts_of(source, table, name) if name in headers else None for name in ("split", "group")
+    )
     matrices: dict[str, NDArray[np.float64] | None] = {}
     for mark, columns in parts.items():
         matrices[mark] = None
@@ -157,7 +167,8 @@ def _columns(source: str, table: Any) -> RawScores:
             matrices[mark] = np.stack(
                 [_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1
             ).reshape(len(ids), len(names))
-    return RawScores(source, names, ids, matrices["score"], matrices["label"], split)
+    scores, labels = matrices["score"], matrices["label"]
+    return RawScores(source, names, ids, scores, labels, split, group=group)
 
 
 def _refuse_twice(source: str, headers: list[str]) -> None:
@@ -333,6 +344,7 @@ def _npz(path: Path) -> RawScores:
         scores,
         labels,
         npz_texts(path, arrays, "split", rows),
+        group=npz_texts(path, arrays, "group", rows),
     )
 
 

@@ -8,12 +8,11 @@ predictions, without training.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from warnings import catch_warnings, simplefilter
 
-import numpy as np
-
 from labelwise.calibrate import expect_zero_share
+from labelwise.data import LabelTable
 from labelwise.decide import Promise, Promised, Rule, Threshold, WithParents, find_promise
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
@@ -53,7 +52,13 @@ def finish(training: Training, model: Model) -> Evaluation | None:
     own = training.objective.final_link(logits["train"], *training.targets("train"))
     predictions = {
         name: Predictions(
-            table.ids, logits[name], *training.targets(name), table.space.names, name, own
+            table.ids,
+            logits[name],
+            *training.targets(name),
+            table.space.names,
+            name,
+            own,
+            table.group,
         )
         for name, table in training.splits.items()
     }
@@ -65,9 +70,18 @@ def finish(training: Training, model: Model) -> Evaluation | None:
 def finish_again(training: Training) -> Evaluation:
     """Fit link and rule once more on the saved predictions, and measure again; no training."""
     run = training.run
-    predictions = {name: run.predictions(name) for name in run.splits}
+    predictions = {
+        name: _in_groups(run.predictions(name), training.splits.get(name)) for name in run.splits
+    }
     model = run.model()
     return _fit_and_measure(training, predictions, predictions["train"].link, model.model)
+
+
+def _in_groups(rows: Predictions, table: LabelTable | None) -> Predictions:
+    """Return the rows with the groups of their table: runs used to save predictions without."""
+    if rows.group is not None or table is None or list(rows.ids) != list(table.ids):
+        return rows
+    return replace(rows, group=table.group)
 
 
 def _fit_and_measure(
@@ -156,11 +170,7 @@ def _fit_link(
         notes.append("There is no validation split, so nothing was calibrated or tuned.")
     else:
         try:
-            group = training.splits["val"].group
-            groups = None if group is None else np.array(list(group))
-            fitted, words, choice = fit_calibrator(
-                settings.calibrate, val, own, groups, source=val.split
-            )
+            fitted, words, choice = fit_calibrator(settings.calibrate, val, own, source=val.split)
             calibrator = settings.calibrate if choice is None else choice.name
             if fitted is None and settings.calibrate != "none":
                 notes.append("No calibrator was better than the model's own probabilities.")
@@ -235,6 +245,7 @@ def _note_promises(
             check_promises(promised.promises, promised.rule, test.with_link(link))
         ):
             sentences[number] += f"; on test {check}"
+    sentences += [] if promised.warning is None else [promised.warning]
     notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences]
 
 

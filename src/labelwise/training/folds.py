@@ -114,6 +114,7 @@ def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
         for part in parts
     ]
     known = torch.cat(observed)[order]
+    groups = [name for part in parts for name in part.group or ()]
     return Predictions(
         ids,
         torch.cat([part.logits for part in parts])[order],
@@ -122,4 +123,7 @@ def _joined(parts: list[Predictions], ids: list[str]) -> Predictions:
         parts[0].names,
         "train",
         parts[0].link,
+        None
+        if any(part.group is None for part in parts)
+        else [groups[at] for at in order.tolist()],
     )

@@ -27,6 +27,7 @@ from labelwise.data import (
     with_validation,
     without_unreadable,
 )
+from labelwise.data.checks import reject_divided_groups
 from labelwise.decide import find_promise, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
@@ -182,6 +183,7 @@ def prepare(
     frozen, rows = None, table
     if settings.features is not None:
         frozen, rows = frozen_features(settings, table, fabric, watch)
+    reject_divided_groups(rows)
     splits = rows.splits()
     if "train" not in splits:
         raise DataError(f"{table.name} must have rows in the split train, got {', '.join(splits)}")
