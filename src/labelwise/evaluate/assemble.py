@@ -8,7 +8,9 @@ rule. Figures "after" come from the calibrated probabilities, and so do sets and
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.decide import Rule
@@ -23,9 +25,12 @@ from labelwise.evaluate.calibration import (
     worst_labels,
 )
 from labelwise.evaluate.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
+from labelwise.evaluate.group_intervals import groups_note
 from labelwise.evaluate.headline import (
     calibration_figures,
+    mean_influence,
     ranking_figures,
+    row_sums,
     set_figures,
     zero_label_figures,
 )
@@ -158,6 +163,7 @@ def evaluate(
             *notes,
             *ranks_only,
             *_soft_note(known),
+            *groups_note(known.groups, _log_loss_influence(final, known)),
             *(() if decided is None else decided.size_note()),
         ),
     )
@@ -241,6 +247,14 @@ def _ranking(by_label: Averaged, by_image: Averaged, names: tuple[str, ...]) -> 
     )
 
 
+def _log_loss_influence(final: Probabilities | None, known: Known) -> NDArray[np.float64] | None:
+    """Return what each photo moves the log loss by, None without probabilities or groups."""
+    if final is None or known.groups is None:
+        return None
+    loss, _, counts = row_sums(final, known)
+    return mean_influence(loss, counts)
+
+
 def _soft_note(known: Known) -> tuple[str, ...]:
     """Return what soft labels were used for, and the log loss that not even they can go below."""
     shares = known.soft_entries()
@@ -270,4 +284,5 @@ def _facts(predictions: Predictions, known: Known) -> DataFacts:
         zero_label_rows=int(zero_label_rows(known.present, known.observed).sum()),
         split=predictions.split or None,
         scores="logits",
+        groups=None if known.groups is None else known.groups.count,
     )

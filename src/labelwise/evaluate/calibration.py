@@ -22,6 +22,7 @@ from labelwise.metrics import (
     reliability,
     top_k_sets,
 )
+from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
 __all__ = [
@@ -52,12 +53,13 @@ class Known:
     """What is known of the labels: present (N, K), and the mask where some are unknown.
 
     ``shares`` (N, K) are the labels themselves where some are soft; ``present`` then holds those
-    above one half.
+    above one half. ``groups`` are those the photos come in, None where each stands for itself.
     """
 
     present: Tensor
     observed: Tensor | None
     shares: Tensor | None = None
+    groups: Groups | None = None
 
     @property
     def labels(self) -> Tensor:
@@ -109,7 +111,8 @@ def known_labels(predictions: Predictions) -> Known:
     shares = None
     if predictions.has_soft_labels():
         shares = labels if observed is None else torch.where(observed, labels, 0)
-    return Known(present if observed is None else present & observed, observed, shares)
+    known = present if observed is None else present & observed
+    return Known(known, observed, shares, predictions.groups)
 
 
 def defined(value: float | NDArray[np.float64]) -> float | None:

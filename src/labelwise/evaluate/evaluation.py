@@ -57,7 +57,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What was evaluated: rows, labels, entries known and unknown, rows without any label."""
+    """What was evaluated: rows, labels, entries known and unknown, rows without any label.
+
+    ``groups`` is how many groups the rows come in, None where each stands for itself.
+    """
 
     rows: Count
     labels: Count
@@ -67,6 +70,7 @@ class DataFacts:
     zero_label_rows: Count
     split: str | None
     scores: str
+    groups: int | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ In worlds of 10 to 20 labels it holds the truth in 93 to 96 % of draws of 100 an
 (benchmarks/figures.py), where U alone gives 64 to 94 %. With more than a tenth of the labels below
 five positives it falls to 90 %, and is not shown.
 
+Photos that come in groups are left out by whole groups: :mod:`group_intervals`.
+
 The headline: the few numbers to look at first, each with its 95 % interval.
 """
 
@@ -46,6 +48,12 @@ from labelwise.evaluate.evaluation import (
     Sets,
     ZeroLabel,
 )
+from labelwise.evaluate.group_intervals import (
+    macro_f1_without_groups,
+    mean_ap_without_groups,
+    mean_interval_by_group,
+    student_reach,
+)
 from labelwise.metrics import (
     Averaged,
     average_precision,
@@ -53,6 +61,7 @@ from labelwise.metrics import (
     false_alarm_rate,
     top_k_sets,
 )
+from labelwise.numeric.groups import Groups
 
 __all__ = [
     "ap_influence",
@@ -189,8 +198,13 @@ def macro_f1_without(sets: Tensor, present: Tensor, known: Tensor | None) -> Flo
     return values
 
 
-def jackknife_interval(value: float | None, without: Floats) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a value in [0, 1] from its values without each image."""
+def jackknife_interval(
+    value: float | None, without: Floats, reach: float = 1.959964
+) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a value in [0, 1] from its values without each image or group.
+
+    ``reach`` is how many standard errors it goes each way.
+    """
     rows = len(without)
     if value is None or rows < 2:
         return None, None
@@ -199,8 +213,8 @@ def jackknife_interval(value: float | None, without: Floats) -> tuple[float | No
     ends = [value]
     for centre in (value, value - bias):
         middle = min(max(centre, 1 / (2 * rows)), 1 - 1 / (2 * rows))
-        odds, reach = math.log(middle / (1 - middle)), 1.959964 * error / (middle * (1 - middle))
-        ends += [(1 + math.tanh((odds + side * reach) / 2)) / 2 for side in (-1, 1)]
+        odds, half = math.log(middle / (1 - middle)), reach * error / (middle * (1 - middle))
+        ends += [(1 + math.tanh((odds + side * half) / 2)) / 2 for side in (-1, 1)]
     return min(ends), max(ends)
 
 
@@ -209,6 +223,8 @@ MANY_RARE = 0.1  # share of labels with few positives above which there is no in
 SMOOTH = "Interval: infinitesimal jackknife over images."
 LEFT_OUT = "Interval: jackknife over images on the log-odds scale, with its bias."
 BY_TESTS = "Interval: the errors that a test over images does not reject"
+BY_GROUP = "Interval: jackknife over {:,} groups of images."
+BY_GROUP_TESTS = "Interval: the errors that a test over {:,} groups of images does not reject"
 CALIBRATED_ABOVE = 0.05  # p-values of a calibrated model that are ordinary
 
 
@@ -221,13 +237,15 @@ def ranking_figures(
             "mAP over labels",
             ranking.map_class,
             partial(mean_ap_without, scores, known.present, known.observed),
+            partial(mean_ap_without_groups, scores, known.present, known.observed),
             known,
             f"mAP@class: {ranking.how}",
         ),
         _smooth(
             "mAP over images",
             ranking.map_sample,
-            _items_influence(by_image),
+            *_items_sums(by_image),
+            known.groups,
             "mAP@sample: average precision over the labels of each image; "
             f"{ranking.undefined_rows:,} images without a known positive left out.",
         ),
@@ -239,7 +257,15 @@ def calibration_figures(
 ) -> list[Figure]:
     """Return calibration errors and proper scores."""
     loss, square, counts = row_sums(answers, known)
-    errors = partial(calibration_interval, answers.probs, known.labels, known.observed, bins=bins)
+    errors = partial(
+        calibration_interval,
+        answers.probs,
+        known.labels,
+        known.observed,
+        bins=bins,
+        groups=known.groups,
+    )
+    tests = BY_TESTS if known.groups is None else BY_GROUP_TESTS.format(known.groups.count)
     surest = top_k_sets(answers.probs, part.k)
     figures = []
     for name, curve, found in (
@@ -248,7 +274,7 @@ def calibration_figures(
     ):
         how = (
             f"Expected calibration error, {bins} equal-width bins, {curve.entries}. "
-            f"{BY_TESTS}; {_calibrated(found.p_value)}."
+            f"{tests}; {_calibrated(found.p_value)}."
         )
         shown = found.value if curve.ece is None else curve.ece  # the same but for rounding
         low, high = defined(min(found.low, shown)), defined(max(found.high, shown))
@@ -259,13 +285,17 @@ def calibration_figures(
         score(
             LOG_LOSS,
             part.log_loss,
-            mean_influence(loss, counts),
+            loss,
+            counts,
+            known.groups,
             "Mean over known entries of −log of the truth's probability, in nats.",
         ),
         score(
             "Brier score",
             part.brier,
-            mean_influence(square, counts),
+            square,
+            counts,
+            known.groups,
             "Mean over known entries of the squared error of the probability.",
         ),
     ]
@@ -284,17 +314,18 @@ def _calibrated(p_value: float) -> str:
 def set_figures(part: Sets, sets: Tensor, known: Known) -> list[Figure]:
     """Return the macro F1 of the rule."""
     without = partial(macro_f1_without, sets, known.present, known.observed)
+    by_group = partial(macro_f1_without_groups, sets, known.present, known.observed)
     how = f"Macro F1 of the rule: {part.rule}."
-    return [_jackknifed("F1, mean over labels", part.macro_f1, without, known, how)]
+    return [_jackknifed("F1, mean over labels", part.macro_f1, without, by_group, known, how)]
 
 
 def zero_label_figures(part: ZeroLabel, sets: Tensor | None, known: Known) -> list[Figure]:
     """Return the false-alarm rate, where there are images without labels and a rule."""
     if sets is None or part.false_alarms is None:
         return []
-    influence = _items_influence(false_alarm_rate(sets, known.present, known.observed))
+    alarms = _items_sums(false_alarm_rate(sets, known.present, known.observed))
     how = f"Share of the {part.rows:,} images without labels that the rule labels."
-    return [_smooth("False alarms", part.false_alarms, influence, how, better="lower")]
+    return [_smooth("False alarms", part.false_alarms, *alarms, known.groups, how, better="lower")]
 
 
 def row_sums(answers: Probabilities, known: Known) -> list[NDArray[np.float64]]:
@@ -315,34 +346,54 @@ def _times(weight: Tensor, value: Tensor) -> Tensor:
     return torch.where(weight == 0, 0.0, weight * value)
 
 
-def _items_influence(items: Averaged) -> NDArray[np.float64]:
-    return mean_influence(np.nan_to_num(items.items), ~np.isnan(items.items))
+def _items_sums(items: Averaged) -> tuple[Floats, Floats]:
+    return np.nan_to_num(items.items), 1.0 * ~np.isnan(items.items)
 
 
 def _jackknifed(
-    name: str, value: float | None, without: Callable[[], Floats], known: Known, how: str
+    name: str,
+    value: float | None,
+    without: Callable[[], Floats],
+    without_groups: Callable[[Groups], Floats],
+    known: Known,
+    how: str,
 ) -> Figure:
-    positives = known.present.sum(0)
+    groups = known.groups
+    positives = known.present.sum(0).numpy()
+    if groups is not None:
+        positives = (groups.sums(known.present.numpy()) > 0).sum(0)
     rare = int(((positives > 0) & (positives < FEW_POSITIVES)).sum())
     labels = int((positives > 0).sum())
     if rare > MANY_RARE * labels:
+        what = "positives" if groups is None else "groups with a positive"
         how += (
             f" No interval: {rare:,} of {labels:,} labels have fewer than {FEW_POSITIVES} "
-            "positives here, too few for one."
+            f"{what} here, too few for one."
         )
         return Figure(name, value, how, None, None)
-    low, high = jackknife_interval(value, without())
-    return Figure(name, value, f"{how} {LEFT_OUT}", low, high)
+    if groups is None:
+        low, high = jackknife_interval(value, without())
+        return Figure(name, value, f"{how} {LEFT_OUT}", low, high)
+    values = without_groups(groups)
+    low, high = jackknife_interval(value, values, student_reach(len(values)))
+    return Figure(name, value, f"{how} {BY_GROUP.format(groups.count)}", low, high)
 
 
 def _smooth(
     name: str,
     value: float | None,
-    influence: NDArray[np.float64],
+    sums: Floats,
+    counts: Floats,
+    groups: Groups | None,
     how: str,
     *,
     better: str = "higher",
     percent: bool = True,
 ) -> Figure:
-    low, high = normal_interval(value, influence, 1.0 if percent else math.inf)
-    return Figure(name, value, f"{how} {SMOOTH}", low, high, better, percent)
+    highest = 1.0 if percent else math.inf
+    if groups is None:
+        low, high = normal_interval(value, mean_influence(sums, counts), highest)
+        return Figure(name, value, f"{how} {SMOOTH}", low, high, better, percent)
+    low, high = mean_interval_by_group(value, sums, counts, groups, highest)
+    words = BY_GROUP.format(groups.count)
+    return Figure(name, value, f"{how} {words}", low, high, better, percent)
