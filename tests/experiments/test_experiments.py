@@ -309,6 +309,21 @@ def test_image_effects_are_the_paired_bootstrap(tmp_path, name):
     assert np.linalg.norm(effects[0] - effects[1]) == pytest.approx(np.std(gaps), rel=0.2)
 
 
+def test_image_effects_of_copies_in_groups_are_those_of_single_images(tmp_path):
+    once = predictions(100, link=Sigmoid())
+    rows = np.repeat(np.arange(100), 5)
+    many = replace(
+        once.take(rows),
+        ids=[str(place) for place in range(500)],
+        group=[f"{row:03}" for row in rows],
+    )
+    first, second = (
+        image_effects(outcome(tmp_path / part, table)) for part, table in (("a", once), ("b", many))
+    )
+    for name, effect in first.items():
+        np.testing.assert_allclose(second[name], effect * np.sqrt(100 / 99), atol=1e-9, rtol=1e-6)
+
+
 def test_infinite_and_undefined_figures_are_told_apart(tmp_path):
     rows = {
         "a": {0: {"mAP@class": 0.5, "log loss before": np.inf}},

@@ -138,3 +138,27 @@ def test_verdict_names_both_groups():
     assert sentence == (
         "mAP: a is higher than b beyond the spread of 3 seeds; a cannot be told apart from c."
     )
+
+
+def test_differences_over_few_groups_of_images_have_few_degrees_of_freedom():
+    """Oracle: Welch and Satterthwaite's formula by hand, and many groups as many images."""
+    values = {"a": {0: 0.5, 1: 0.52, 2: 0.49}, "b": {0: 0.44, 1: 0.47, 2: 0.42}}
+    covariance = {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}
+    found = {
+        groups: paired_difference("a", "b", values, covariance, groups).p_value
+        for groups in (None, 5, 10**9)
+    }
+    gaps = np.array([0.06, 0.05, 0.07])
+    seeds, images = gaps.var(ddof=1) / 3, 6e-4
+    freedom = (seeds + images) ** 2 / (seeds**2 / 2 + images**2 / 4)
+    expected = 2 * t.sf(gaps.mean() / np.sqrt(seeds + images), freedom)
+    assert found[5] == pytest.approx(expected)
+    assert found[10**9] == pytest.approx(found[None])
+    assert found[5] > found[None]
+
+
+def test_a_verdict_names_the_groups_of_test_images():
+    values = {"a": {0: 0.9, 1: 0.91, 2: 0.9}, "b": {0: 0.1, 1: 0.12, 2: 0.1}}
+    gaps = compare_to_best(values, higher_is_better=True, groups=40)
+    sentence = verdict("mAP", gaps, higher_is_better=True, images=True, groups=40)
+    assert "beyond the spread of 3 seeds and of the 40 groups of test images" in sentence

@@ -148,6 +148,7 @@ def compare(
         {name: _tunable(used) for name, (used, _) in chosen.items()},
         _image_covariance({key: job.folder for key, job in jobs.items()}),
         _chosen_values(plan, jobs),
+        _test_groups(next(iter(jobs.values())).folder),
     )
     comparison.save(folder)
     return comparison
@@ -193,6 +194,12 @@ def _image_covariance(folders: Mapping[tuple[str, int], Path]) -> dict[str, Cova
         name: {a: {b: float(u @ v) for b, v in mean.items()} for a, u in mean.items()}
         for name, mean in means.items()
     }
+
+
+def _test_groups(folder: Path) -> int | None:
+    """Return how many groups the test images of a run come in, None where each is its own."""
+    groups = FinishedRun(folder).test.groups
+    return None if groups is None else groups.count
 
 
 def with_values(settings: Settings, **values: object) -> Settings:

@@ -7,7 +7,7 @@ from math import inf, isfinite, isinf
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from labelwise.errors import DataError
 from labelwise.evaluate.evaluation import Number
@@ -85,14 +85,16 @@ class Comparison:
     """``figures[method][seed][column]``, and the settings each method was trained with.
 
     An undefined figure is left out, an infinite one is ``inf``. ``image_covariance[column]`` is the
-    covariance of the methods' mean figures over the choice of test images, for judged columns.
-    ``choices`` are the best values of a sweep.
+    covariance of the methods' mean figures over the choice of test images, for judged columns;
+    over the choice of ``groups`` of them, where they come in groups. ``choices`` are the best
+    values of a sweep.
     """
 
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
     settings: Mapping[str, Mapping[str, object]]
     image_covariance: Mapping[str, Covariance] = field(default_factory=dict)
     choices: tuple[SweepChoice, ...] = ()
+    groups: int | None = None
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return one column as ``{method: {seed: value}}``.
@@ -120,7 +122,9 @@ class Comparison:
         for name in names:
             higher, images = MEASURES[name].higher_is_better, name in self.image_covariance
             gaps = self.differences(name)
-            sentences.append(verdict(name, gaps, higher_is_better=higher, images=images))
+            sentences.append(
+                verdict(name, gaps, higher_is_better=higher, images=images, groups=self.groups)
+            )
         return sentences
 
     def differences(self, name: str) -> list[Difference]:
@@ -129,6 +133,7 @@ class Comparison:
             {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
             higher_is_better=MEASURES[name].higher_is_better,
             image_covariance=self.image_covariance.get(name),
+            groups=self.groups,
         )
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
@@ -189,7 +194,9 @@ class Comparison:
             }
             for method, by_seed in stated.figures.items()
         }
-        return Comparison(figures, stated.settings, stated.image_covariance, stated.choices)
+        return Comparison(
+            figures, stated.settings, stated.image_covariance, stated.choices, stated.groups
+        )
 
 
 class StatedComparison(BaseModel):
@@ -201,6 +208,7 @@ class StatedComparison(BaseModel):
     settings: dict[str, dict[str, Any]]
     image_covariance: dict[str, dict[str, dict[str, Number]]]
     choices: tuple[SweepChoice, ...] = ()
+    groups: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> "StatedComparison":

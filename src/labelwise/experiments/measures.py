@@ -150,7 +150,8 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     """Return how much each test image moves a figure, (N,), for figures that methods are judged by.
 
     The sum of their squares is the variance of the figure over the choice of test images. For ACE
-    it is an upper bound where bins are hardly off: the modulus of a gap has a kink at 0.
+    it is an upper bound where bins are hardly off: the modulus of a gap has a kink at 0. Images
+    that come in G groups move it by group, (G,).
     """
     val, test = run.val, run.test
     observed = test.observed
@@ -165,7 +166,11 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     if val is not None:
         fitted = platt(val.logits, val.labels, test.link, val.observed)
         effects |= _staged("after", _probability_effects(fitted, test))
-    return effects
+    groups = test.groups
+    if groups is None:
+        return effects
+    scale = np.sqrt(groups.count / max(groups.count - 1, 1))
+    return {name: scale * groups.sums(effect) for name, effect in effects.items()}
 
 
 def _probability_effects(link: Link, test: Predictions) -> dict[str, Floats]:

@@ -16,6 +16,9 @@ U_am is how much image m moves the mean figure of a (the infinitesimal jackknife
 second part of the variance is that of the paired bootstrap over images; the first is that of the
 seeds. Degrees of freedom are Satterthwaite's: the images' are taken as many. One seed tells
 nothing apart. Two have no interval of their own: t with one degree of freedom is ±12.7 s.
+
+Test images that come in groups are drawn by group: U_am is then what all images of group m move,
+and there are as many degrees of freedom as groups less one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,10 +94,12 @@ def paired_difference(
     second: str,
     values: Mapping[str, Mapping[int, float]],
     image_covariance: Covariance | None = None,
+    groups: int | None = None,
 ) -> Difference:
     """Return ``values[first] - values[second]`` over the seeds that both have.
 
-    ``image_covariance`` is that of the methods' mean figures over test images.
+    ``image_covariance`` is that of the methods' mean figures over test images, or over ``groups``
+    of them.
     """
     seeds = sorted(set(values[first]) & set(values[second]))
     gaps = [values[first][seed] - values[second][seed] for seed in seeds]
@@ -109,7 +114,9 @@ def paired_difference(
     spread = sqrt(by_seeds + by_images)
     if spread == 0:
         return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
-    freedom = (over_seeds.n - 1) * ((by_seeds + by_images) / by_seeds) ** 2 if by_seeds else inf
+    parts = by_seeds**2 / (over_seeds.n - 1)
+    parts += by_images**2 / max(groups - 1, 1) if groups is not None else 0.0
+    freedom = (by_seeds + by_images) ** 2 / parts if parts else inf
     p_value = float(2 * stdtr(freedom, -abs(over_seeds.mean) / spread))
     return Difference(first, second, over_seeds, p_value)
 
@@ -119,6 +126,7 @@ def compare_to_best(
     *,
     higher_is_better: bool,
     image_covariance: Covariance | None = None,
+    groups: int | None = None,
 ) -> list[Difference]:
     """Return the difference of every method to the best one, decided among all pairs."""
     means = {name: seed_mean(list(by_seed.values())).mean for name, by_seed in values.items()}
@@ -128,7 +136,7 @@ def compare_to_best(
     best = (max if higher_is_better else min)(defined, key=defined.__getitem__)
     others = [name for name in defined if name != best]
     pairs = [(name, best) for name in others] + list(combinations(others, 2))
-    gaps = [paired_difference(*pair, values, image_covariance) for pair in pairs]
+    gaps = [paired_difference(*pair, values, image_covariance, groups) for pair in pairs]
     told_apart = shaffer([gap.p_value for gap in gaps], len(defined))
     decided = [
         replace(gap, distinguishable=apart)
@@ -166,11 +174,17 @@ def _equal_pairs(methods: int) -> frozenset[int]:
 
 
 def verdict(
-    metric: str, differences: Sequence[Difference], *, higher_is_better: bool, images: bool = False
+    metric: str,
+    differences: Sequence[Difference],
+    *,
+    higher_is_better: bool,
+    images: bool = False,
+    groups: int | None = None,
 ) -> str:
     """Say in plain words which methods are told apart from the best one, and which are not.
 
-    ``images`` says that the differences were held against the choice of test images too.
+    ``images`` says that the differences were held against the choice of test images too, or of
+    their ``groups``.
     """
     if not differences:
         return f"{metric}: fewer than two methods have a value, so there is nothing to compare."
@@ -183,7 +197,8 @@ def verdict(
     word = "higher" if higher_is_better else "lower"
     parts = []
     if behind:
-        chance = f"{runs} seeds and of the test images" if images else f"{runs} seeds"
+        drawn = "test images" if groups is None else f"{groups:,} groups of test images"
+        chance = f"{runs} seeds and of the {drawn}" if images else f"{runs} seeds"
         parts.append(f"{best} is {word} than {_listed(behind)} beyond the spread of {chance}")
     if level:
         parts.append(f"{best} cannot be told apart from {_listed(level)}")
