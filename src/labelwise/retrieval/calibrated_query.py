@@ -3,9 +3,13 @@
     logit P = a logit(product) + b,  a ~ N(1, 1/16), b ~ N(0, 1/4) before any photo is seen
 
 so that a query with few positives keeps the product of its labels' probabilities.
+
+Held-out photos that come in groups say less than as many others, and so do the library's: the
+variance of a count grows by the design effect of y - P among them.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -14,6 +18,7 @@ from scipy.special import expit, ndtri
 
 from labelwise.decide import PromisedList, expected_list, least_wrong, lowest_cut, sure_list
 from labelwise.numeric.arrays import Array, Mask
+from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.retrieval.bound_query import BoundQuery, log1mexp
 
@@ -53,7 +58,7 @@ class CalibratedQuery:
     """A query's probability, fitted on held-out photos: slope, offset, their covariance.
 
     ``scores`` are those of the held-out photos of which the answer is known, and ``hits`` says
-    which of them answer the query: a promise about a list is made on them.
+    which of them answer the query: a promise about a list is made on them, or on their ``groups``.
     """
 
     query: BoundQuery
@@ -62,6 +67,14 @@ class CalibratedQuery:
     covariance: Numbers
     scores: Numbers
     hits: Mask
+    groups: Groups | None = None
+
+    @cached_property
+    def design_effect(self) -> float:
+        """How many held-out photos say as little as one of its own; 1 without groups."""
+        if self.groups is None:
+            return 1.0
+        return max(1.0, self.groups.design_effect(self.hits - self.probs(self.scores)) or 1.0)
 
     @property
     def positives(self) -> int:
@@ -106,6 +119,7 @@ class CalibratedQuery:
         variance = float(slopes.sum())
         gradient = np.array([float(slopes @ odds), variance])
         variance += float(gradient @ self.covariance @ gradient)
+        variance *= self.design_effect
         reach = float(ndtri((1 + confidence) / 2) * np.sqrt(variance))
         upper = min(float(listed), expected + reach)
         return HitCount(expected, max(0.0, expected - reach), upper, confidence)
@@ -130,14 +144,26 @@ class CalibratedQuery:
         """
         used = self.scores.astype(np.float32) >= np.float32(max(least, LEAST_SCORE))
         scores, hits = self.scores[used].astype(np.float32), self.hits[used]
+        groups = None if self.groups is None else self.groups.take(used)
         size = library.count_at_least(max(least, LEAST_SCORE))
-        lowest = max(least, lowest_cut(scores, hits, wrong_at_most), LEAST_SCORE)
+        lowest = max(least, lowest_cut(scores, hits, wrong_at_most, groups), LEAST_SCORE)
         listed = library.scores_at_least(lowest)
         photos = f"held-out photos of {self.query.query}"
         if kind == "expected":
             return expected_list(
-                scores, hits, listed, wrong_at_most=wrong_at_most, size=size, photos=photos
+                *(scores, hits, listed),
+                wrong_at_most=wrong_at_most,
+                size=size,
+                photos=photos,
+                groups=groups,
             )
+        if groups is not None:
+            why = (
+                f"the {len(scores):,} held-out photos come in {groups.count:,} groups, and how "
+                "wrong this very list may be depends on the groups of its own photos, which are "
+                "not known"
+            )
+            return PromisedList(np.inf, None, why)
         return sure_list(
             *(scores, hits, listed),
             wrong_at_most=wrong_at_most,
@@ -152,9 +178,11 @@ class CalibratedQuery:
         """Return the least share that an expected list can be promised to have wrong, up to 0.5."""
         used = self.scores >= max(least, LEAST_SCORE)
         scores, hits = self.scores[used].astype(np.float32), self.hits[used]
-        lowest = max(least, lowest_cut(scores, hits, 0.5), LEAST_SCORE)
+        groups = None if self.groups is None else self.groups.take(used)
+        lowest = max(least, lowest_cut(scores, hits, 0.5, groups), LEAST_SCORE)
         size = library.count_at_least(max(least, LEAST_SCORE))
-        return least_wrong(scores, hits, library.scores_at_least(lowest), size=size)
+        listed = library.scores_at_least(lowest)
+        return least_wrong(scores, hits, listed, size=size, groups=groups)
 
     def _chances_above(self, least: float) -> Numbers:
         """Return the probabilities of its own photos at or above a score."""
@@ -185,9 +213,14 @@ class ScoredLibrary:
 
 
 def calibrate_query(
-    query: BoundQuery, log_p: Array, log_q: Array, labels: Array, observed: Array | None = None
+    query: BoundQuery,
+    log_p: Array,
+    log_q: Array,
+    labels: Array,
+    observed: Array | None = None,
+    groups: Groups | None = None,
 ) -> CalibratedQuery:
-    """Return the query calibrated on held-out photos (N, len(query.columns))."""
+    """Return the query calibrated on held-out photos (N, len(query.columns)), with their groups."""
     scores = query.log_scores(log_p, log_q)
     hits, known = query.right(labels, observed)
     scores, hits = scores[known], hits[known]
@@ -195,7 +228,8 @@ def calibrate_query(
     used = ~np.isneginf(scores)
     weights, covariance = fit_slope_and_offset(odds[used], outcome[used], PRIOR)
     slope, offset = (float(value) for value in weights)
-    return CalibratedQuery(query, slope, offset, covariance, scores, hits)
+    inside = None if groups is None else groups.take(known)
+    return CalibratedQuery(query, slope, offset, covariance, scores, hits, inside)
 
 
 def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:

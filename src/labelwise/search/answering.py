@@ -309,6 +309,8 @@ def _bounded(
     except DataError:
         return None
     asked = AskedQuery.of(index, query, own=True, photos=photos)
+    if asked.held_out.groups is not None:  # the bound counts single photos
+        return None
     cut = asked.score_at(at_least)
     listed = asked.ranking.count_at_least(cut)
     bound = asked.bound_of_lists(cut)

@@ -63,6 +63,11 @@ class AskedQuery:
         """How many photos of the index are there and pass the filter."""
         return len(self.index) - len(self.dead)
 
+    @property
+    def _may_join(self) -> bool:
+        """Whether held-out photos may join a check: photo by photo like those of the library."""
+        return self.tuning is not None and self.held_out.groups is None
+
     def score_at(self, probability: float) -> float:
         """Return the log score at which the query has this probability."""
         return _score_at(self.held_out, probability)
@@ -94,7 +99,7 @@ class AskedQuery:
             _, scores = self.ranking.best(top)
         probs = told.probs(scores.astype(np.float64))
         if top is None and cut is None:
-            joined = 0 if self.tuning is None else len(self.held_out.scores)
+            joined = len(self.held_out.scores) if self._may_join else 0
             chosen = list_to_check(probs, wrong_at_most, held_out=joined / max(self.photos, 1))
             if chosen is None:
                 return None
@@ -115,11 +120,11 @@ class AskedQuery:
     ) -> ListCheck:
         """Return the check of a list before its first answer.
 
-        The held-out photos join unless they are all there is to set the list by, or the answers
-        are to stand ``alone``.
+        The held-out photos join unless they are all there is to set the list by, they come in
+        groups, or the answers are to stand ``alone``.
         """
         joined, wrong = 0, 0
-        if self.tuning is not None and not alone:
+        if self._may_join and not alone:
             _, scores = self.ranking.best(chosen.length)
             above = self.held_out.scores.astype(np.float32) >= scores[-1]
             joined, wrong = int(above.sum()), int((above & ~self.held_out.hits).sum())
@@ -187,7 +192,8 @@ def _calibrated(
         return calibrate_query(bound, nothing, nothing, nothing)
     log_p, log_q = index.held_out_log_probs(photos, columns, refit=refit)
     observed = None if photos.observed is None else photos.observed[:, columns]
-    return calibrate_query(bound, log_p, log_q, photos.majority[:, columns], observed)
+    labels = photos.majority[:, columns]
+    return calibrate_query(bound, log_p, log_q, labels, observed, photos.groups)
 
 
 def _score_at(calibrated: CalibratedQuery, probability: float) -> float:

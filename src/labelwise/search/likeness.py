@@ -103,6 +103,8 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         lacks = "the model has no predictions of held-out photos"
         reason = lacks if held_out is None else "the model has no probabilities; calibrate it"
         return LibraryLikeness(Likeness("unknown", 0, len(alive), reason=reason), len(alive))
+    if held_out.groups is not None:  # the comparison deals single photos to both sides
+        held_out = held_out.take(held_out.groups.one_of_each())
     few = alive[np.argsort(audit_order("likeness", alive))[:SHARE_PHOTOS]]
     logits = _logits(index, few)
     own_probs = link(held_out.logits.double()).numpy()
