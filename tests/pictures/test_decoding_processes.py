@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from faulty_decoders import COMMAND, harmful, started_by
 from patience import wait_until
 from PIL import Image
 from test_batches import BLOBS, BROKEN, SOURCE, by_hand, encoded, fed, joined, whole_by_libjpeg
@@ -26,14 +28,18 @@ from labelwise.pictures import (
     JoinedImages,
     PictureImages,
     Transform,
+    forks,
     gpu_decoder,
     loading,
     processes,
+    resized,
 )
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.processes import are_worth_it, borrowed_processes, items_ahead
+from labelwise.pictures.resized import HostResizer
 from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.work import Kind, Work
+from labelwise.pictures.worker import Limits
 from labelwise.training import pixels
 from labelwise.training.augment import draw_windows
 from labelwise.training.augment.base import ImageDraws
@@ -43,25 +49,13 @@ CPU = torch.device("cpu")
 TRANSFORM = Transform(24, interpolation="bicubic", crop=0.875)
 
 
-# A picture that no decoder survives
-DEADLY = b"deadly"
-FAULTY = (
-    "import json, os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "sys.path[:] = json.loads(sys.argv[1]); "
-    "from labelwise.pictures import work; decode = work.decode; "
-    "work.decode = lambda content, *more: os._exit(1) if content == b'deadly' "
-    "else decode(content, *more); "
-    "work.main(*map(int, sys.argv[2:]))"
-)
+DEADLY = harmful("die")  # a picture that no worker survives
 
 
 @pytest.fixture(autouse=True, scope="module")
 def started_and_ended():
-    processes.close_kept()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "COMMAND", FAULTY)
+    with started_by(COMMAND):
         yield
-    processes.close_kept()
 
 
 def files(folder: Path) -> FileImages:
@@ -188,6 +182,22 @@ def test_a_picture_that_ends_its_process_is_a_failure_of_its_own():
         assert torch.equal(found[row][1].view(24, 24, 3), torch.from_numpy(np.array(image)))
 
 
+def test_a_picture_that_takes_all_time_is_a_failure_of_its_own(monkeypatch):
+    processes.close_kept()
+    monkeypatch.setattr(processes, "LIMITS", Limits(seconds=0.1))
+    good = encoded((60, 40), 1)
+    found = list(chunks_of([good, harmful("spin"), good], Work(Kind.RESIZED, Transform(24))))
+    assert [isinstance(one, str) for one in found] == [False, True, False]
+    processes.close_kept()
+
+
+def test_what_workers_warn_of_is_warned_of_here():
+    job = Work(Kind.RESIZED, Transform(24))
+    blobs = [harmful("warn of EXIF data", encoded((60, 40), seed)) for seed in range(3)]
+    with pytest.warns(UserWarning, match=r"^of EXIF data$"):
+        assert len(list(chunks_of(blobs, job))) == 3
+
+
 def test_they_are_lent_to_one_at_a_time_and_kept_for_the_next():
     with borrowed_processes(2) as lent:
         assert are_worth_it(10**6, 2)
@@ -209,6 +219,11 @@ def test_one_that_stops_early_leaves_nothing_for_the_next_to_mistake():
     assert torch.equal(values.view(24, 24, 3), torch.from_numpy(np.array(expected)))
 
 
+def by_processes(store):
+    store.resizer = replace(store.resizer, processes=True)
+    return store
+
+
 def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch):
     good = [row for row in range(len(BLOBS)) if row not in BROKEN]
     images = files(tmp_path).subset(np.array(good))
@@ -219,18 +234,17 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
     ]
     store = DecodingStore(images, TRANSFORM, CPU, 2)
     expected, aspects = list(store.batches(requests)), store.aspects
-    monkeypatch.setattr(pixels, "are_worth_it", lambda images, count: True)
-    store = DecodingStore(images, TRANSFORM, CPU, 2)
-    store.by_processes = True
-    monkeypatch.setattr(store, "_by_threads", None)
-    for before, after in zip(expected, store.batches(requests), strict=True):
-        assert torch.equal(before, after)
+    monkeypatch.setattr(resized, "are_worth_it", lambda images, count: True)
+    store = by_processes(DecodingStore(images, TRANSFORM, CPU, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(HostResizer, "_by_threads", None)
+        for before, after in zip(expected, store.batches(requests), strict=True):
+            assert torch.equal(before, after)
     np.testing.assert_array_equal(store.aspects, aspects)
     for batch in FedStore(images, TRANSFORM, CPU, 2).batches(requests[:1]):
         assert torch.equal(batch, expected[0])
         assert not batch.is_inference()
-    store = DecodingStore(files(tmp_path), TRANSFORM, CPU, 2)
-    store.by_processes = True
+    store = by_processes(DecodingStore(files(tmp_path), TRANSFORM, CPU, 2))
     with pytest.raises(
         ImageError, match=re.escape(f"{tmp_path / 'p 3.img'}: this is not an image")
     ):
@@ -240,7 +254,7 @@ def test_training_pixels_and_windows_are_those_of_threads(tmp_path, monkeypatch)
 PROGRAM = """
 import os, sys, time
 from labelwise.pictures import Transform
-from labelwise.pictures import BytesImages
+from labelwise.pictures import BytesImages, forks
 from labelwise.pictures.work import Kind, Work
 from labelwise.pictures.processes import borrowed_processes, items_ahead
 
@@ -253,7 +267,7 @@ with borrowed_processes(2) as lent:
         time.sleep(3600)
         os._exit(0)
     try:
-        print(lent._process.pid, fork, flush=True)
+        print(forks._starter._process.pid, fork, flush=True)
         sys.stdin.read()
     except KeyboardInterrupt:
         (chunk,) = lent.run(work, items_ahead(images, [range(8)], 1))
@@ -310,6 +324,8 @@ def test_a_gpu_scales_what_no_window_is_cut_from(tmp_path, monkeypatch):
 
 
 def test_they_do_not_start_where_python_cannot_be_started(monkeypatch):
-    monkeypatch.setattr(processes, "COMMAND", "raise SystemExit(1)")
+    forks.close_starter()
+    monkeypatch.setattr(forks, "COMMAND", "raise SystemExit(1)")
     with borrowed_processes(1) as lent:
         assert lent is None
+    forks.close_starter()

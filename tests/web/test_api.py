@@ -18,12 +18,12 @@ from web_setup import encoded, running
 from labelwise.metrics import label_reliability
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
+from labelwise.pictures.decoders import DecoderError, Decoders
 from labelwise.retrieval import Query
 from labelwise.search import likeness_of, questions, update_index
 from labelwise.search.answering import answer
 from labelwise.search.filters import PhotoFilter
 from labelwise.system.progress import Silent
-from labelwise.web.decoding import DecoderError, Decoders
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import repeat
 from typing import TypeVar
 
-__all__ = ["in_thread", "started_ahead"]
+__all__ = ["by_threads", "in_thread", "started_ahead"]
 
 Item = TypeVar("Item")
 Started = TypeVar("Started")
+Result = TypeVar("Result")
 
 
 def started_ahead(
@@ -34,23 +36,33 @@ def started_ahead(
     yield from waiting
 
 
+def by_threads(
+    items: Iterable[Item], work: Callable[[Item], Result], threads: int, ahead: int, name: str
+) -> Generator[Result]:
+    """Yield what threads make of each item, in order, with ``ahead`` more begun or waiting.
+
+    Its end, by exhaustion, error or ``close``, waits for those that are being made.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    try:
+        for future in started_ahead(items, lambda item: pool.submit(work, item), ahead):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 def in_thread(items: Generator[Item], ahead: int, name: str) -> Generator[Item]:
     """Yield items that one thread makes, ``ahead`` of them before they are asked for.
 
     Its end, by exhaustion, error or ``close``, waits for the item that is being made.
     """
     end = object()
-    pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def make(_: None) -> Item | object:
         return next(items, end)
 
-    try:
-        for future in started_ahead(repeat(None), lambda none: pool.submit(make, none), ahead):
-            item = future.result()
+    with closing(items), closing(by_threads(repeat(None), make, 1, ahead, name)) as made:
+        for item in made:
             if item is end:
                 return
             yield item  # type: ignore[misc]
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        items.close()

@@ -36,8 +36,8 @@ from labelwise.pictures.inputs import (
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.pictures.processes import are_worth_it
+from labelwise.pictures.resized import resized_inputs
 from labelwise.pictures.sources import ArrayImages, FeatureRows, ImageSource
-from labelwise.pictures.threads import resized_by_threads
 
 __all__ = [
     "CHUNK",
@@ -72,7 +72,7 @@ def read_ahead(
         loader = PictureLoader(images, transform, transform, device, on_gpu, processes)
         yield from DeviceFeeder(loader).batches(batches, workers)
     else:
-        yield from resized_by_threads(images, transform, batches, workers, device)
+        yield from resized_inputs(images, transform, batches, workers, device)
 
 
 def resized_array(

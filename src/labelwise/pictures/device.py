@@ -8,7 +8,6 @@ thread works on another portion, and decoding, resizing and the network have a s
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -19,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.pictures.ahead import in_thread, started_ahead
+from labelwise.pictures.ahead import by_threads, in_thread
 from labelwise.pictures.gpu_decoder import GpuDecoder, beside, borrowed_decoder, new_stream
 from labelwise.pictures.inputs import Failure, Inputs, sent
 from labelwise.pictures.loading import Jpeg, Loaded, PictureLoader, Pictures
@@ -112,18 +111,16 @@ class DeviceFeeder:
                 pictures, refused = decoder.decode(portion.files)
             finally:
                 decoders.put(decoder)
-            decoded = Loaded(portion.pictures + pictures, [], dict(portion.failed))
+            whole = Loaded(portion.pictures + pictures, [], dict(portion.failed))
             for file in refused:
-                self._decode_here(file, decoded)
-            return decoded
+                self._decode_here(file, whole)
+            return whole
 
         with ExitStack() as stack:
             for _ in range(DECODERS):
                 decoders.put(stack.enter_context(borrowed_decoder(self.device)))
-            pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="nvjpeg")
-            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-            for future in started_ahead(portions, lambda one: pool.submit(decode, one), DECODERS):
-                yield future.result()
+            decoded = by_threads(portions, decode, DECODERS, DECODERS, "nvjpeg")
+            yield from stack.enter_context(closing(decoded))
 
     def _decode_here(self, file: Jpeg, decoded: Loaded) -> None:
         """Add a picture that the device does not take, or why nobody can decode it."""

@@ -6,7 +6,6 @@ host. What cannot be read is in it with a reason.
 
 import os
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from labelwise.pictures.ahead import started_ahead
+from labelwise.pictures.ahead import by_threads
 from labelwise.pictures.decode import max_pixels
 from labelwise.pictures.inputs import CHUNK, PlanesResizer, Resizer, available_cores, sent
 from labelwise.pictures.jpeg import plain_header
@@ -151,14 +150,10 @@ class PictureLoader:
     # By threads
 
     def _by_threads(self, parts: list[_Part], threads: int, of_a_batch: int) -> Generator[Loaded]:
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
         ahead = max(CHUNKS_AHEAD * of_a_batch, 2 * threads)
-        try:
-            for future in started_ahead(parts, lambda part: pool.submit(self._load, part), ahead):
-                loaded = future.result()
+        with closing(by_threads(parts, self._load, threads, ahead, "decode")) as chunks:
+            for loaded in chunks:
                 yield replace(loaded, pictures=[one.on(self.device) for one in loaded.pictures])
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def _load(self, part: _Part) -> Loaded:
         loaded = Loaded()

@@ -1,30 +1,24 @@
-"""Decoding processes and the memory they share with this one.
+"""Many pictures decoded by workers, in order, into memory that they share with this process.
 
-    chunk n  --socket of a free process-->  slot n mod S of the memory  --in order-->  this process
+    chunk n  --socket of a free worker-->  slot n mod S of the memory  --in order-->  this process
 
 A slot is used again once whoever got its chunk asks for the next one, and its copy to a device, if
-there was one, is over. The memory has no name and the processes end with their sockets, so nothing
-is left behind however this process ends. They are kept for the next caller, and start anew in a
-fork of this process. A picture that ends its process twice is a failure like any other.
+there was one, is over. The memory has no name, so nothing is left behind however this process
+ends. Workers are kept for the next caller. A picture that ends its worker twice is a failure like
+any other, and what workers warn of is warned of here.
 """
 
 import atexit
-import json
 import os
 import selectors
-import socket
-import subprocess
-import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from mmap import mmap
-from multiprocessing.connection import Connection
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -32,19 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelwise.errors import LabelwiseError
-from labelwise.pictures.ahead import started_ahead
+from labelwise.pictures.ahead import by_threads
+from labelwise.pictures.forks import Worker, WorkerStartError, can_start, start_worker
 from labelwise.pictures.sources import ImageSource, Location
-from labelwise.pictures.work import (
-    HEADER,
-    NAME,
-    SLOT_BYTES,
-    Entry,
-    Item,
-    Work,
-    items_to_json,
-    reason_of,
-)
+from labelwise.pictures.work import HEADER, NAME, SLOT_BYTES, Entry, Item, Work, reason_of
+from labelwise.pictures.worker import Limits
 
 __all__ = [
     "DecodedChunk",
@@ -56,16 +42,11 @@ __all__ = [
 
 MOST = 32  # processes
 SLOTS_EACH = 3
-SENT_AHEAD = 2  # chunks that a process has, the one at work included
+SENT_AHEAD = 2  # chunks that a worker has, the one at work included
 AT_ONCE = 512  # rows whose places are looked up at once
 WORTH_STARTING = 4096  # images; the first processes take some seconds to start
-START_SECONDS = 600.0
 DRAIN_SECONDS = 2.0
-COMMAND = (  # Ctrl-C is for the program that asked
-    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "sys.path[:] = json.loads(sys.argv[1]); "
-    "from labelwise.pictures.work import main; main(*map(int, sys.argv[2:]))"
-)
+LIMITS = Limits(seconds=300.0)  # of a file of one's own, whatever its size
 ENDED = f"{NAME}: the process that decoded the image ended; it may be made to harm, or too large"
 
 
@@ -97,9 +78,10 @@ class _Sent:
 
 
 @dataclass(eq=False)
-class _Worker:
-    connection: "Connection[Any, Any]"
-    work: Work | None = None
+class _Busy:
+    """A worker and the chunks it has."""
+
+    worker: Worker
     sent: deque[_Sent] = field(default_factory=deque)
 
 
@@ -109,61 +91,31 @@ def _await_copy(chunk: DecodedChunk) -> None:
 
 
 class DecodingProcesses:
-    """``count`` processes; one :meth:`run` at a time."""
+    """``count`` workers; one :meth:`run` at a time."""
 
     def __init__(self, count: int) -> None:
         self.count, self.slots = count, SLOTS_EACH * count
         size = self.slots * SLOT_BYTES
-        file = os.memfd_create("labelwise")
-        self._control, theirs = socket.socketpair()
-        try:
-            os.truncate(file, size)
-            self._map = mmap(file, size)
-            shared = theirs.fileno(), file
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", COMMAND, json.dumps(sys.path), *map(str, shared)],
-                pass_fds=shared,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            )
-        finally:
-            os.close(file)
-            theirs.close()
-        self._array = np.frombuffer(self._map, np.uint8)
-        self.memory = torch.from_numpy(self._array)
-        self.pinned, self._folder = False, ""
-        self._workers: list[_Worker] = []
+        self._file = os.memfd_create("labelwise")
+        self._workers: list[_Busy] = []
         self._selector = selectors.DefaultSelector()
-        self._await_start()
-
-    def _await_start(self) -> None:
-        self._control.settimeout(START_SECONDS)
+        self.pinned, self._folder = False, ""
+        _started.add(self)
         try:
-            started = self._control.recv(1) == b"r"
-        except OSError:
-            started = False
-        except BaseException:  # Ctrl-C
+            os.truncate(self._file, size)
+            self._map = mmap(self._file, size)
+            self._array = np.frombuffer(self._map, np.uint8)
+            self.memory = torch.from_numpy(self._array)
+            self._workers = [self._new_worker() for _ in range(count)]
+            self._workers[0].worker.await_start()
+        except BaseException:  # Ctrl-C too
             self.close()
             raise
-        if not started:
-            self.close()
-            raise LabelwiseError("the decoding processes did not start")
-        self._control.settimeout(None)
-        self._workers = [self._new_worker() for _ in range(self.count)]
-        _started.add(self)
 
-    def _new_worker(self) -> _Worker:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
-            except OSError:
-                ours.close()
-                raise LabelwiseError("the decoding processes ended; start again") from None
-        worker = _Worker(Connection(ours.detach()))
-        self._selector.register(worker.connection, selectors.EVENT_READ, worker)
-        return worker
+    def _new_worker(self) -> _Busy:
+        busy = _Busy(start_worker(LIMITS, self._file))
+        self._selector.register(busy.worker.connection, selectors.EVENT_READ, busy)
+        return busy
 
     def pin(self) -> None:
         """Let a GPU read the memory directly, if it can; otherwise it is copied once more."""
@@ -175,9 +127,10 @@ class DecodingProcesses:
 
     def close(self) -> None:
         """End the processes and give the memory back."""
+        for busy in self._workers:
+            if busy.sent:  # it may be at it for long
+                busy.worker.kill()
         self._disconnect()
-        self._process.kill()
-        self._process.wait()
         if self.pinned:
             torch.cuda.cudart().cudaHostUnregister(  # type: ignore[no-untyped-call]
                 self.memory.data_ptr()
@@ -185,18 +138,20 @@ class DecodingProcesses:
             self.pinned = False
 
     def _disconnect(self) -> None:
-        """Close the sockets, at whose end the processes end."""
+        """Close what is open; at the end of their sockets the workers end."""
         self._selector.close()
-        for worker in self._workers:
-            with suppress(OSError):
-                worker.connection.close()
+        for busy in self._workers:
+            busy.worker.close()
         self._workers = []
-        self._control.close()
+        if self._file >= 0:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = -1
 
     @property
     def idle(self) -> bool:
         """Whether nothing is at work, so that another run may begin."""
-        return bool(self._workers) and not any(worker.sent for worker in self._workers)
+        return bool(self._workers) and not any(busy.sent for busy in self._workers)
 
     def run(self, work: Work, chunks: Iterable[Sequence[Item | str]]) -> Generator[DecodedChunk]:
         """Yield the chunks loaded, in their order; text in place of an item is its failure."""
@@ -209,8 +164,8 @@ class DecodingProcesses:
         try:
             while more or given < sent:
                 while more:
-                    worker = min(self._workers, key=lambda one: len(one.sent))
-                    if len(worker.sent) >= SENT_AHEAD:
+                    busy = min(self._workers, key=lambda one: len(one.sent))
+                    if len(busy.sent) >= SENT_AHEAD:
                         break
                     if sent - given + len(held) == self.slots:
                         if not held:
@@ -220,7 +175,7 @@ class DecodingProcesses:
                     if items is None:
                         more = False
                         break
-                    self._send(worker, work, _Sent(sent, list(items)))
+                    self._send(busy, work, _Sent(sent, list(items)))
                     sent += 1
                 if given in found:
                     chunk = self._chunk(given, found.pop(given))
@@ -248,49 +203,43 @@ class DecodingProcesses:
         first = number % self.slots * SLOT_BYTES
         return DecodedChunk(self.memory[first : first + SLOT_BYTES], entries)
 
-    def _send(self, worker: _Worker, work: Work, chunk: _Sent) -> None:
-        worker.sent.append(chunk)
+    def _send(self, busy: _Busy, work: Work, chunk: _Sent) -> None:
+        busy.sent.append(chunk)
+        self._place(chunk)[0] = 0
+        slot = chunk.number % self.slots
         with suppress(OSError):  # it died: its socket is at an end, and is looked at next
-            if worker.work != work:
-                worker.connection.send_bytes(json.dumps({"work": work.to_json()}).encode())
-                worker.work = work
-            self._place(chunk)[0] = 0
-            message = {
-                "slot": chunk.number % self.slots,
-                "folder": self._folder,
-                "items": items_to_json(chunk.items),
-            }
-            worker.connection.send_bytes(json.dumps(message).encode())
-            for item in chunk.items:
-                if not isinstance(item, str) and isinstance(item.source, bytes):
-                    worker.connection.send_bytes(item.source)
+            busy.worker.send(work, chunk.items, folder=self._folder, slot=slot)
 
     def _place(self, chunk: _Sent) -> NDArray[np.int64]:
         """Return the number of the item that a process has come to."""
         first = chunk.number % self.slots * SLOT_BYTES
         return self._array[first : first + HEADER].view(np.int64)
 
-    def _receive(self, worker: _Worker, work: Work, found: dict[int, list[Entry | str]]) -> None:
-        try:
-            answer = json.loads(worker.connection.recv_bytes())
-        except (EOFError, OSError):
-            self._replace(worker, work)
+    def _receive(self, busy: _Busy, work: Work, found: dict[int, list[Entry | str]]) -> None:
+        if busy.worker.pid is None:
+            busy.worker.await_start()
             return
-        chunk = worker.sent.popleft()
-        found[chunk.number] = [one if isinstance(one, str) else Entry(*one) for one in answer]
+        try:
+            answer = busy.worker.receive()
+        except (EOFError, OSError):
+            self._replace(busy, work)
+            return
+        found[busy.sent.popleft().number] = answer.entries
+        if answer.warned:
+            warnings.warn(answer.warned, stacklevel=2)
 
-    def _replace(self, dead: _Worker, work: Work) -> None:
-        """Start another process and give it what the dead one had."""
-        self._selector.unregister(dead.connection)
-        dead.connection.close()
-        worker = self._workers[self._workers.index(dead)] = self._new_worker()
+    def _replace(self, dead: _Busy, work: Work) -> None:
+        """Start another worker and give it what the dead one had."""
+        self._selector.unregister(dead.worker.connection)
+        dead.worker.close()
+        busy = self._workers[self._workers.index(dead)] = self._new_worker()
         for place, chunk in enumerate(dead.sent):
             if place == 0:
                 at = int(self._place(chunk)[0])
                 if chunk.died_at == at:
                     chunk.items[at] = ENDED
                 chunk.died_at = at
-            self._send(worker, work, chunk)
+            self._send(busy, work, chunk)
 
 
 def items_ahead(
@@ -309,9 +258,7 @@ def items_ahead(
     def fetched(rows: Sequence[int]) -> list[Item | str]:
         return [_item(images, row, images.location(row)) for row in rows]
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
-        for future in started_ahead(parts, lambda rows: pool.submit(fetched, rows), 2 * threads):
-            yield future.result()
+    yield from by_threads(parts, fetched, threads, 2 * threads, "fetch")
 
 
 def _item(images: ImageSource, row: int, place: Location | None) -> Item | str:
@@ -341,7 +288,7 @@ def borrowed_processes(count: int) -> Iterator[DecodingProcesses | None]:
             close_kept()
             try:
                 processes = DecodingProcesses(count)
-            except (LabelwiseError, OSError):
+            except (WorkerStartError, OSError):
                 processes = None
         try:
             yield processes
@@ -363,9 +310,7 @@ def close_kept() -> None:
 
 def are_worth_it(images: int, count: int) -> bool:
     """Return whether so many processes start, or wait already, in less time than they gain."""
-    able = bool(sys.executable) and not hasattr(sys, "frozen")  # it is Python itself
-    able = able and hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
-    return able and (images >= WORTH_STARTING or min(count, MOST) in _kept)
+    return can_start() and (images >= WORTH_STARTING or min(count, MOST) in _kept)
 
 
 def _forget() -> None:

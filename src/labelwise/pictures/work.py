@@ -1,56 +1,55 @@
-"""What a decoding process does with a picture, and the process itself.
+"""What a decoding process does with a picture: bytes to what goes into a slot or an answer."""
 
-    messages in    {"work": ...}                      how pictures are loaded from now on
-                   {"slot": number, "folder": of relative paths, "items": [...]}
-                   then the bytes of items that come without file
-    message out    [[kind, offset, size, height, width, orientation, usual] or reason, ...]
-
-Pixels and files are written to the slot of the shared memory, one after the other; its first bytes
-hold the place of the item at work, which tells what a process died of. Messages are JSON.
-
-One process is started by its command line (:func:`main`), imports what is needed, and becomes many
-by forking: it has one thread, no GPU, and nothing of the program that started it.
-"""
-
-import json
 import os
-import signal
-import socket
-import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from io import BytesIO
-from mmap import mmap
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.decode import by_pillow, decode, decode_pixels, max_pixels
+from labelwise.pictures.decode import decode, decode_pixels, max_pixels
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.sources import Location, read_location
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.window import Window
 
-__all__ = ["HEADER", "SLOT_BYTES", "Entry", "Item", "Kind", "Work", "main", "reason_of"]
+__all__ = [
+    "HEADER",
+    "SLOT_BYTES",
+    "Entry",
+    "Item",
+    "Kind",
+    "Work",
+    "fill",
+    "items_from_json",
+    "items_to_json",
+    "loaded",
+    "reason_of",
+]
 
 SLOT_BYTES = 12 << 20
 HEADER = 8  # bytes of a slot: the place of the item at work
 NAME = "\0"  # stands for the picture's name, which need not travel
+QUALITY = 82  # of a thumbnail's JPEG
+
+Values = NDArray[np.uint8]
 
 
 class Kind(IntEnum):
-    """What is in the shared memory: whole pixels (H, W, 3), the input's pixels, or a JPEG."""
+    """What a picture is made to.
+
+    Whole pixels (H, W, 3), the input's pixels, the JPEG as it came, or a small JPEG to look at.
+    """
 
     PIXELS = 0
     RESIZED = 1
     JPEG = 2
+    THUMBNAIL = 3
 
 
 class Entry(NamedTuple):
@@ -77,7 +76,8 @@ class Work:
     """How pictures are loaded: to ``kind``, or to what comes before it where that is not possible.
 
     JPEGs that are not plain come as pixels; pixels that a device would not resize, or that leave no
-    room for the other pictures of their slot, come resized.
+    room for the other pictures of their slot, come resized. A thumbnail has sides of at most the
+    transform's size.
     """
 
     kind: Kind
@@ -99,12 +99,14 @@ class Work:
         return (SLOT_BYTES - HEADER) // max(self.resized_bytes, photo)
 
     def load(
-        self, content: bytes, window: Window | None, room: int
-    ) -> tuple[Entry, NDArray[np.uint8]]:
-        """Return what goes into the slot: a file or pixels of at most ``room`` bytes, or resized.
+        self, content: bytes, window: Window | None = None, room: int = 0, name: str = NAME
+    ) -> tuple[Entry, Values]:
+        """Return what a picture becomes: a file or pixels of at most ``room`` bytes, or resized.
 
         The entry says what it is; its place is not known here.
         """
+        if self.kind == Kind.THUMBNAIL:
+            return _thumbnail(content, self.transform.size, name)
         if self.kind == Kind.JPEG and len(content) <= room:
             header = plain_header(content)
             if header is not None and header.layers == 3 and not header.rgb:
@@ -114,17 +116,15 @@ class Work:
                     facts = header.height, header.width, header.orientation, header.usual_coding
                     return Entry(Kind.JPEG, 0, values.size, *facts), values
         if self.kind == Kind.RESIZED:
-            image = decode(content, NAME, self.transform.at_least(window))
+            image = decode(content, name, self.transform.at_least(window))
             return self._resized(image, window)
-        pixels = decode_pixels(content, NAME, self.transform.at_least())
+        pixels = decode_pixels(content, name, self.transform.at_least())
         height, width = pixels.shape[:2]
         if pixels.nbytes > room or not self.transform.resizes_planes(width, height):
             return self._resized(Image.fromarray(pixels), None)
         return Entry(Kind.PIXELS, 0, pixels.size, height, width), pixels
 
-    def _resized(
-        self, image: Image.Image, window: Window | None
-    ) -> tuple[Entry, NDArray[np.uint8]]:
+    def _resized(self, image: Image.Image, window: Window | None) -> tuple[Entry, Values]:
         entry = Entry(Kind.RESIZED, 0, self.resized_bytes, image.height, image.width)
         if window is None:
             return entry, np.asarray(self.transform.resize(image))
@@ -140,6 +140,16 @@ class Work:
         return Work(Kind(facts["kind"]), Transform(**facts["transform"]))
 
 
+def _thumbnail(content: bytes, side: int, name: str) -> tuple[Entry, Values]:
+    """Return a JPEG with nothing in it but the picture: no metadata of the file."""
+    image = decode(content, name, side)
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    buffer = BytesIO()
+    Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)
+    values = np.frombuffer(buffer.getvalue(), np.uint8)
+    return Entry(Kind.THUMBNAIL, 0, values.size, image.height, image.width), values
+
+
 def reason_of(name: str, error: Exception) -> str:
     """Return the sentence that says why an image cannot be used."""
     if isinstance(error, ImageError):
@@ -148,108 +158,79 @@ def reason_of(name: str, error: Exception) -> str:
     return f"{name}: the image cannot be used ({what or type(error).__name__})"
 
 
-def fill(work: Work, items: Sequence[Item | str], slot: NDArray[np.uint8]) -> list[Entry | str]:
-    """Load items into a slot; return where each is, or why it is not. Text is such a reason."""
+def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | str:
+    """Return what an item becomes, or why it cannot; text is such a reason.
+
+    Raise MemoryError where memory is the reason, which need not be the picture's fault.
+    """
+    if isinstance(item, str):
+        return item
+    try:
+        content = item.source
+        if isinstance(content, Location):
+            content = read_location(content, NAME)
+        return work.load(content, item.window, room)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise MemoryError from error
+        return reason_of(NAME, error)[:2000]
+
+
+def fill(
+    work: Work, items: Sequence[Item | str], slot: Values, begin: Callable[[], None]
+) -> list[Entry | str]:
+    """Load items into a slot; return where each is, or why it is not.
+
+    Its first bytes hold the place of the item at work, which tells what a process died of.
+    """
     found: list[Entry | str] = []
     place, at = slot[:HEADER].view(np.int64), HEADER
     for number, item in enumerate(items):
         place[0] = number
-        if isinstance(item, str):
-            found.append(item)
+        begin()
+        one = loaded(work, item, SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes)
+        if isinstance(one, str):
+            found.append(one)
             continue
-        room = SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes
-        try:
-            content = item.source
-            if isinstance(content, Location):
-                content = read_location(content, NAME)
-            entry, values = work.load(content, item.window, room)
-            slot[at : at + entry.size].reshape(values.shape)[...] = values
-            found.append(entry._replace(offset=at))
-            at += entry.size
-        except Exception as error:
-            found.append(reason_of(NAME, error)[:2000])
+        entry, values = one
+        slot[at : at + entry.size].reshape(values.shape)[...] = values
+        found.append(entry._replace(offset=at))
+        at += entry.size
     return found
 
 
-def items_to_json(items: Sequence[Item | str]) -> list[Any]:
-    """Return items as plain data; for bytes the number of them, the bytes themselves follow."""
-    return [
-        item
-        if isinstance(item, str)
-        else [
-            len(item.source) if isinstance(item.source, bytes) else item.source,
-            None if item.window is None else list(asdict(item.window).values()),
-        ]
-        for item in items
-    ]
+def items_to_json(items: Sequence[Item | str]) -> tuple[list[Any], list[bytes]]:
+    """Return items as plain data, and the bytes of those that are not in files."""
+    facts: list[Any] = []
+    blobs: list[bytes] = []
+    for item in items:
+        if isinstance(item, str):
+            facts.append(item)
+            continue
+        window = None if item.window is None else list(asdict(item.window).values())
+        if isinstance(item.source, bytes):
+            blobs.append(item.source)
+            facts.append([None, window])
+        else:
+            facts.append([item.source, window])
+    return facts, blobs
 
 
-def _read_items(
-    facts: list[Any], folder: str, connection: "Connection[Any, Any]"
-) -> list[Item | str]:
+def items_from_json(facts: list[Any], blobs: Sequence[bytes], folder: str) -> list[Item | str]:
+    """Return the items that plain data describes; relative paths are of a folder."""
     items: list[Item | str] = []
+    remaining = iter(blobs)
     for one in facts:
         if isinstance(one, str):
             items.append(one)
             continue
         source, window = one
-        if isinstance(source, int):
-            found: Location | bytes = connection.recv_bytes()
-        else:
-            found = Location(os.path.join(folder, source[0]), *source[1:])
+        found: Location | bytes = (
+            next(remaining)
+            if source is None
+            else Location(os.path.join(folder, source[0]), *source[1:])
+        )
         items.append(Item(found, None if window is None else Window(*window)))
     return items
-
-
-def serve(connection: "Connection[Any, Any]", memory: NDArray[np.uint8]) -> None:
-    """Answer messages until there are no more."""
-    work = None
-    while True:
-        try:
-            message = json.loads(connection.recv_bytes())
-            if "work" in message:
-                work = Work.from_json(message["work"])
-                continue
-            items = _read_items(message["items"], message["folder"], connection)
-            first = message["slot"] * SLOT_BYTES
-            if work is None:
-                raise RuntimeError("items came before the work")
-            found = fill(work, items, memory[first : first + SLOT_BYTES])
-            connection.send_bytes(json.dumps(found).encode())
-        except (EOFError, OSError):  # whoever asked is gone
-            return
-
-
-def main(control: int, memory_file: int) -> None:
-    """Fork a process for each socket that arrives over ``control``, until it is closed."""
-    with suppress(OSError):  # whoever asked was interrupted
-        _fork_workers(control, memory_file)
-
-
-def _fork_workers(control: int, memory_file: int) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
-    warnings.simplefilter("ignore")
-    memory = np.frombuffer(mmap(memory_file, 0), np.uint8)
-    _warm_up()
-    asked = socket.socket(fileno=control)
-    asked.sendall(b"r")
-    while True:
-        message, sockets, *_ = socket.recv_fds(asked, 1, 1)
-        if not message:
-            return
-        if os.fork() == 0:
-            asked.close()
-            try:
-                serve(Connection(sockets[0]), memory)
-            finally:
-                os._exit(0)
-        os.close(sockets[0])
-
-
-def _warm_up() -> None:
-    """Load the decoders before the first fork, so that they are loaded once."""
-    torch.set_num_threads(1)
-    stream = BytesIO()
-    Image.new("RGB", (16, 16)).save(stream, "JPEG")
-    decode_pixels(stream.getvalue(), NAME)
-    by_pillow(stream.getvalue(), NAME)

@@ -1,9 +1,9 @@
 """Where the inputs of a table's rows come from: device memory, host memory, or decoding."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -14,18 +14,10 @@ from torch import Tensor
 
 from labelwise.errors import ImageError
 from labelwise.pictures import Transform
-from labelwise.pictures.ahead import started_ahead
-from labelwise.pictures.batches import CHUNK, available_cores, read_ahead
+from labelwise.pictures.batches import available_cores, read_ahead
 from labelwise.pictures.mapped import MappedFeatures
-from labelwise.pictures.processes import (
-    DecodedChunk,
-    DecodingProcesses,
-    are_worth_it,
-    borrowed_processes,
-    items_ahead,
-)
+from labelwise.pictures.resized import BatchRows, HostResizer
 from labelwise.pictures.sources import ArrayImages, FeatureRows, ImageSource
-from labelwise.pictures.work import HEADER, NAME, Item, Kind, Work
 from labelwise.training.augment import Windows
 
 __all__ = [
@@ -41,14 +33,13 @@ __all__ = [
 
 CPU_LIMIT = 1 << 30  # bytes of decoded pixels kept when the device is the host itself
 CUDA_SHARE = 0.25  # of the free device memory
-AHEAD = 3  # batches decoded before they are asked for
 AT_ONCE = 1 << 25  # bytes of the float32 inputs and labels that are made at once
 ROOMY = 1.5  # times the side of the input is kept of pictures that windows are cut from
 
 
 @dataclass(frozen=True)
 class RowRequest:
-    """Rows to fetch: their numbers on the host and on the device, and windows to cut."""
+    """BatchRows to fetch: their numbers on the host and on the device, and windows to cut."""
 
     rows: NDArray[np.int64]
     index: Tensor | None = None
@@ -123,115 +114,29 @@ class DecodingStore(InputStore):
     def __init__(
         self, images: ImageSource, transform: Transform, device: torch.device, workers: int = 0
     ) -> None:
-        self.images, self.transform, self.device = images, transform, device
-        self.workers = workers or available_cores()
+        self.transform, self.device = transform, device
+        workers = workers or available_cores()
+        by_processes = device.type == "cuda"
+        self.resizer = HostResizer(images, transform, device, workers, by_processes)
         self.aspects = np.ones(len(images), np.float32)  # width / height, once read
-        self.by_processes = device.type == "cuda"
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
-        work = Work(Kind.RESIZED, self.transform)
-        with ExitStack() as stack:
-            lent = None
-            if (
-                self.by_processes
-                and self.images.all_encoded
-                and work.most_items
-                and are_worth_it(len(self.images), self.workers)
-            ):
-                lent = stack.enter_context(borrowed_processes(self.workers))
-            buffers = (
-                self._by_threads(requests)
-                if lent is None
-                else self._by_processes(lent, work, list(requests))
-            )
-            stack.callback(buffers.close)
-            for buffer in buffers:
-                yield _channels_first(to_device(buffer, self.device))
+        started: deque[RowRequest] = deque()
 
-    def _by_threads(self, requests: Iterable[RowRequest]) -> Generator[Tensor]:
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="decode")
-        try:
-            started = started_ahead(requests, lambda request: self._start(request, pool), AHEAD)
-            for buffer, waiting in started:
-                for future in waiting:
-                    future.result()
-                yield buffer
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        def wanted() -> Iterator[BatchRows]:
+            for request in requests:
+                started.append(request)
+                windows = request.windows
+                yield BatchRows(request.rows, None if windows is None else windows.one)
 
-    def _by_processes(
-        self, processes: DecodingProcesses, work: Work, requests: list[RowRequest]
-    ) -> Generator[Tensor]:
-        size = min(CHUNK, work.most_items)
-        parts = [
-            (request, range(at, min(at + size, len(request.rows))))
-            for request in requests
-            for at in range(0, len(request.rows), size)
-        ]
-        rows = [request.rows[list(places)].tolist() for request, places in parts]
-        windows = [request.windows for request, _ in parts]
-        feeder = ThreadPoolExecutor(1, thread_name_prefix="feed")
-        with ExitStack() as stack:
-            items = stack.enter_context(closing(items_ahead(self.images, rows, self.workers)))
-            cut = (
-                some if drawn is None else _with_windows(some, drawn, places)
-                for some, drawn, (_, places) in zip(items, windows, parts, strict=True)
-            )
-            chunks = stack.enter_context(closing(processes.run(work, cut)))
-            stack.callback(feeder.shutdown, wait=True, cancel_futures=True)
-            started = started_ahead(
-                requests, lambda one: feeder.submit(self._collect, one, chunks, size), AHEAD
-            )
-            for future in started:
-                yield future.result()
-
-    def _collect(self, request: RowRequest, chunks: Iterator[DecodedChunk], size: int) -> Tensor:
-        """Return the pixels of a batch, copied out of the memory that processes share."""
-        buffer = self._buffer(len(request.rows))
-        flat = buffer.view(-1)
-        each = buffer[0].numel()
-        for at in range(0, len(request.rows), size):
-            chunk = next(chunks)
-            for place, entry in enumerate(chunk.entries, at):
-                row = int(request.rows[place])
-                if isinstance(entry, str):
-                    raise ImageError(entry.replace(NAME, self.images.shown_name(row)))
+        with closing(self.resizer.batches(wanted())) as made:
+            for resized in made:
+                request = started.popleft()
+                if resized.failed:
+                    raise ImageError(resized.failed[min(resized.failed)])
                 if request.windows is None:
-                    self.aspects[row] = entry.width / entry.height
-            flat[at * each : (at + len(chunk.entries)) * each] = chunk.used[HEADER:]
-        return buffer
-
-    def _buffer(self, rows: int) -> Tensor:
-        side, pinned = self.transform.size, self.device.type == "cuda"
-        return torch.empty((rows, side, side, 3), dtype=torch.uint8, pin_memory=pinned)
-
-    def _start(
-        self, request: RowRequest, pool: ThreadPoolExecutor
-    ) -> tuple[Tensor, list[Future[None]]]:
-        buffer = self._buffer(len(request.rows))
-        array = buffer.numpy()
-        waiting = [pool.submit(self._fill, array, request, at) for at in range(len(request.rows))]
-        return buffer, waiting
-
-    def _fill(self, array: NDArray[np.uint8], request: RowRequest, at: int) -> None:
-        row = int(request.rows[at])
-        if request.windows is None:
-            image = self.images.read(row, self.transform.at_least())
-            self.aspects[row] = image.width / image.height
-            array[at] = np.asarray(self.transform.resize(image))
-            return
-        window = request.windows.one(at)
-        image = self.images.read(row, self.transform.at_least(window))
-        array[at] = np.asarray(self.transform.resize_window(image, window))
-
-
-def _with_windows(
-    items: list[Item | str], windows: Windows, places: Iterable[int]
-) -> list[Item | str]:
-    return [
-        item if isinstance(item, str) else item._replace(window=windows.one(place))
-        for item, place in zip(items, places, strict=True)
-    ]
+                    self.aspects[request.rows] = resized.aspects
+                yield _channels_first(to_device(resized.values, self.device))
 
 
 def make_store(

@@ -43,7 +43,7 @@ class AccessLog:
         self._thread = threading.Thread(target=self._write, name="access-log", daemon=True)
 
     def start(self) -> None:
-        """Begin to write; no thread may be there before, because the server forks at its start."""
+        """Begin to write."""
         self._thread.start()
 
     def note(self, **facts: Any) -> None:

@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise import __version__
 from labelwise.errors import LabelwiseError
+from labelwise.pictures.decoders import DecoderError
 from labelwise.system.storage import StorageError
 from labelwise.web.access_log import AccessLog
 from labelwise.web.api import PLACE, make_api
 from labelwise.web.batching import BusyError
 from labelwise.web.bodies import Bodies
-from labelwise.web.decoding import DecoderError
 from labelwise.web.inference_protocol import make_inference_protocol, request_schemas
 from labelwise.web.label_studio import make_label_studio
 from labelwise.web.library import PhotoNotFoundError

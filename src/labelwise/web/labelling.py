@@ -20,10 +20,10 @@ from starlette.types import ASGIApp
 from labelwise import __version__
 from labelwise.errors import ImageError
 from labelwise.pictures import Transform
+from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
 from labelwise.web.api import ERRORS, PhotoId, add_session, require_json
 from labelwise.web.app import add_errors
-from labelwise.web.decoding import Decoders
 from labelwise.web.library import SIDES, PhotoNotFoundError
 from labelwise.web.models import Health
 from labelwise.web.page import add_page
@@ -155,7 +155,7 @@ def create_labelling_app(
 ) -> ASGIApp:
     """Return the application that asks people about words in photos, and keeps what they say."""
     settings = settings or ServeSettings()
-    decoders = Decoders(  # forked before anything here has threads
+    decoders = Decoders(
         ANY_TRANSFORM,
         settings.decode_processes,
         seconds=settings.decode_seconds,

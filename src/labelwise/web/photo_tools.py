@@ -22,8 +22,9 @@ from labelwise.errors import DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
 from labelwise.models.scoring import require_probabilities
-from labelwise.pictures import BytesImages
+from labelwise.pictures import BytesImages, Transform
 from labelwise.pictures.sources import read_image_file
+from labelwise.pictures.work import Kind, Work
 from labelwise.retrieval import ListKind, Query
 from labelwise.search import Index, answer, likeness_of
 from labelwise.search.answering import Hit, nearest_photos
@@ -32,7 +33,6 @@ from labelwise.search.walk import is_below
 from labelwise.system.names import printable
 from labelwise.system.storage import is_uri
 from labelwise.system.text import counted
-from labelwise.web.decoding import small_picture
 from labelwise.web.photo_answers import (
     DrawnPhotos,
     ExplainedPhoto,
@@ -232,7 +232,8 @@ class PhotoTools:
                 f"no file holds {photo} as it was indexed; bring the index up to date with "
                 "`labelwise index`"
             )
-        return small_picture(*found, SIDE)
+        blob, name = found
+        return Work(Kind.THUMBNAIL, Transform(SIDE)).load(blob, name=name)[1].tobytes()
 
     # Photos that are not in it
 

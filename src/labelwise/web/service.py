@@ -18,8 +18,8 @@ from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score
 from labelwise.pictures import ArrayImages, PictureImages
+from labelwise.pictures.decoders import Decoders
 from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload, model_thread
-from labelwise.web.decoding import Decoders
 from labelwise.web.library import Library
 from labelwise.web.models import (
     AlarmView,
@@ -58,7 +58,6 @@ class Service:
     ) -> None:
         folder = RunFolder(run)
         self.spec, self.settings = folder.spec, settings
-        # Decoders are forked before anything here has threads.
         self.decoders = Decoders(
             self.spec.transform,
             settings.decode_processes,

@@ -15,9 +15,9 @@ from PIL import Image
 from web_setup import encoded, form, running, wait_until
 
 from labelwise.pictures.decode import MAX_PIXELS
+from labelwise.pictures.decoders import Decoders
 from labelwise.web.batching import USUAL_PIXELS
 from labelwise.web.bodies import Bodies, Budget
-from labelwise.web.decoding import Decoders
 from labelwise.web.fairness import FairTurns
 from labelwise.web.picture_size import claimed_pixels
 
