@@ -1,7 +1,7 @@
 """Side-cars that a stranger wrote: read in linear time, never waited for, never believed.
 
-Held to processor time at n and 4n bytes (a quadratic reader takes 16 times as long, the bound is
-8), to the memory a process may have, and to xml.etree, which reads the keywords that are left.
+Held to processor time at n and 16 n bytes (a quadratic reader takes 256 times as long, the bound
+is 64), to the memory a process may have, and to xml.etree, which reads the keywords that are left.
 """
 
 import os
@@ -63,13 +63,10 @@ STRANGE = {
 
 
 def seconds(work, data):
-    """Return the least processor time of three tries."""
-    times = []
-    for _ in range(3):
-        began = time.process_time()
-        work(data)
-        times.append(time.process_time() - began)
-    return min(times)
+    """Return the processor time of some work."""
+    began = time.process_time()
+    work(data)
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize("kind", STRANGE)
@@ -79,9 +76,10 @@ def test_reading_takes_time_linear_in_the_size(kind):
         untagged(after, noted(after))
 
     # Sixteen times the bytes: sixteen times the work, where a quadratic reader has 256 times.
-    small, large = STRANGE[kind](62_500), STRANGE[kind](1_000_000)
+    small, large = STRANGE[kind](15_625), STRANGE[kind](250_000)
     edit(small)
-    assert seconds(edit, large) < 64 * seconds(edit, small) + 0.5
+    most = 64 * min(seconds(edit, small) for _ in range(3)) + 0.1
+    assert any(seconds(edit, large) < most for _ in range(3))  # once is enough
 
 
 def test_a_pipe_or_a_device_named_like_a_sidecar_is_left_alone(store, tmp_path):
