@@ -11,7 +11,7 @@ from shard_setup import answers, hashes, task, write_model, write_photos
 
 from labelwise.cli.predict import make_engine
 from labelwise.errors import LabelwiseError, SettingsError
-from labelwise.shards import LocalEngine, ShardRecord, predict_shards
+from labelwise.shards import LocalEngine, ShardRecord, predict_shards, ray_cluster
 from labelwise.shards.engine import LostShardError
 from labelwise.shards.ray_cluster import RayEngine, joined, require_ray, worker_environment
 
@@ -85,6 +85,16 @@ def test_workers_that_die_leave_the_bytes_of_the_local_engine(places, cluster, t
     assert hashes(out) == hashes(places / "local")
     assert answers(out) == answers(places / "local")
     assert len(list(tmp_path.glob("[0-9]-*"))) == 5 + 2
+
+
+def test_workers_that_fit_nowhere_are_told_in_one_sentence(cluster, tmp_path, monkeypatch):
+    """Ray itself refuses them: they must run on a node that is not there."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nowhere = NodeAffinitySchedulingStrategy("ab" * 28, soft=False)
+    monkeypatch.setattr(ray_cluster, "SCHEDULING", nowhere)
+    with pytest.raises(LabelwiseError, match="no worker could be started on the cluster"):
+        list(RayEngine(1).run(Deadly(None, tmp_path), [0]))
 
 
 def test_a_deadly_shard_and_a_failing_one_are_named(cluster, tmp_path):

@@ -21,10 +21,19 @@ from typing import Any, TypeVar
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.shards.engine import ATTEMPTS, LostShardError, Task
 
-__all__ = ["REPORT_SECONDS", "RayEngine", "joined", "require_ray", "worker_environment"]
+__all__ = [
+    "REPORT_SECONDS",
+    "RayEngine",
+    "joined",
+    "require_ray",
+    "worker_environment",
+    "worker_losses",
+    "worker_needs",
+]
 
 T = TypeVar("T")
 OBJECT_STORE = 256 << 20  # bytes; all that Ray holds for us is a model
+SCHEDULING = "SPREAD"  # of workers over the nodes
 REPORT_SECONDS = 30.0  # between two looks at shards that are under way
 
 
@@ -36,6 +45,17 @@ def require_ray() -> Any:
     except ImportError:
         raise SettingsError("--engine ray needs Ray: pip install 'labelwise[ray]'") from None
     return ray
+
+
+def worker_needs(gpus: float) -> dict[str, Any]:
+    """Return what Ray is told of a worker's place: one core, and perhaps GPUs of its own."""
+    return {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": SCHEDULING}
+
+
+def worker_losses(ray: Any) -> tuple[type[Exception], ...]:
+    """Return the errors by which Ray says that a worker, or a result of its, is not there."""
+    found = ray.exceptions
+    return found.RayActorError, found.ActorUnschedulableError, found.ObjectLostError
 
 
 class RayEngine:
@@ -66,8 +86,7 @@ class RayEngine:
                     "--device cpu (runs that are trained: --set hardware.accelerator=cpu), "
                     "or join one that has some by RAY_ADDRESS"
                 )
-            needs = {"num_cpus": 1, "num_gpus": self.gpus, "scheduling_strategy": "SPREAD"}
-            actor = ray.remote(**needs)(_Worker)
+            actor = ray.remote(**worker_needs(self.gpus))(_Worker)
             given = ray.put(task)
             lost: list[int] = []
             deaths: Counter[int] = Counter()
@@ -102,7 +121,7 @@ class RayEngine:
                     worker, shard = awaited.pop(ready)
                     try:
                         result: T = ray.get(ready)
-                    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+                    except worker_losses(ray) as error:
                         if shard is None:
                             unstarted += 1
                             if unstarted == ATTEMPTS * self.workers:

@@ -20,7 +20,13 @@ from typing import Any
 from labelwise.errors import LabelwiseError, SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
 from labelwise.shards.engine import ATTEMPTS
-from labelwise.shards.ray_cluster import REPORT_SECONDS, joined, require_ray
+from labelwise.shards.ray_cluster import (
+    REPORT_SECONDS,
+    joined,
+    require_ray,
+    worker_losses,
+    worker_needs,
+)
 from labelwise.system.progress import Watch
 from labelwise.system.storage import StorageError
 from labelwise.training import checkpoint
@@ -179,8 +185,7 @@ class _Group:
         cls, ray: Any, training: RayTraining, settings: Settings, gpus: float, *, first: bool
     ) -> "_Group":
         """Start as many workers as were asked for; after a failure, as there is room for."""
-        needs = {"num_cpus": 1, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
-        remote, seconds = ray.remote(**needs)(_Rank), ROOM_SECONDS
+        remote, seconds = ray.remote(**worker_needs(gpus))(_Rank), ROOM_SECONDS
         for count in range(training.workers, 0, -1):
             if settings.batch_size % count:
                 continue
@@ -188,7 +193,7 @@ class _Group:
             waiting = [actor.place.remote() for actor in actors]
             seconds = START_SECONDS if count <= _room(ray, gpus) else ROOM_SECONDS
             ready, _ = ray.wait(waiting, num_returns=count, timeout=seconds)
-            with suppress(ray.exceptions.RayActorError):
+            with suppress(*worker_losses(ray)):
                 if len(ready) == count:
                     return cls(ray, training.run, actors, ray.get(waiting))
             for actor in actors:
