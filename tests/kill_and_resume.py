@@ -22,7 +22,7 @@ from labelwise.training.settings import Settings, read_settings
 
 BASE = {
     "data": "scenes",
-    "data_options": {"num_train": 128, "num_val": 32, "num_test": 32, "size": 32, "threads": 1},
+    "data_options": {"num_train": 64, "num_val": 16, "num_test": 16, "size": 32, "threads": 1},
     "batch_size": 16,
     "image_size": 32,
     "augment": "shift",
