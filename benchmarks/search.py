@@ -5,8 +5,7 @@ Two columns of logits of labels in 3 % of the photos, ``dog, -beach``; the peers
 are installed. Times are the median wall-clock milliseconds of a query whose columns were used
 before; "first" is the query that reads them. "index" is a whole index on disk of that many photos
 with a label per column: opening it, what a search touches of memory, and the search after a
-correction, which maps every probability anew; "checksums" is the part of the first search that
-compares the columns with their hashes. "rescan" looks at files that did not change, and
+correction, which maps every probability anew. "rescan" looks at files that did not change, and
 brings an index of them up to date. With ``--indexing FOLDER --model RUN`` a new index of a folder
 is timed instead, beside decoding its photos and running the network alone.
 """
@@ -27,7 +26,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import labelwise.search.columns as column_files
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.methods import link_to_spec, rule_to_spec
@@ -38,7 +36,6 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.retrieval import Query, bind
 from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
-from labelwise.search.checksums import file_hash
 from labelwise.search.index import IndexFacts, LabelOdds
 from labelwise.search.looking import Changes, look_at
 from labelwise.search.rankings import OddsRanking
@@ -245,16 +242,7 @@ def make_index(rows, folder):
             "INSERT INTO files SELECT 1, printf('%04d', row / 1000), row || '.jpg', NULL, 1, 1, "
             "row, 'ok', NULL FROM contents"
         )
-    store.checksums.put_missing()
     store.close()
-
-
-def timed(work, argument, times):
-    """Return what some work returns, and note its seconds."""
-    start = time.perf_counter()
-    value = work(argument)
-    times.append(time.perf_counter() - start)
-    return value
 
 
 def resident():
@@ -271,12 +259,9 @@ def touched(folder, rows):
     index = Index(Path(folder))  # open until the process ends
     len(index)
     line("open", rows, "labelwise", 1e3 * (time.perf_counter() - start), "goal 300")
-    checked = []
-    column_files.file_hash = lambda path: timed(file_hash, path, checked)
     start = time.perf_counter()
     answer(index, query)
     line("search", rows, "labelwise, first of 2 labels", 1e3 * (time.perf_counter() - start))
-    line("checksums", rows, f"of that, {len(checked)} files hashed", 1e3 * sum(checked))
     size = 2 * 4 * rows / 2**20
     print(
         f"memory      {rows:>11,}  grown by {resident() - before:.0f} MiB; 2 columns of {size:.0f}"
