@@ -185,6 +185,7 @@ def test_refusals_and_what_would_work():
     assert expected_list(scores, right, library, wrong_at_most=works).promise is not None
     assert expected_list(scores, right, library, wrong_at_most=works - 0.01).promise is None
     assert least_wrong(scores, np.zeros(60), library) is None
+    assert least_wrong(scores, right, np.empty(0)) is None
     nothing = expected_list(np.full(3, -np.inf), np.ones(3), library, wrong_at_most=0.1)
     assert "passes the query's limits" in nothing.refused
     low, nobody = library.min(keepdims=True), library[:0]

@@ -181,8 +181,8 @@ def least_wrong(
     held, ranked = _Held.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
-    with np.errstate(divide="ignore"):
-        shares = total * held.p_values() / lengths
+    shares = np.full(len(lengths), np.inf)
+    np.divide(total * held.p_values(), lengths, out=shares, where=lengths > 0)
     least = np.ceil(100 * float(shares.min()) - 1e-6) / 100
     return float(least) if least <= 0.5 else None
 
