@@ -97,3 +97,6 @@ def test_filters_are_sent_with_the_query(own, page):
     page.locator("#since").fill("2020-01-01")
     expect(page.locator("#counted")).to_contain_text("of 0 photos match dog")
     expect(page.locator("#grid li")).to_have_count(0)
+    page.locator("#query").fill('"a red bicycle"')
+    page.locator("#query").press("Enter")
+    expect(page.locator("#counted.error")).to_contain_text("do not apply to a text in quotation")

@@ -55,7 +55,9 @@ const QUOTED = /^\s*"([^"]+)"\s*(?:,\s*(.*))?$/s;
 
 async function look(text, more) {
   const quoted = QUOTED.exec(text);
+  const filters = Object.fromEntries(FILTERS.map((name) => [name, find(name).value.trim()]));
   if (quoted) {
+    if (Object.values(filters).some(Boolean)) throw new Error("Folder, days and the other filters do not apply to a text in quotation marks; clear them.");
     const q = quoted[2] ?? "";
     return get("/text-search", { text: quoted[1], q, top: 96, at_least: q ? Number(find("cut").value) / 100 || null : null });
   }
@@ -66,7 +68,7 @@ async function look(text, more) {
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
     promise: find("promised").checked ? find("kind").value : null,
-    ...Object.fromEntries(FILTERS.map((name) => [name, find(name).value.trim()])),
+    ...filters,
     cursor: more ? cursor : null,
   });
 }
