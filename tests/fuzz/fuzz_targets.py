@@ -1,4 +1,4 @@
-"""TARGETS: every reader of files and every route of the server, by name.
+"""TARGETS: readers of files and routes of the server, by name.
 
 Another area registers its reader by one more ``Target`` in the list of its kind.
 """
