@@ -96,7 +96,9 @@ async function run(more = false) {
     }));
     counted.classList.remove("error");
     counted.replaceChildren(...words(answer));
-    find("check-offer").hidden = !answer.hits.length;
+    // A check is of a query's list in the whole library.
+    const narrowed = QUOTED.test(text) || FILTERS.some((name) => find(name).value.trim());
+    find("check-offer").hidden = !answer.hits.length || narrowed;
     find("check-link").href = `#check/${find("wrong").value}/${encodeURIComponent(text)}`;
   } catch (error) {
     if (turn !== asked) return;
