@@ -77,7 +77,7 @@ def test_labels_features_and_groups_are_those_of_the_files(root):
             expected = [min(0.3 * counts[name], 1) for name in table.space.names]
             np.testing.assert_allclose(labels[row], expected, rtol=1e-6)
             assert table.ids[row] == str(question["question_id"])
-            assert table.group[row] == str(question["image_id"])
+            assert table.group[row] == f"{part}/{question['image_id']}"
             assert table.split[row] == split
             np.testing.assert_array_equal(
                 table.images.features[row], by_id[question["question_id"]]

@@ -128,7 +128,7 @@ def read_vqa(path: Path, *, at_least: int = 9) -> LabelTable:
         present,
         LabelSets.none(len(questions), len(names)),
         np.repeat(list(parts), [len(part) for part in parts.values()]),
-        Names([str(question.image) for question in questions]),
+        Names([f"{PARTS[split]}/{one.image}" for split, part in parts.items() for one in part]),
         "vqa",
         soft=soft,
     )
