@@ -75,11 +75,10 @@ FOUND, SEALED = TypeAdapter(LibraryLikeness), TypeAdapter(SealedLikeness)
 def likeness_of(index: "Index") -> LibraryLikeness:
     """Return how like the library is to the held-out photos, compared anew where it changed."""
     path = index.folder / LIKENESS_FILE
-    alive = index.store.alive_rows()
-    known = _stored(path)
-    if known is not None and abs(len(alive) - known.rows) <= GROWTH * known.rows:
+    known, photos = _stored(path), len(index) - len(index.store.dead_rows())
+    if known is not None and abs(photos - known.rows) <= GROWTH * known.rows:
         return known
-    found = _compared(index, alive)
+    found = _compared(index, index.store.alive_rows())
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(SEALED.dump_json(SealedLikeness.of(found), indent=2))

@@ -371,7 +371,10 @@ class Store:
 
     def alive_rows(self, rows: int | None = None) -> NDArray[np.int64]:
         """Return the contents that some present file holds, in order; of the first ``rows``."""
-        return np.setdiff1d(np.arange(self.rows if rows is None else rows), self.dead_rows())
+        alive = np.ones(self.rows if rows is None else rows, np.bool_)
+        dead = self.dead_rows()
+        alive[dead[dead < len(alive)]] = False
+        return np.flatnonzero(alive)
 
     def append(
         self,
