@@ -84,7 +84,7 @@ def calibrate(
     parts = number_of_folds(folds, ROWS_GIVEN if divided and method != "auto" else "")
     other = None if test is None else read_scores(test, scores, link=link)
     plan = FitPlan(calibrator=method, folds=parts, seed=seed)
-    judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on)
+    judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on, curves=True)
     save_calibration(out, judged, table.predictions if other is None else judged.predictions)
     write_folder(judged.evaluation, out, title=f"{source.name}, calibrated")
     if not json:

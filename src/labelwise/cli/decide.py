@@ -19,10 +19,15 @@ from labelwise.cli.options import (
 
 if TYPE_CHECKING:
     from labelwise.decide import LabelFigures
+    from labelwise.evaluate import Subgroups
+    from labelwise.fitting import FitPlan, Judged
+
+    Share = tuple[float, float, float]
 
 __all__ = ["decide"]
 
 SHOWN = 20
+OPERATING = ("sensitivity", "specificity", "false-alarms")  # rules of an operating point
 
 
 def decide(
@@ -31,6 +36,8 @@ def decide(
         str | None,
         typer.Option(
             help="0.5, top-4, average-3, best-f, expected-f, precision-0.9, recall-0.9, "
+            "sensitivity-0.95, specificity-0.9, false-alarms-5/1000 (per 1,000 photos), "
+            "false-alarms-2/day (with a column time), "
             "cost-1-5 (false alarm, miss), miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, "
             "mean-f-0.5; thresholds end in -shared or -per-label."
         ),
@@ -67,6 +74,10 @@ def decide(
     fit_on: FitOnOption = None,
     report_on: ReportOnOption = None,
     folds: FoldsOption = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="A column, such as site: the rule's figures for each of its values too."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The thresholds, a JSON file.")
@@ -80,7 +91,7 @@ def decide(
     With --promise the rule is tested, so that it keeps a precision, recall or F on new photos.
     """
     from labelwise.errors import SettingsError
-    from labelwise.fitting import read_scores
+    from labelwise.fitting import FitPlan, read_scores
 
     if (rule is None) == (promise is None):
         raise SettingsError("give either --rule, such as best-f, or --promise, such as recall=0.9")
@@ -93,8 +104,13 @@ def decide(
     divided = test is not None or fit_on is not None or report_on is not None
     reason = ROWS_GIVEN if divided and calibrate != "auto" else ""
     parts = number_of_folds(folds, reason if promise is None else "a promise is made without them")
-    table = read_scores(source, scores, link=link, labels=labels)
-    other = None if test is None else read_scores(test, scores, link=link)
+    if by and promise is not None:
+        raise SettingsError("--by shows figures of a rule; a promise is tested on all rows")
+    columns = tuple(dict.fromkeys(by or ()))
+    per_day = rule is not None and "/day" in rule
+    keep = (*columns, "time") if per_day and "time" not in columns else columns
+    table = read_scores(source, scores, link=link, labels=labels, keep=keep)
+    other = None if test is None else read_scores(test, scores, link=link, keep=columns)
     rows: dict[str, Any] = {"other": other, "fit_on": fit_on, "report_on": report_on, "seed": seed}
     if promise is not None:
         options = {"calibrator": calibrate, "share": promise_share, "cross_fit": cross_fit, **rows}
@@ -102,26 +118,19 @@ def decide(
             table, promise, 0.95 if confidence is None else confidence, options, out, json=json
         )
         return
-    _rule(table, str(rule), calibrate, parts, rows, out, json=json)
+    plan = FitPlan(calibrate, str(rule), parts, seed, table.photos_per_day() if per_day else None)
+    _rule(table, plan, rows | {"by": columns}, out, json=json)
 
 
 def _rule(
-    table: Any,
-    rule: str,
-    calibrate: str,
-    folds: int,
-    rows: dict[str, Any],
-    out: Path | None,
-    *,
-    json: bool,
+    table: Any, plan: "FitPlan", rows: dict[str, Any], out: Path | None, *, json: bool
 ) -> None:
     from labelwise.cli.evaluate import show
     from labelwise.cli.text import say
     from labelwise.decide import label_figures
-    from labelwise.fitting import FitPlan, decision, judge
+    from labelwise.fitting import decision, judge
 
-    seed = rows.pop("seed")
-    plan = FitPlan(calibrator=calibrate, rule=rule, folds=folds, seed=seed)
+    del rows["seed"]
     judged = judge(table, plan, query_length=0, **rows)
     record = decision(judged)
     figures: dict[str, tuple[LabelFigures, ...]] = {}
@@ -140,13 +149,25 @@ def _rule(
                 groups=predictions.groups,
             )
     record["labels"] = {name: [row.spec() for row in part] for name, part in figures.items()}
+    told = table if rows["other"] is None else rows["other"]
+    parts = {
+        column: _by(judged, told.subgroups(column, judged.predictions)) for column in rows["by"]
+    }
+    if parts:
+        record["by"] = {
+            column: {name: [row.spec() for row in found] for name, found in part.items()}
+            for column, part in parts.items()
+        }
     _write(record, out, json=json)
     if json:
         return
     show(judged.evaluation, json=False, out=None)
     for name, part in figures.items():
         say()
-        _show_figures(f"per label, {name} (95 % intervals)", part)
+        _show_figures(f"per label, {name} (95 % intervals)", part, plan.rule)
+    for column, values in parts.items():
+        say()
+        _show_by(column, values)
     say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
     if out is not None:
         say(f"thresholds: {out}")
@@ -216,12 +237,75 @@ def _write(record: dict[str, Any], out: Path | None, *, json: bool) -> None:
         say(text.dumps(record, ensure_ascii=False, allow_nan=False))
 
 
-def _show_figures(title: str, rows: "tuple[LabelFigures, ...]") -> None:
+def _by(judged: "Judged", parts: "Subgroups") -> "dict[str, tuple[LabelFigures, ...]]":
+    """Return the figures of the rule in each subgroup of the rows it was judged on."""
+    from labelwise.decide import label_figures
+
+    if judged.sets is None:
+        return {}
+    own = judged.predictions
+    found = {}
+    for name, rows in parts.parts():
+        part = own.take(rows)
+        found[name] = label_figures(
+            judged.sets[rows], part.majority, part.observed, names=own.names, groups=part.groups
+        )
+    return found
+
+
+def _cell(figure: "Share | None", times: float = 1.0, digits: int = 3) -> str:
+    if figure is None:
+        return "–"
+    value, low, high = (f"{times * number:.{digits}f}" for number in figure)
+    return f"{value} ({low} to {high})"
+
+
+def _show_by(column: str, parts: "dict[str, tuple[LabelFigures, ...]]") -> None:
+    """Print the operating points of each label in each subgroup."""
     from labelwise.cli.text import say, show_table
 
-    def cell(figure: tuple[float, float, float] | None) -> str:
-        return "–" if figure is None else "{:.3f} ({:.3f} to {:.3f})".format(*figure)
+    cells = [
+        (
+            row.name,
+            name,
+            f"{row.present:,} of {row.known:,}",
+            _cell(row.recall),
+            _cell(row.specificity),
+            _cell(row.false_alarms, 1000, 1),
+        )
+        for name, rows in parts.items()
+        for row in rows
+    ]
+    cells.sort(key=lambda cell: cell[0])
+    shown = cells[: 3 * SHOWN]
+    head = ("label", column, "present", "sensitivity", "specificity", "false alarms per 1,000")
+    show_table(head, shown, title=f"by {column} (95 % intervals)")
+    if len(cells) > len(shown):
+        say(f"{len(shown)} of {len(cells):,} rows; all of them with --json or -o")
 
+
+def _show_figures(title: str, rows: "tuple[LabelFigures, ...]", rule: str) -> None:
+    from labelwise.cli.text import say, show_table
+
+    if rule.startswith(OPERATING):
+        show_table(
+            ("label", "present", "chosen", "sensitivity", "specificity", "false alarms per 1,000"),
+            [
+                (
+                    row.name,
+                    f"{row.present:,}",
+                    f"{row.chosen:,}",
+                    _cell(row.recall),
+                    _cell(row.specificity),
+                    _cell(row.false_alarms, 1000, 1),
+                )
+                for row in rows[:SHOWN]
+            ],
+            title=title,
+        )
+        if len(rows) > SHOWN:
+            say(f"the first {SHOWN} labels of {len(rows):,}; all of them with --json or -o")
+        return
     worst = sorted(rows, key=lambda row: (row.f1 or (2.0,))[0])[:SHOWN]
     show_table(
         ("label", "present", "chosen", "precision", "recall", "F1"),
@@ -230,7 +314,7 @@ def _show_figures(title: str, rows: "tuple[LabelFigures, ...]") -> None:
                 row.name,
                 f"{row.present:,}",
                 f"{row.chosen:,}",
-                *map(cell, (row.precision, row.recall, row.f1)),
+                *map(_cell, (row.precision, row.recall, row.f1)),
             )
             for row in worst
         ],

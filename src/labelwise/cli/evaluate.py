@@ -18,7 +18,7 @@ from labelwise.cli.options import (
 from labelwise.cli.predict import taxonomy_of
 
 if TYPE_CHECKING:
-    from labelwise.evaluate import Evaluation
+    from labelwise.evaluate import Evaluation, SubgroupFigure
     from labelwise.fitting import RunScores
 
 __all__ = ["evaluate", "measured_data", "measured_run", "show", "write_folder"]
@@ -39,7 +39,7 @@ class SourceKind:
 FIGURES = ("--split", "--query-length", "--taxonomy")
 SHARDS = SourceKind("holds shards", ("--labels", "--engine", "--workers"))
 EXPORTED = SourceKind("is an exported model", ("--data", "--set", "--skip-missing", *FIGURES))
-SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", *FIGURES))
+SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", "--by", *FIGURES))
 RUN = SourceKind("is a run folder, evaluated on its own predictions without --data", FIGURES)
 RUN_ON_DATA = SourceKind(
     "is a run folder",
@@ -135,6 +135,10 @@ def evaluate(
             "with one have their own."
         ),
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="Of scores: a column, such as site, whose values are compared."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the evaluation as JSON.")] = False,
 ) -> None:
     """Measure ranking, calibration, sets and empty images.
@@ -153,7 +157,7 @@ def evaluate(
     source = Path(place)
     extras: dict[str, Any] = {}
     longest = QUERY_LENGTH if query_length is None else query_length
-    figures: dict[str, Any] = {"bins": bins, "k": top_k, "query_length": longest}
+    figures: dict[str, Any] = {"bins": bins, "k": top_k, "query_length": longest, "curves": True}
     if taxonomy is not None:
         from labelwise.taxonomy import Taxonomy
 
@@ -166,6 +170,7 @@ def evaluate(
         "--split": split,
         "--query-length": query_length,
         "--taxonomy": taxonomy,
+        "--by": by or None,
         "--set": options,
         "--skip-missing": skip_missing or None,
         "--without-training-photos": without_training_photos or None,
@@ -185,9 +190,10 @@ def evaluate(
     elif kind is SCORES:
         from labelwise.fitting import fixed_rule, judge_as_given, read_scores
 
-        table = read_scores(source, scores, link=link, labels=labels)
+        columns = tuple(dict.fromkeys(by or ()))
+        table = read_scores(source, scores, link=link, labels=labels, keep=columns)
         chosen = fixed_rule("0.5" if rule is None else rule)
-        evaluation = judge_as_given(table, chosen, split=split, **figures)
+        evaluation = judge_as_given(table, chosen, split=split, by=columns, **figures)
     elif data is None:
         evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
     else:
@@ -344,6 +350,9 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
                 for one in evaluation.levels
             ],
         )
+    if evaluation.subgroups:
+        say()
+        _show_subgroups(evaluation)
     undefined = evaluation.ranking.undefined_labels
     if undefined:
         some = ", ".join(undefined[:WORST]) + (", ..." if len(undefined) > WORST else "")
@@ -359,6 +368,33 @@ def show(evaluation: "Evaluation", *, json: bool, out: Path | None) -> None:
         say(f"sets: {evaluation.sets.rule}")
     if out is not None:
         say(f"report: {out / 'report.html'}")
+
+
+def _show_subgroups(evaluation: "Evaluation") -> None:
+    """Print the figures of each subgroup, with a mark where it can be told from the others."""
+    from labelwise.cli.text import say, show_table
+
+    rows = evaluation.subgroups
+    names = [figure.name for figure in rows[0].figures]
+    for by in dict.fromkeys(row.by for row in rows):
+        show_table(
+            (by, "photos", *names),
+            [
+                (row.name, f"{row.photos:,}", *(_cell(figure) for figure in row.figures))
+                for row in rows
+                if row.by == by
+            ],
+        )
+    say(
+        "*: differs from the other photos (score test by group, corrected over all subgroups and "
+        "figures by Holm's method, 5 %)"
+    )
+
+
+def _cell(figure: "SubgroupFigure") -> str:
+    if figure.value is None:
+        return "–"
+    return f"{figure.value:.4f}{' *' if figure.differs else ''}"
 
 
 def measured_run(

@@ -59,7 +59,15 @@ from labelwise.decide.rules import (
     WithParents,
     expected_f,
 )
-from labelwise.decide.thresholds import average_k, best_f, least_cost, precision_at, recall_at
+from labelwise.decide.thresholds import (
+    average_k,
+    best_f,
+    false_alarms_at,
+    least_cost,
+    precision_at,
+    recall_at,
+    specificity_at,
+)
 from labelwise.decide.wishes import Wish, find_promise
 
 __all__ = [
@@ -103,6 +111,7 @@ __all__ = [
     "exact_count_bounds",
     "expected_f",
     "expected_list",
+    "false_alarms_at",
     "find_promise",
     "find_rule",
     "fit_rule",
@@ -124,5 +133,6 @@ __all__ = [
     "promise_tags",
     "promised_check",
     "recall_at",
+    "specificity_at",
     "sure_list",
 ]

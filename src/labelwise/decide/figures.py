@@ -1,7 +1,8 @@
-"""What a rule does to each label: precision, recall, F1 and size, with exact intervals.
+"""What a rule does to each label: shares of its images, with exact intervals.
 
-    precision = hits / chosen,  recall = hits / present,  F1 = 2 J / (1 + J),
-    J = hits / (chosen or present)
+    precision = hits / chosen,  recall (sensitivity) = hits / present,
+    specificity = absent and not chosen / absent,  false alarms = absent and chosen / known,
+    F1 = 2 J / (1 + J),  J = hits / (chosen or present)
 
 Each is a share of images, so Clopper and Pearson's interval is exact; F1 rises with J, so its
 interval is that of J, mapped.
@@ -37,6 +38,8 @@ class LabelFigures:
     precision: tuple[float, float, float] | None
     recall: tuple[float, float, float] | None
     f1: tuple[float, float, float] | None
+    specificity: tuple[float, float, float] | None
+    false_alarms: tuple[float, float, float] | None
 
     def spec(self) -> dict[str, Any]:
         """Return the figures as plain data."""
@@ -60,7 +63,7 @@ def label_figures(
     for k, name in enumerate(names):
         chosen = answers.probs[:, k] == 1
         present, known = answers.present[:, k], answers.present[:, k] | answers.absent[:, k]
-        hits, given = chosen & present, chosen & known
+        hits, given, absent = chosen & present, chosen & known, answers.absent[:, k]
         jaccard = _share(hits, given | present, confidence, groups)
         found.append(
             LabelFigures(
@@ -71,6 +74,8 @@ def label_figures(
                 _share(hits, given, confidence, groups),
                 _share(hits, present, confidence, groups),
                 None if jaccard is None else _f1(jaccard),
+                _share(absent & ~chosen, absent, confidence, groups),
+                _share(absent & chosen, known, confidence, groups),
             )
         )
     return tuple(found)

@@ -6,6 +6,9 @@
     best-f              the best F1                    cost-1-5       false alarm 1, miss 5
     best-f-shrunk       the same per label, drawn to the shared one where positives are few
     precision-0.9       the most recall with it        recall-0.9     the most precision with it
+    sensitivity-0.95    recall by its other name       specificity-0.9   the most recall with it
+    false-alarms-5/1000 the most recall with at most 5 false alarms of a label per 1,000 photos
+    false-alarms-2/day  the same per day, where the photos' times say how many a day has
     miss-rate-0.1       at most 10 % missed and        false-alarms-0.05
                         5 % false alarms expected on new images (conformal risk control)
     wrong-rate-0.1      at most 10 % of the    mean-f-0.5     F1 of 0.5 or more, both
@@ -29,10 +32,12 @@ from labelwise.decide.rules import ExpectedF, Rule, Threshold, TopK
 from labelwise.decide.thresholds import (
     average_k,
     best_f,
+    false_alarms_at,
     least_cost,
     precision_at,
     recall_at,
     shrunken_f,
+    specificity_at,
 )
 from labelwise.errors import SettingsError
 from labelwise.numeric.groups import Groups
@@ -43,12 +48,22 @@ Fit = Callable[[Matrix, Matrix, Matrix | None], Rule]
 
 RULE_EXAMPLES = (
     "auto, 0.5, best-f, expected-f, top-4, average-3, precision-0.9, recall-0.9, cost-1-5, "
+    "sensitivity-0.95, specificity-0.9, false-alarms-5/1000, "
     "miss-rate-0.1, false-alarms-0.05, wrong-rate-0.1, mean-f-0.5"
 )
 AUTO = "auto"
 RISK_CONTROL = ("miss-rate", "false-alarms", "wrong-rate", "mean-f")
+DAY = "day"
 SCOPES = {"-shared": "shared", "-per-label": "label"}
 SCOPE_WORDS = {"shared": "one for all labels", "label": "per label"}
+
+
+SHARES_AT: dict[str, tuple[Callable[..., Rule], str]] = {
+    "precision": (precision_at, "precision"),
+    "recall": (recall_at, "recall"),
+    "sensitivity": (recall_at, "recall"),
+    "specificity": (specificity_at, "specificity"),
+}
 
 
 @dataclass(frozen=True)
@@ -103,8 +118,8 @@ class RuleFit:
         return chosen(probs, labels, observed), f"{chosen.words} ({why})"
 
 
-def find_rule(text: str) -> RuleFit:
-    """Return what fits the rule of a text.
+def find_rule(text: str, photos_per_day: float | None = None) -> RuleFit:
+    """Return what fits the rule of a text; rules per day need ``photos_per_day``.
 
     >>> find_rule("top-4").fixed, find_rule("precision-90").words
     (TopK(k=4), 'precision 0.9, per label')
@@ -115,15 +130,15 @@ def find_rule(text: str) -> RuleFit:
             base, scope = base.removesuffix(suffix), value
     kind, _, number = base.rpartition("-")
     try:
-        tuned = _tuned(base, kind, number)
+        tuned = _tuned(base, kind, number, photos_per_day)
         if tuned is not None:
             fit, words = tuned
             used = scope or signature(fit).parameters["scope"].default
             words = f"{words}, {SCOPE_WORDS[used]}"
-            return RuleFit(text, words, partial(fit, scope=used), by_group=kind in RISK_CONTROL)
+            return RuleFit(text, words, partial(fit, scope=used), by_group=_by_group(kind, number))
         whole = _whole(base, kind, number)
         if whole is not None and scope is None:
-            return RuleFit(text, *whole, by_group=kind in RISK_CONTROL)
+            return RuleFit(text, *whole, by_group=_by_group(kind, number))
     except ValueError as error:
         raise SettingsError(f"rule {text!r}: {error}") from None
     raise SettingsError(
@@ -138,12 +153,19 @@ def fit_rule(
     labels: Matrix,
     observed: Matrix | None = None,
     groups: Groups | None = None,
+    photos_per_day: float | None = None,
 ) -> tuple[Rule, str]:
     """Return the rule of a text, fitted to held-out rows, and what it is in words."""
-    return find_rule(text).with_words(probs, labels, observed, groups)
+    return find_rule(text, photos_per_day).with_words(probs, labels, observed, groups)
 
 
-def _tuned(base: str, kind: str, number: str) -> tuple[Callable[..., Rule], str] | None:
+def _by_group(kind: str, number: str) -> bool:
+    return kind in RISK_CONTROL and "/" not in number
+
+
+def _tuned(
+    base: str, kind: str, number: str, photos_per_day: float | None
+) -> tuple[Callable[..., Rule], str] | None:
     """Return the fit of thresholds, shared or per label."""
     if base == "best-f":
         return best_f, "threshold of best F1"
@@ -153,10 +175,12 @@ def _tuned(base: str, kind: str, number: str) -> tuple[Callable[..., Rule], str]
             raise ValueError(f"costs must be positive, got {false_alarm:g} and {miss:g}")
         words = f"least cost, a false alarm {false_alarm:g} and a miss {miss:g}"
         return partial(least_cost, false_alarm=false_alarm, miss=miss), words
-    if kind in ("precision", "recall"):
+    if kind in SHARES_AT:
         share = _share(number, most=1.0)
-        fit: Any = precision_at if kind == "precision" else recall_at
-        return partial(fit, **{kind: share}), f"{kind} {share:g}"
+        fit, name = SHARES_AT[kind]
+        return partial(fit, **{name: share}), f"{kind} {share:g}"
+    if kind == "false-alarms" and "/" in number:
+        return _alarms(number, photos_per_day)
     if kind == "miss-rate":
         share = _share(number)
         return partial(control_recall, miss_rate=share), f"expected miss rate at most {share:g}"
@@ -166,6 +190,26 @@ def _tuned(base: str, kind: str, number: str) -> tuple[Callable[..., Rule], str]
             f"expected false alarms at most {share:g} of the absent labels"
         )
     return None
+
+
+def _alarms(number: str, photos_per_day: float | None) -> tuple[Callable[..., Rule], str]:
+    """Return the fit of so many false alarms per number of photos, or per day."""
+    count, _, unit = number.partition("/")
+    alarms = _number(count)
+    if unit == DAY:
+        if photos_per_day is None:
+            raise ValueError(
+                "false alarms per day need the time of each row; use a table with a column 'time', "
+                "or count them per photos, as in false-alarms-5/1000"
+            )
+        photos, words = photos_per_day, f"per day, at {photos_per_day:,.4g} photos a day"
+    else:
+        photos = _number(unit)
+        words = f"per {photos:,g} photos"
+    if not (0 < alarms < float("inf") and 0 < photos < float("inf")):
+        raise ValueError(f"false alarms and photos must be positive numbers, got {number}")
+    fit = partial(false_alarms_at, per_photo=alarms / photos)
+    return fit, f"at most {alarms:g} false alarms {words}"
 
 
 def _whole(base: str, kind: str, number: str) -> tuple[str, Fit, Rule | None] | None:

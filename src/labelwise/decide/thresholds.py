@@ -5,6 +5,8 @@
                     few: the mean of their log-odds with the weights P and 20
     precision_at    most recall with precision >= a goal
     recall_at       most precision with recall >= a goal (the highest threshold that reaches it)
+    specificity_at  most recall with  TN / (TN + FP) >= a goal
+    false_alarms_at most recall with  FP / known photos <= a goal
     least_cost      least  false_alarm FP + miss FN
     average_k       sets of K labels on average (Garcin et al., Algorithm 1): with n images and
                     m = K n,  t = (P_[m] + P_[m+1]) / 2,  P sorted from the largest, 1-based
@@ -30,7 +32,16 @@ from numpy.typing import NDArray
 from labelwise.decide.arrays import Answers, Matrix, as_numpy, read_answers
 from labelwise.decide.rules import NEVER, Threshold, just_below
 
-__all__ = ["average_k", "best_f", "least_cost", "precision_at", "recall_at", "shrunken_f"]
+__all__ = [
+    "average_k",
+    "best_f",
+    "false_alarms_at",
+    "least_cost",
+    "precision_at",
+    "recall_at",
+    "shrunken_f",
+    "specificity_at",
+]
 
 Scope = Literal["shared", "label"]
 Numbers = NDArray[np.float64]
@@ -47,6 +58,7 @@ class Operating:
     scores: NDArray[Any]
     found: Numbers
     false_alarms: Numbers
+    negatives: float
 
     @property
     def positives(self) -> float:
@@ -102,8 +114,7 @@ def precision_at(
     _check_share("precision", precision)
 
     def pick(at: Operating) -> int | None:
-        enough = at.found >= precision * (at.found + at.false_alarms)
-        return int(enough.argmax()) if enough.any() else None
+        return _first(at.found >= precision * (at.found + at.false_alarms))
 
     answers = read_answers(probs, labels, observed)
     return _fit(answers, scope, pick, "does not reach the precision", otherwise=NEVER)
@@ -124,6 +135,48 @@ def recall_at(
         return _last(at.found >= recall * at.positives) if at.positives else None
 
     return _fit(read_answers(probs, labels, observed), scope, pick, "has no positive")
+
+
+def specificity_at(
+    probs: Matrix,
+    labels: Matrix,
+    observed: Matrix | None = None,
+    *,
+    specificity: float,
+    scope: Scope = "label",
+) -> Threshold:
+    """Return the lowest threshold that leaves out at least this share of the absent entries."""
+    _check_share("specificity", specificity)
+
+    def pick(at: Operating) -> int | None:
+        return _first(at.negatives - at.false_alarms >= specificity * at.negatives)
+
+    answers = read_answers(probs, labels, observed)
+    return _fit(answers, scope, pick, "does not reach the specificity", otherwise=NEVER)
+
+
+def false_alarms_at(
+    probs: Matrix,
+    labels: Matrix,
+    observed: Matrix | None = None,
+    *,
+    per_photo: float,
+    scope: Scope = "label",
+) -> Threshold:
+    """Return the lowest threshold with at most so many false alarms per photo whose label is known.
+
+    With ``scope="shared"`` the false alarms of all labels are counted together.
+    """
+    if not per_photo > 0:
+        raise ValueError(f"false alarms per photo must be positive, got {per_photo}")
+    answers = read_answers(probs, labels, observed)
+    photos = float((answers.present | answers.absent).any(1).sum())
+
+    def pick(at: Operating) -> int | None:
+        known = photos if scope == "shared" else at.positives + at.negatives
+        return _first(at.false_alarms <= per_photo * known * (1 + 1e-12))
+
+    return _fit(answers, scope, pick, "has more false alarms at every score", otherwise=NEVER)
 
 
 def least_cost(
@@ -185,6 +238,10 @@ def _check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must lie in (0, 1], got {value}")
 
 
+def _first(true: NDArray[np.bool_]) -> int | None:
+    return int(true.argmax()) if true.any() else None
+
+
 def _last(true: NDArray[np.bool_]) -> int:
     return int(np.flatnonzero(true)[-1])
 
@@ -244,4 +301,4 @@ def _operating(answers: Answers) -> Operating:
         alarms = answers.probs[rows][answers.absent[rows]]
         place = np.searchsorted(scores, alarms, side="right")
         below += np.bincount(place, minlength=len(below))
-    return Operating(scores, found, below[::-1].cumsum()[::-1][1:])
+    return Operating(scores, found, below[::-1].cumsum()[::-1][1:], float(below.sum()))

@@ -11,14 +11,18 @@ from labelwise.evaluate.evaluation import (
     DataFacts,
     Evaluation,
     Figure,
+    LabelCurves,
     LabelRow,
     RankingFigures,
     RetrievalPoint,
     Sets,
     ShotGroup,
     StageScores,
+    SubgroupFigure,
+    SubgroupRow,
     ZeroLabel,
 )
+from labelwise.evaluate.subgroups import Subgroups
 from labelwise.evaluate.sums import EvaluationSums, measure
 
 __all__ = [
@@ -28,12 +32,16 @@ __all__ = [
     "Evaluation",
     "EvaluationSums",
     "Figure",
+    "LabelCurves",
     "LabelRow",
     "RankingFigures",
     "RetrievalPoint",
     "Sets",
     "ShotGroup",
     "StageScores",
+    "SubgroupFigure",
+    "SubgroupRow",
+    "Subgroups",
     "ZeroLabel",
     "describe_link",
     "evaluate",

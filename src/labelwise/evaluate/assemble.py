@@ -24,6 +24,7 @@ from labelwise.evaluate.calibration import (
     probabilities,
     worst_labels,
 )
+from labelwise.evaluate.curves import label_curves
 from labelwise.evaluate.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
 from labelwise.evaluate.group_intervals import groups_note
 from labelwise.evaluate.headline import (
@@ -44,9 +45,11 @@ from labelwise.evaluate.parts import (
     shot_rows,
     zero_label_part,
 )
+from labelwise.evaluate.subgroups import Subgroups, subgroup_rows
 from labelwise.links import Link
 from labelwise.metrics import Averaged, average_precision, confusion, zero_label_rows
 from labelwise.predictions import Predictions
+from labelwise.system.text import counted
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
@@ -68,6 +71,8 @@ def evaluate(
     query_length: int = 3,
     seed: int = 0,
     taxonomy: Taxonomy | None = None,
+    by: Sequence[Subgroups] = (),
+    curves: bool = False,
     notes: Sequence[str] = (),
 ) -> Evaluation:
     """Return everything that can be measured on ``predictions``.
@@ -87,8 +92,17 @@ def evaluate(
         seed: For sampled queries.
         taxonomy: Which label is a kind of which: labels and answers are made to obey it, and
             figures are given by level.
+        by: Subgroups of the photos, such as their sites, to give figures of; curves are drawn for
+            those of the first.
+        curves: Keep ROC, precision-recall and reliability curves of the labels ranked worst.
         notes: What a reader should keep in mind.
     """
+    for each in by:
+        if len(each.values) != len(predictions):
+            raise ValueError(
+                f"{each.by} must name a subgroup of {len(predictions)} photos, "
+                f"got {len(each.values)}"
+            )
     tree = None if taxonomy is None else taxonomy.within(LabelSpace(predictions.names))
     if tree is not None:
         predictions, completed = _completed(predictions, tree)
@@ -159,8 +173,13 @@ def evaluate(
         retrieval_how=retrieval_how,
         shots=shot_rows(train_counts, by_label, counts),
         levels=() if tree is None else level_rows(tree, known, final, by_label, counts, bins),
+        curves=label_curves(logits, known, names, final, next(iter(by), None), bins=bins)
+        if curves
+        else (),
+        subgroups=tuple(row for each in by for row in subgroup_rows(each, known, final, sets)),
         notes=(
             *notes,
+            *(note for each in by for note in _lone_notes(each)),
             *ranks_only,
             *_soft_note(known),
             *groups_note(known.groups, _log_loss_influence(final, known)),
@@ -268,6 +287,18 @@ def _soft_note(known: Known) -> tuple[str, ...]:
         "shares; ranking, sets, images "
         "without labels and retrieval take a label as present if its share is above one half. "
         f"Answering with the shares themselves would have a log loss of {float(entropy):.4f}.",
+    )
+
+
+def _lone_notes(by: Subgroups) -> tuple[str, ...]:
+    """Return which subgroups are single photos: nothing is known of their error."""
+    alone = [name for name, rows in by.parts() if len(rows) == 1]
+    if not alone:
+        return ()
+    some = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
+    return (
+        f"{counted(len(alone), 'subgroup')} by {by.by} with one photo each ({some}): their figures "
+        "have no interval and are compared with nothing.",
     )
 
 

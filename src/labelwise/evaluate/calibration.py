@@ -30,6 +30,7 @@ __all__ = [
     "Probabilities",
     "calibration_of",
     "calibration_part",
+    "curve_of",
     "defined",
     "known_labels",
     "label_errors",
@@ -174,8 +175,10 @@ def calibration_of(
     entries = f"{int(pooled.counts.sum()):,} known entries pooled"
     return Calibration(
         stage=stage,
-        pooled=_curve(pooled, entries),
-        top_k=_curve(top, f"{int(top.counts.sum()):,} known entries among the top {k} of each row"),
+        pooled=curve_of(pooled, entries),
+        top_k=curve_of(
+            top, f"{int(top.counts.sum()):,} known entries among the top {k} of each row"
+        ),
         k=k,
         label_mean_ece=defined(per_label[some].mean()) if some.any() else None,
         log_loss=defined(loss.value),
@@ -185,7 +188,7 @@ def calibration_of(
         uncertainty=defined(brier.uncertainty),
         within_bins=defined(brier.within),
         per_label={
-            names[c]: _curve(_row(errors, c), "known entries of the label") for c in columns
+            names[c]: curve_of(_row(errors, c), "known entries of the label") for c in columns
         },
         how=_how(bins, k, entries, int(some.sum()), len(names)),
         infinite=loss.infinite,
@@ -213,7 +216,8 @@ def _row(errors: Reliability, column: int) -> Reliability:
     )
 
 
-def _curve(bins: Reliability, entries: str) -> Curve:
+def curve_of(bins: Reliability, entries: str) -> Curve:
+    """Return bins as plain data."""
     return Curve(
         edges=tuple(bins.edges.tolist()),
         confidence=_plain(bins.confidence),

@@ -22,6 +22,7 @@ __all__ = [
     "DataFacts",
     "Evaluation",
     "Figure",
+    "LabelCurves",
     "LabelRow",
     "LevelFigures",
     "RankingFigures",
@@ -29,6 +30,8 @@ __all__ = [
     "Sets",
     "ShotGroup",
     "StageScores",
+    "SubgroupFigure",
+    "SubgroupRow",
     "ZeroLabel",
     "far_apart",
 ]
@@ -273,6 +276,54 @@ class LevelFigures:
 
 
 @dataclass(frozen=True)
+class LabelCurves:
+    """Curves of one label: of all photos where ``part`` is "", else of one subgroup.
+
+    Points of ``roc`` are (false positive rate, sensitivity), of ``precision_recall`` (recall,
+    precision), from the highest score down.
+    """
+
+    label: str
+    part: str
+    known: Count
+    present: Count
+    auroc: Share | None
+    auroc_low: Share | None
+    auroc_high: Share | None
+    ap: Share | None
+    roc: tuple[tuple[Share, Share], ...]
+    precision_recall: tuple[tuple[Share, Share], ...]
+    reliability: Curve | None
+
+
+@dataclass(frozen=True)
+class SubgroupFigure:
+    """A figure of one subgroup; ``p_value`` that it equals the others', corrected for all tests."""
+
+    name: str
+    value: Number | None
+    low: Number | None
+    high: Number | None
+    p_value: Share | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether it can be told from the figure of the other photos, at 5 %."""
+        return self.p_value is not None and self.p_value <= 0.05
+
+
+@dataclass(frozen=True)
+class SubgroupRow:
+    """One subgroup of the photos: the column and value that make it, its size, its figures."""
+
+    by: str
+    name: str
+    photos: Count
+    groups: Count
+    figures: tuple[SubgroupFigure, ...]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """All figures of one table of predictions; a part that does not apply is ``None`` or empty."""
 
@@ -293,6 +344,8 @@ class Evaluation:
     retrieval_how: str = ""
     shots: tuple[ShotGroup, ...] = ()
     levels: tuple[LevelFigures, ...] = ()
+    curves: tuple[LabelCurves, ...] = ()
+    subgroups: tuple[SubgroupRow, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -39,10 +39,14 @@ def fit_calibrator(
     )
 
 
-def fit_rule(text: str, predictions: Predictions, link: Link) -> tuple[Rule, str]:
+def fit_rule(
+    text: str, predictions: Predictions, link: Link, photos_per_day: float | None = None
+) -> tuple[Rule, str]:
     """Return the rule fitted to the probabilities of held-out rows, and what it is in words."""
     rows = predictions.with_link(link)
-    return decide.fit_rule(text, rows.decision_probs(), rows.majority, rows.observed, rows.groups)
+    return decide.fit_rule(
+        text, rows.decision_probs(), rows.majority, rows.observed, rows.groups, photos_per_day
+    )
 
 
 def make_promise(

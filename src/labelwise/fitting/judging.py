@@ -9,7 +9,7 @@ on all rows; the figures speak of the procedure, and err a little on the cautiou
 fit saw fewer rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ class FitPlan:
     rule: str = "0.5"
     folds: int = 5
     seed: int = 0
+    photos_per_day: float | None = None  # for rules per day
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +111,17 @@ def fixed_rule(text: str) -> Rule | None:
 
 
 def judge_as_given(
-    table: ScoreTable, rule: Rule | None, *, split: str | None = None, **options: Any
+    table: ScoreTable,
+    rule: Rule | None,
+    *,
+    split: str | None = None,
+    by: Sequence[str] = (),
+    **options: Any,
 ) -> Evaluation:
     """Return the evaluation of scores as they are; nothing is fitted."""
     predictions = split_rows(table, split)
-    return evaluate(predictions, predictions.link, rule, notes=table.notes, **options)
+    parts = [table.subgroups(column, predictions) for column in by]
+    return evaluate(predictions, predictions.link, rule, by=parts, notes=table.notes, **options)
 
 
 def judge(
@@ -124,12 +131,15 @@ def judge(
     other: ScoreTable | None = None,
     fit_on: str | None = None,
     report_on: str | None = None,
+    by: Sequence[str] = (),
     **options: Any,
 ) -> Judged:
     """Fit as planned and judge on other rows: of ``other``, of a split, or of folds.
 
-    A calibrator left to ``auto`` is chosen once, on all the rows that may be fitted on.
+    A calibrator left to ``auto`` is chosen once, on all the rows that may be fitted on. ``by`` are
+    columns whose values make subgroups that are judged by themselves too.
     """
+    told = table if other is None else other
     if other is not None or fit_on is not None or report_on is not None:
         held, seen, words = divided_rows(table, other, fit_on, report_on)
         made = fit_pair(held, *chosen_plan(held, plan))
@@ -141,6 +151,7 @@ def judge(
             calibrator=made.link_words and f"{made.link_words}, fitted on {words}",
             rule_words=made.rule_words and f"{made.rule_words}, fitted on {words}",
             notes=(*table.notes, *made.notes),
+            by=[told.subgroups(column, seen) for column in by],
             **options,
         )
         judged = seen if made.link is None else seen.with_link(made.link)
@@ -167,6 +178,7 @@ def judge(
         rule_words=made.rule_words and f"{made.rule_words}, cross-fitted in {plan.folds} folds",
         thresholds=made.rule,
         notes=(note, *table.notes, *made.notes),
+        by=[told.subgroups(column, whole) for column in by],
         **options,
     )
     fitted_on = f"all {len(whole):,} rows"
@@ -201,7 +213,7 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
             "these scores only rank, so no rule can be fitted; calibrate them first, "
             "for example with --calibrate platt"
         )
-    rule, rule_words = fit_rule(plan.rule, predictions, last)
+    rule, rule_words = fit_rule(plan.rule, predictions, last, plan.photos_per_day)
     return FittedPair(link, words, rule, rule_words, compared, notes)
 
 

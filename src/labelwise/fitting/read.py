@@ -6,8 +6,8 @@ Labels stand in the same file, in a second one of the same form, or in any data 
 reads; rows are matched by id (or by being the same file), labels by name.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
+from labelwise.data.moments import days_spanned, read_times
 from labelwise.errors import DataError, SettingsError
+from labelwise.evaluate import Subgroups
 from labelwise.fitting.embeddings import Texts, read_cosines
 from labelwise.fitting.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.links import Link, Sigmoid, Softmax
@@ -59,7 +61,8 @@ class ScoreTable:
     """Scores with labels, as predictions, and the split of every row if the file has one.
 
     ``unlabelled`` holds the logits (M, K) of rows that no label is known of, ``unlabelled_ids``
-    their ids; ``notes`` say what was left out.
+    their ids; ``notes`` say what was left out. ``facts`` are columns that were asked for, such as
+    the site of each row.
     """
 
     source: str
@@ -69,6 +72,18 @@ class ScoreTable:
     notes: tuple[str, ...] = ()
     kind: Kind = "logits"
     unlabelled_ids: tuple[str, ...] = ()
+    facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+
+    def subgroups(self, column: str, rows: Predictions) -> Subgroups:
+        """Return the subgroups, by a column that was asked for, of some of the rows."""
+        place = {name: number for number, name in enumerate(self.predictions.ids)}
+        values = self.facts[column]
+        return Subgroups.of(column, [values[place[name]] for name in rows.ids])
+
+    def photos_per_day(self) -> float:
+        """Return how many rows there are per date of the column ``time``."""
+        times = read_times(self.facts["time"].tolist(), self.source, "time")
+        return len(times) / days_spanned(times)
 
     def part(self, name: str) -> Predictions:
         """Return the rows of one split."""
@@ -88,11 +103,13 @@ def read_scores(
     link: str | None = None,
     labels: str | Path | None = None,
     texts: Texts | None = None,
+    keep: Sequence[str] = (),
 ) -> ScoreTable:
     """Return the scores of a file, with its own labels or those of a second source.
 
     ``kind`` must be given except for files written by labelwise, which say it themselves. With
     ``texts`` the file holds embeddings of photos, and the scores are what these make of them.
+    ``keep`` names further columns of the file, which become the ``facts`` of the rows.
     """
     if texts is not None and (kind is not None or link is not None):
         raise SettingsError("--texts makes the scores and knows their link; leave out --scores")
@@ -102,10 +119,15 @@ def read_scores(
                 f"{path} was written by labelwise: it holds logits with their link and labels; "
                 "leave out --scores probs, --link and --labels"
             )
+        if keep:
+            raise DataError(
+                f"{path} was written by labelwise and has no column {keep[0]!r}; use a table with "
+                "columns id, score:NAME, label:NAME and the one asked for"
+            )
         predictions = Predictions.load(path)
         return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
     if texts is None:
-        raw = read_raw(path)
+        raw = read_raw(path, keep)
         scores = _unlabelled(raw, kind, link)
     else:
         raw = read_cosines(path, texts)
@@ -146,7 +168,8 @@ def read_scores(
     split = None if raw.split is None else np.array(raw.split)[matched]
     rest = None if matched.all() else scores.logits[torch.from_numpy(~matched)]
     others = tuple(name for name, kept in zip(raw.ids, matched, strict=True) if not kept)
-    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others)
+    facts = {name: np.array(values)[matched] for name, values in raw.facts.items()}
+    return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others, facts)
 
 
 def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:

@@ -2,7 +2,8 @@
 
 .csv .tsv .parquet   id, split and group (optional), score:NAME and label:NAME for every label; a
                      label is 1, 0 or an empty cell (null) for unknown; other columns are left
-                     alone. Rows of one group, such as a patient or a site, stay together
+                     alone unless they are asked for by name, as a site or a time. Rows of one
+                     group, such as a patient or a site, stay together
 .npz                 scores (N, K), labels (N, K) with NaN for unknown, observed (N, K),
                      names (K,), ids (N,), split (N,), group (N,)
 outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they are
@@ -10,7 +11,8 @@ outputs of `labelwise predict`: .csv, .jsonl and .parquet, which say that they a
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
@@ -56,7 +58,7 @@ class RawScores:
     """Scores (N, K), labels (N, K) with NaN for unknown (or none in this file), names, ids.
 
     ``kind`` is what the file itself says its scores are; ``failed`` counts the images it has no
-    scores of.
+    scores of; ``facts`` holds the columns that were asked for by name.
     """
 
     source: str
@@ -68,6 +70,7 @@ class RawScores:
     kind: Kind | None = None
     failed: int = 0
     group: tuple[str, ...] | None = None
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def row(self, number: int) -> str:
         """Return how an error names a row: counted from 1, the header not counted."""
@@ -96,8 +99,8 @@ class RawScores:
         return self
 
 
-def read_raw(path: Path) -> RawScores:
-    """Return the numbers of a score file."""
+def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
+    """Return the numbers of a score file, and the columns ``keep`` as text."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise DataError(f"{path}: scores must be one of {', '.join(SUFFIXES)}, got {suffix!r}")
@@ -108,15 +111,27 @@ def read_raw(path: Path) -> RawScores:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     if suffix == ".npz":
-        return _npz(path).check_names()
+        return _npz(path, keep).check_names()
     if suffix == ".jsonl":
+        _refuse_facts(str(path), keep)
         return _json_lines(path).check_names()
     table = parquet_table(path) if suffix == ".parquet" else _delimited(path)
     if suffix == ".parquet" and {"path", "probs"} <= set(table.column_names):
+        _refuse_facts(str(path), keep)
         return _answer_lists(path, table).check_names()
     if suffix != ".parquet" and table.column_names[:3] == ANSWER_COLUMNS:
+        _refuse_facts(str(path), keep)
         return _answer_columns(str(path), table).check_names()
-    return _columns(str(path), table).check_names()
+    return _columns(str(path), table, keep).check_names()
+
+
+def _refuse_facts(source: str, keep: Sequence[str]) -> None:
+    """Raise if columns are asked for of a file that holds answers alone."""
+    if keep:
+        raise DataError(
+            f"{source}: there is no column {keep[0]!r}: it holds paths and answers alone; use a "
+            "table with columns id, score:NAME and the one asked for"
+        )
 
 
 def parquet_table(path: Path) -> Any:
@@ -146,7 +161,7 @@ def _delimited(path: Path) -> Any:
         raise DataError(f"{path}: the table cannot be read ({reason})") from None
 
 
-def _columns(source: str, table: Any) -> RawScores:
+def _columns(source: str, table: Any, keep: Sequence[str]) -> RawScores:
     headers = table.column_names
     _refuse_twice(source, headers)
     if "id" not in headers:
@@ -160,6 +175,10 @@ def _columns(source: str, table: Any) -> RawScores:
     split, group = (
         _texts_of(source, table, name) if name in headers else None for name in ("split", "group")
     )
+    for name in keep:
+        if name not in headers:
+            raise DataError(f"{source}: there is no column {name!r}{nearest(name, headers)}")
+    facts = {name: _fact(source, table, name) for name in keep}
     matrices: dict[str, NDArray[np.float64] | None] = {}
     for mark, columns in parts.items():
         matrices[mark] = None
@@ -168,7 +187,18 @@ def _columns(source: str, table: Any) -> RawScores:
                 [_numbers(source, table, f"{mark}:{name}", ids) for name in names], 1
             ).reshape(len(ids), len(names))
     scores, labels = matrices["score"], matrices["label"]
-    return RawScores(source, names, ids, scores, labels, split, group=group)
+    return RawScores(source, names, ids, scores, labels, split, group=group, facts=facts)
+
+
+def _fact(source: str, table: Any, column: str) -> tuple[str, ...]:
+    """Return a column that was asked for as text; every row needs a value."""
+    values = table[column].to_pylist()
+    for row, value in enumerate(values):
+        if value is None or not str(value).strip():
+            raise DataError(
+                f"{source}: row {row + 1} has no {column!r}; give it one, or leave the row out"
+            )
+    return tuple(map(str, values))
 
 
 def _refuse_twice(source: str, headers: list[str]) -> None:
@@ -316,12 +346,15 @@ def _json_lines(path: Path) -> RawScores:
     return RawScores(str(path), names, tuple(ids), scores, None, kind="probs", failed=failed)
 
 
-def _npz(path: Path) -> RawScores:
+def _npz(path: Path, keep: Sequence[str]) -> RawScores:
     """Return the numbers of a .npz file; nothing pickled is ever read."""
     arrays = npz_arrays(path)
     for name in arrays:
-        if name not in ARRAYS:
+        if name not in (*ARRAYS, *keep):
             raise DataError(f"{path}: unknown array {name!r}{nearest(name, ARRAYS)}")
+    for name in keep:
+        if name not in arrays:
+            raise DataError(f"{path}: there is no array {name!r}{nearest(name, arrays)}")
     scores, labels = (_matrix(path, arrays, name) for name in ("scores", "labels"))
     first = labels if scores is None else scores
     if first is None:
@@ -345,6 +378,7 @@ def _npz(path: Path) -> RawScores:
         labels,
         npz_texts(path, arrays, "split", rows),
         group=npz_texts(path, arrays, "group", rows),
+        facts={name: npz_texts(path, arrays, name, rows) or () for name in keep},
     )
 
 

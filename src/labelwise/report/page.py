@@ -23,6 +23,8 @@ from labelwise.markup import (
 )
 from labelwise.report.calibration import calibration
 from labelwise.report.charts import Series, line_chart
+from labelwise.report.curves import curves as label_curves
+from labelwise.report.curves import subgroups
 from labelwise.report.decisions import decisions, zero_label
 from labelwise.report.examples import ExampleGroup, example_section
 from labelwise.report.labels import labels, search
@@ -99,6 +101,8 @@ def page(
             ("zero-label", "No label", zero_label(evaluation)),
             ("search", "Search", search(evaluation)),
             ("labels", "Labels", labels(evaluation)),
+            ("curves", "Curves", label_curves(evaluation)),
+            ("subgroups", "Subgroups", subgroups(evaluation)),
             ("examples", "Examples", example_section(examples)),
             ("training", "Training", training(history)),
             ("how", "How", how(evaluation)),

@@ -119,6 +119,7 @@ def _fit_and_measure(
         train_counts=training.splits["train"].present.counts().tolist(),
         seed=settings.seed,
         taxonomy=training.taxonomy,
+        curves=True,
         notes=notes,
     )
     evaluation.save(training.run.evaluation_path)

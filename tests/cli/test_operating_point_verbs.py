@@ -1,0 +1,132 @@
+"""Operating points and subgroups on the command line, held to counts made from the table."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import LabelwiseError
+from labelwise.evaluate import Evaluation
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """A table of 4 days, 2 splits and 2 sites, of which one is harder."""
+    rng = np.random.default_rng(0)
+    with (tmp_path / "sites.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "split", "site", "time", "score:deer", "label:deer"])
+        for row in range(800):
+            hard = row % 2
+            there = rng.random() < 0.3
+            score = (1 if hard else 4) * (there - 0.5) + rng.normal()
+            moment = f"2024-05-0{row % 4 + 1}T06:{row % 60:02}:00"
+            split = "val" if row < 400 else "test"
+            site = "forest" if hard else "road"
+            table.writerow([row, split, site, moment, score, int(there)])
+    return tmp_path / "sites.csv"
+
+
+APART = ("--scores", "logits", "--fit-on", "val", "--report-on", "test")
+
+
+def rows_of(path, split):
+    with path.open() as file:
+        return [row for row in csv.DictReader(file) if row["split"] == split]
+
+
+def test_an_operating_point_is_reported_by_site(sites, tmp_path):
+    out = tmp_path / "rule.json"
+    result = run("decide", sites, *APART, "--rule", "specificity-0.9", "--by", "site", "-o", out)
+    assert result.exit_code == 0, result.exception
+    for words in ("sensitivity", "specificity", "false alarms per 1,000", "by site", "forest"):
+        assert words in result.stdout
+    record = json.loads(out.read_text())
+    (cut,) = record["thresholds"].values()
+    odds = np.log(cut / (1 - cut))
+    for site in ("forest", "road"):
+        absent = [
+            float(row["score:deer"]) >= odds
+            for row in rows_of(sites, "test")
+            if row["site"] == site and row["label:deer"] == "0"
+        ]
+        (figures,) = record["by"]["site"][site]
+        assert figures["specificity"][0] == pytest.approx(1 - np.mean(absent))
+    fitted = [
+        float(row["score:deer"]) >= odds
+        for row in rows_of(sites, "val")
+        if row["label:deer"] == "0"
+    ]
+    assert np.mean(fitted) <= 0.1
+
+
+def test_false_alarms_per_day_are_those_of_the_days_in_the_table(sites, tmp_path):
+    out = tmp_path / "rule.json"
+    result = run("decide", sites, *APART, "--rule", "false-alarms-3/day", "-o", out)
+    assert result.exit_code == 0, result.exception
+    assert "at most 3 false alarms per day, at 200 photos a day" in result.stdout
+    (figures,) = json.loads(out.read_text())["labels"]["on the rows it was fitted on"]
+    assert figures["false_alarms"][0] <= 3 / 200
+    assert figures["false_alarms"][0] > 2 / 200
+
+
+def test_a_table_without_times_has_no_days(sites):
+    text = sites.read_text().replace("time", "moment")
+    sites.write_text(text)
+    result = run("decide", sites, *APART, "--rule", "false-alarms-3/day")
+    assert isinstance(result.exception, LabelwiseError)
+    assert "there is no column 'time'" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("2024-05-01T06:00:00", "yesterday", "row 1: 'time' must be a time such as"),
+        ("2024-05-01T06:00:00", "2024-05-01T06:00:00Z", "time zone in every row or in none"),
+    ],
+)
+def test_times_that_are_none_are_named(sites, old, new, sentence):
+    sites.write_text(sites.read_text().replace(old, new, 1))
+    result = run("decide", sites, *APART, "--rule", "false-alarms-3/day")
+    assert sentence in str(result.exception)
+
+
+def test_a_row_without_a_site_is_named(sites):
+    sites.write_text(sites.read_text().replace("0,val,road", "0,val,", 1))
+    result = run("decide", sites, *APART, "--rule", "best-f", "--by", "site")
+    assert "row 1 has no 'site'; give it one, or leave the row out" in str(result.exception)
+
+
+def test_a_promise_is_not_shown_by_site(sites):
+    result = run("decide", sites, *APART, "--promise", "recall=0.5", "--by", "site")
+    assert "a promise is tested on all rows" in str(result.exception)
+
+
+def test_the_report_draws_curves_and_tells_sites_apart(sites, tmp_path):
+    out = tmp_path / "out"
+    result = run(
+        "evaluate", sites, "--scores", "logits", "--split", "test", "--by", "site", "-o", out
+    )
+    assert result.exit_code == 0, result.exception
+    assert "* differs from the other photos" in result.stdout.replace("*:", "*")
+    found = Evaluation.load(out / "evaluation.json")
+    assert [one.part for one in found.curves] == ["", "forest", "road"]
+    figures = {(row.name, one.name): one for row in found.subgroups for one in row.figures}
+    assert figures["forest", "wrong labels"].differs
+    page = (out / "report.html").read_text()
+    for words in ('id="curves"', "ROC curve of deer", "Precision and recall of deer"):
+        assert words in page
+    assert "Told apart from the other photos:" in page
+    assert "wrong labels of forest" in page
+
+
+def test_a_run_folder_has_no_columns(tmp_path):
+    result = run("evaluate", tmp_path, "--by", "site")
+    assert "--by does not apply" in str(result.exception)
