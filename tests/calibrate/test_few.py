@@ -8,7 +8,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from labelwise.calibrate import AveragedCurves, few_labels, platt, temperature
-from labelwise.calibrate.few import SPREADS, TYPICAL_SPREAD, WITH_LINK, _Problem
+from labelwise.calibrate.few import TYPICAL_SPREAD, WITH_LINK
+from labelwise.calibrate.shared_curves import SPREADS, CurveProblem
 from labelwise.links import Sigmoid
 from labelwise.methods import link_from_spec, link_to_spec
 
@@ -30,8 +31,9 @@ def test_the_posterior_of_one_label_is_that_of_a_grid():
     u, y, _ = simulated(60, 1, 0)
     spreads, scale = (0.2, 0.4), 2.0
     before, deviation = np.array([np.log(scale), 0.0, 0.0]), np.array(WITH_LINK)
-    problem = _Problem(u / scale, y, np.ones_like(y), np.zeros(1), before, deviation, 1.0)
-    mean, covariance = problem.posterior(problem.solve(spreads), spreads)
+    problem = CurveProblem(u / scale, y, np.ones_like(y), np.zeros(1), before, deviation, 1.0)
+    mode = problem.solve(spreads)
+    mean, covariance = mode.curve, problem.covariance(mode, spreads)
     alpha, beta = np.meshgrid(np.linspace(-3, 3, 401), np.linspace(-4, 4, 401), indexing="ij")
     z = np.exp(alpha)[..., None] * (u[:, 0] / scale) + beta[..., None]
     density = (y[:, 0] * z - np.logaddexp(0, z)).sum(-1)
@@ -56,7 +58,9 @@ def test_the_mode_is_that_of_another_optimiser():
     w = (np.random.default_rng(0).random(u.shape) < 0.8).astype(float)
     spreads = (0.3, 0.5)
     g = np.array([0.5, -0.2, 0.1, -0.4])
-    problem = _Problem(u / 2, y, w, g, np.array([0.5, 0.0, 0.0]), np.array([1.0, 1.0, 1.0]), 1.0)
+    problem = CurveProblem(
+        u / 2, y, w, g, np.array([0.5, 0.0, 0.0]), np.array([1.0, 1.0, 1.0]), 1.0
+    )
     fit = problem.solve(spreads)
 
     def value(theta):
@@ -75,7 +79,7 @@ def test_the_mode_is_that_of_another_optimiser():
     first = np.zeros((2, 11))
     first[:, :3], first[:, 3:5] = to_shared[0], to_own
     expected = first @ np.linalg.inv(whole) @ first.T
-    np.testing.assert_allclose(problem.posterior(fit, spreads)[1][0], expected, rtol=1e-6)
+    np.testing.assert_allclose(problem.covariance(fit, spreads)[0], expected, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:the fits of:UserWarning")  # of the rival
@@ -168,3 +172,27 @@ def test_more_photos_are_needed_to_halve_the_error_than_there_are():
     unknown[:, 0] = 1
     nearly = few_labels(u, y, Sigmoid(), unknown.astype(bool))
     assert nearly.error > few.error
+
+
+@pytest.mark.parametrize("link", [Sigmoid(), None])
+def test_without_some_photos_the_mean_is_that_of_a_fresh_fit_of_the_others(link):
+    # The pool stays the same, so the scale does.
+    u, y, _ = simulated(120, 8, 9, spread=0.8)
+    out = np.arange(120) % 5 == 2
+    known = np.random.default_rng(1).random(u.shape) < 0.9
+    few = few_labels(u, y, link, known, pool=u)
+    fresh = few_labels(u[~out], y[~out], link, known[~out], pool=u)
+    np.testing.assert_allclose(few.mean_without(out), fresh.mean, atol=1e-3)
+    assert np.abs(few.mean - fresh.mean).max() > 0.02
+
+
+def test_the_error_is_the_mean_over_the_pool_of_what_the_curves_leave_open():
+    u, y, _ = simulated(80, 4, 3)
+    few = few_labels(u[:30], y[:30], Sigmoid(), pool=u)
+    x = u / few.scale
+    rise = np.exp(few.mean[:, 0]) * x
+    p = expit(rise + few.mean[:, 1])
+    towards = np.stack([rise, np.ones_like(rise)], axis=-1)
+    variance = np.einsum("nka,kab,nkb->nk", towards, few.covariance, towards)
+    expected = np.sqrt(((p * (1 - p)) ** 2 * variance).mean())
+    assert few.error == pytest.approx(expected, rel=1e-9)

@@ -1,15 +1,18 @@
-"""A head with words as its prior. Oracles: autograd at the optimum, the text head, a plain head."""
+"""A head with words as its prior. Oracles: autograd at the optimum, the text head, a plain head,
+and slow refits of every fold, label and strength by another optimiser."""
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.metrics import average_precision_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from labelwise.calibrate import few_labels
 from labelwise.objectives.convex import CoinLoss, ShiftedLoss
 from labelwise.training.solve import Design, minimise, solve
 from labelwise.types import Targets
-from labelwise.words.answered import answered_head
+from labelwise.words.answered import APART, POWERS, _folds, answered_head
 from labelwise.words.classes import TextHead
 
 FEATURES, LABELS = 60, 6
@@ -95,3 +98,58 @@ def test_labels_without_an_answer_keep_the_words_order():
     expected = text.scores(x)[:, 2]
     order = np.corrcoef(found.numpy(), expected.numpy())[0, 1]
     assert order == pytest.approx(1.0, abs=1e-9)
+
+
+def test_left_out_logits_are_those_of_slow_refits():
+    x, y, text = draw(45, seed=3, error=1.0)
+    pool, _, _ = draw(300, seed=4)
+    observed = torch.rand(y.shape, generator=torch.Generator().manual_seed(0)) < 0.9
+    found = answered_head(text, x, y, observed, pool=pool)
+    tried = slow_left_out(text, x, y, observed, pool)
+    losses = (
+        binary_cross_entropy_with_logits(tried, y.expand_as(tried), reduction="none") * observed
+    )
+    by_label = losses.sum(dim=1)
+    places = torch.tensor([POWERS[0] + 0.5, *POWERS]).double()
+    common = by_label.sum(dim=1).argmin()
+    prior = -((places - places[common]) / APART).square() / 2
+    shares = (prior[:, None] - by_label).softmax(dim=0)
+    expected = torch.einsum("pk,pnk->nk", shares, tried)
+    assert (found.left_out - expected).abs().max() < 0.03
+    assert (tried[0] - expected).abs().max() > 0.3  # the answers do move something
+
+
+def slow_left_out(text, x, y, observed, pool):
+    """Return logits (P + 1, n, K), each fold, label and strength fitted by itself."""
+    tried = torch.zeros(len(POWERS) + 1, *y.shape, dtype=torch.float64)
+    parts = _folds(len(x), 0)
+    seen = ((x - x.mean(dim=0)) / pool.std(dim=0, correction=0)).numpy()
+    for fold in range(int(parts.max()) + 1):
+        out, rest = parts == fold, parts != fold
+        few = few_labels(
+            text.scores(x[rest]), y[rest], None, observed[rest], pool=text.scores(pool)
+        )
+        curve = torch.from_numpy(few.mean)
+        scores = (text.scores(x) - few.centre) / few.scale
+        start = scores * curve[:, 0].exp() + curve[:, 1]
+        tried[0][out] = start[out]
+        for place, power in enumerate(POWERS, 1):
+            for k in range(LABELS):
+                used = (rest & observed[:, k]).numpy()
+                l2 = 10**power * int(rest.sum())
+                moved = slow_move(seen[used], y[used, k].numpy(), start[used, k].numpy(), l2)
+                logits = start[:, k] + torch.from_numpy(seen @ moved[:-1] + moved[-1])
+                tried[place][out, k] = logits[out]
+    return tried
+
+
+def slow_move(rows, labels, start, l2):
+    rows = np.hstack([rows, np.ones((len(rows), 1))])
+
+    def value(move):
+        z = start + rows @ move
+        residual = 1 / (1 + np.exp(-z)) - labels
+        loss = (np.logaddexp(0, z) - labels * z).sum() + l2 / 2 * move @ move
+        return loss, rows.T @ residual + l2 * move
+
+    return minimize(value, np.zeros(rows.shape[1]), jac=True, method="L-BFGS-B").x

@@ -24,6 +24,7 @@ expected error take the same fits with a wider law of tau, and then hold it in 8
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -35,18 +36,16 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, read_entries
+from labelwise.calibrate.shared_curves import CurveMixture, CurveProblem
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, to_tensor
 
 __all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
 
 Numbers = NDArray[np.float64]
-SPREADS = (0.02, 0.1, 0.25, 0.6, 1.5)  # tau
 TYPICAL_SPREAD = (1.0, 0.05)  # without, with a link: tau has the density exp(-tau / typical)
 TYPICAL_OF_INTERVALS = 0.5  # at least
 WITH_LINK, WITHOUT_LINK = (0.5, 0.2, 0.05), (1.5, 3.0, 1.0)  # deviations of alpha, beta, gamma
-STEPS, TOLERANCE = 60, 1e-8
-LARGEST_SLOPE = 20.0
 
 
 class AveragedCurves(OnLogOdds):
@@ -104,10 +103,8 @@ class AveragedCurves(OnLogOdds):
 class FewLabels:
     """The link, and what is left open: per label a normal over (alpha_k, beta_k).
 
-    ``shares`` (K, 3) are the labels' shares of the pool and the ends of their 90 % intervals.
-    ``error`` is the expected error of a probability on the pool (root mean square), and
-    ``photos_to_halve`` how many labelled photos in all would halve it; None if none would.
-    ``spreads`` are the expected (tau_a, tau_b).
+    ``spreads`` are the expected (tau_a, tau_b), ``pool`` (M, K) the log-odds of all photos. What is
+    said of the pool is computed when it is asked for.
     """
 
     link: AveragedCurves
@@ -117,9 +114,40 @@ class FewLabels:
     scale: float
     photos: int
     spreads: tuple[float, float]
-    shares: Numbers
-    error: float
-    photos_to_halve: int | None
+    mixture: CurveMixture
+    pool: Numbers
+
+    def mean_without(self, out: NDArray[np.bool_]) -> Numbers:
+        """Return the mean (K, 2) that the labelled photos give which are not ``out`` (n,)."""
+        return self.mixture.without(out, _doubting(self.mixture.problem.typical)).mean()
+
+    @cached_property
+    def shares(self) -> Numbers:
+        """The labels' shares of the pool and the ends of their 90 % intervals, (K, 3)."""
+        return _shares(self.link, self.pool, self._pooled, self.mean, self.covariance)
+
+    @cached_property
+    def error(self) -> float:
+        """The expected error of a probability on the pool (root mean square)."""
+        return _error(self._moments, self.covariance)
+
+    @cached_property
+    def photos_to_halve(self) -> int | None:
+        """How many labelled photos in all would halve the error; None if none would."""
+        for times in np.geomspace(1.1, 1000, 72).tolist():
+            if _error(self._moments, self.mixture.covariance(times)) <= self.error / 2:
+                needed: int = ceil(times * self.photos)
+                return needed
+        return None
+
+    @property
+    def _pooled(self) -> Numbers:
+        pooled: Numbers = (self.pool - self.centre) / self.scale
+        return pooled
+
+    @cached_property
+    def _moments(self) -> Numbers:
+        return _moments(self._pooled, self.mean)
 
     def interval(self, logits: Array, confidence: float = 0.9) -> tuple[Numbers, Numbers]:
         """Return the ends (N, K) of the interval of each probability."""
@@ -171,11 +199,12 @@ def few_labels(
         centre, prior = 0.0, (np.array([np.log(scale), 0.0, 0.0]), np.array(WITH_LINK))
     pooled = (every - centre) / scale
     means = pooled.mean(0) - pooled.mean()
-    problem = _Problem((u - centre) / scale, y, w, means, *prior, TYPICAL_SPREAD[link is not None])
-    mixture = _Mixture.of(problem)
-    slope, offset, weight = _points(*mixture.posterior())
-    doubting = mixture.expecting(max(problem.typical, TYPICAL_OF_INTERVALS))
-    mean, covariance = doubting.posterior()
+    problem = CurveProblem(
+        (u - centre) / scale, y, w, means, *prior, TYPICAL_SPREAD[link is not None]
+    )
+    mixture = CurveMixture.of(problem)
+    slope, offset, weight = _points(mixture.mean(), mixture.covariance())
+    doubting = mixture.expecting(_doubting(problem.typical))
     averaged = AveragedCurves(
         link,
         (slope / scale).tolist(),
@@ -183,190 +212,22 @@ def few_labels(
         weight.tolist(),
         entries.limit,
     )
-    error = _error(pooled, mean, covariance)
     return FewLabels(
         averaged,
-        mean,
-        covariance,
+        doubting.mean(),
+        doubting.covariance(),
         centre,
         scale,
         len(u),
         mixture.spreads(),
-        _shares(averaged, every, pooled, mean, covariance),
-        error,
-        _photos_to_halve(doubting, pooled, error, len(u)),
+        doubting,
+        every,
     )
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """The mode: shared (alpha, beta, gamma), own e and f (K, 2), and the log evidence."""
-
-    shared: Numbers
-    own: Numbers
-    evidence: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """Entries (n, K) with what is known of the shared numbers beforehand."""
-
-    x: Numbers
-    y: Numbers
-    w: Numbers
-    pool_mean: Numbers
-    before: Numbers
-    deviation: Numbers
-    typical: float
-
-    def curves(self, shared: Numbers, own: Numbers, spreads: tuple[float, float]) -> Numbers:
-        """Return (alpha_k, beta_k), (K, 2)."""
-        alpha = np.minimum(shared[0] + spreads[0] * own[:, 0], np.log(LARGEST_SLOPE))
-        return np.stack(
-            [alpha, shared[1] + shared[2] * self.pool_mean + spreads[1] * own[:, 1]], axis=1
-        )
-
-    def value(self, shared: Numbers, own: Numbers, spreads: tuple[float, float]) -> float:
-        """Return the negative log posterior, without constants."""
-        curve = self.curves(shared, own, spreads)
-        z = np.exp(curve[:, 0]) * self.x + curve[:, 1]
-        loss = (self.w * (np.logaddexp(0, z) - self.y * z)).sum()
-        far = ((shared - self.before) / self.deviation) ** 2
-        return float(loss + far.sum() / 2 + (own**2).sum() / 2)
-
-    def information(self, curve: Numbers) -> tuple[Numbers, Numbers]:
-        """Return gradient (K, 2) and Fisher information (K, 2, 2) in (alpha_k, beta_k)."""
-        rise = np.exp(curve[:, 0]) * self.x  # dz / d alpha
-        p = expit(rise + curve[:, 1])
-        residual, curvature = self.w * (p - self.y), self.w * p * (1 - p)
-        gradient = np.stack([(residual * rise).sum(0), residual.sum(0)], axis=1)
-        cross = (curvature * rise).sum(0)
-        rows = [(curvature * rise * rise).sum(0), cross, cross, curvature.sum(0)]
-        return gradient, np.stack(rows, axis=1).reshape(-1, 2, 2)
-
-    def maps(self, spreads: tuple[float, float]) -> tuple[Numbers, Numbers]:
-        """Return d(alpha_k, beta_k) / d(shared), (K, 2, 3), and / d(own), (2, 2)."""
-        ones, zeros = np.ones_like(self.pool_mean), np.zeros_like(self.pool_mean)
-        rows = [[ones, zeros, zeros], [zeros, ones, self.pool_mean]]
-        return np.moveaxis(np.array(rows), 2, 0), np.diag(spreads)
-
-    def solve(
-        self, spreads: tuple[float, float], start: tuple[Numbers, Numbers] | None = None
-    ) -> _Fit:
-        """Return the mode by damped Newton steps; own numbers are eliminated per label."""
-        shared, own = start or (self.before.copy(), np.zeros((self.x.shape[1], 2)))
-        to_shared, to_own = self.maps(spreads)
-        value = self.value(shared, own, spreads)
-        for _ in range(STEPS):
-            gradient, fisher = self.information(self.curves(shared, own, spreads))
-            reduced, _, by_label, cross = self._eliminated(fisher, to_shared, to_own)
-            own_gradient = gradient @ to_own + own
-            pulled = np.linalg.solve(by_label, own_gradient[:, :, None])[:, :, 0]
-            shared_gradient = np.einsum("kas,ka->s", to_shared, gradient)
-            shared_gradient += (shared - self.before) / self.deviation**2
-            step = np.linalg.solve(reduced, shared_gradient - np.einsum("ksa,ka->s", cross, pulled))
-            along = np.einsum("ksa,s->ka", cross, step)
-            own_step = np.linalg.solve(by_label, (own_gradient - along)[:, :, None])[:, :, 0]
-            size, best = 1.0, value
-            while size > 1e-6:
-                best = self.value(shared - size * step, own - size * own_step, spreads)
-                if best <= value:
-                    break
-                size /= 2
-            if best > value:
-                break
-            shared, own = shared - size * step, own - size * own_step
-            if value - best < TOLERANCE * (1 + abs(value)):
-                value = best
-                break
-            value = best
-        _, fisher = self.information(self.curves(shared, own, spreads))
-        reduced, log_det, _, _ = self._eliminated(fisher, to_shared, to_own)
-        evidence = -value - (log_det + np.linalg.slogdet(reduced)[1]) / 2
-        return _Fit(shared, own, float(evidence))
-
-    def posterior(
-        self, fit: _Fit, spreads: tuple[float, float], times: float = 1.0
-    ) -> tuple[Numbers, Numbers]:
-        """Return mean and covariance of (alpha_k, beta_k); of ``times`` as many photos."""
-        curve = self.curves(fit.shared, fit.own, spreads)
-        _, fisher = self.information(curve)
-        to_shared, to_own = self.maps(spreads)
-        reduced, _, by_label, cross = self._eliminated(times * fisher, to_shared, to_own)
-        inverse = np.linalg.inv(by_label)
-        moved = to_shared - to_own @ inverse @ np.swapaxes(cross, 1, 2)  # with own following
-        covariance = to_own @ inverse @ to_own.T + moved @ np.linalg.inv(reduced) @ np.swapaxes(
-            moved, 1, 2
-        )
-        return curve, covariance
-
-    def _eliminated(
-        self, fisher: Numbers, to_shared: Numbers, to_own: Numbers
-    ) -> tuple[Numbers, float, Numbers, Numbers]:
-        """Return the Hessian of the shared numbers without the own ones, and what it came from."""
-        by_label = to_own.T @ fisher @ to_own + np.eye(2)  # (K, 2, 2)
-        cross = np.swapaxes(to_shared, 1, 2) @ fisher @ to_own  # (K, 3, 2)
-        whole = np.einsum("kas,kab,kbt->st", to_shared, fisher, to_shared)
-        whole += np.diag(1 / self.deviation**2)
-        back = np.linalg.solve(by_label, np.swapaxes(cross, 1, 2))
-        reduced = whole - np.einsum("ksa,kat->st", cross, back)
-        return reduced, float(np.linalg.slogdet(by_label)[1].sum()), by_label, cross
-
-
-@dataclass(frozen=True, eq=False)
-class _Mixture:
-    """The fits of all pairs of spreads, with their weights."""
-
-    problem: _Problem
-    parts: tuple[tuple[float, tuple[float, float], _Fit], ...]
-
-    @classmethod
-    def of(cls, problem: _Problem) -> "_Mixture":
-        fits: list[tuple[tuple[float, float], _Fit]] = []
-        start = None
-        for first in SPREADS:
-            for second in SPREADS:
-                fit = problem.solve((first, second), start)
-                start = (fit.shared, fit.own)
-                fits.append(((first, second), fit))
-        whole = cls(problem, tuple((1.0, *fit) for fit in fits))
-        return whole.expecting(problem.typical)
-
-    def expecting(self, typical: float) -> "_Mixture":
-        """Return the same fits, weighed by their evidence and another law of the spreads."""
-        # A geometric grid of tau covers widths in proportion to tau.
-        level = np.array(
-            [
-                fit.evidence + np.log(pair[0] * pair[1]) - sum(pair) / typical
-                for _, pair, fit in self.parts
-            ]
-        )
-        weights = np.exp(level - level.max())
-        weights /= weights.sum()
-        parts = zip(weights.tolist(), self.parts, strict=True)
-        return _Mixture(self.problem, tuple((weight, *rest) for weight, (_, *rest) in parts))
-
-    def _likely(self) -> "tuple[tuple[float, tuple[float, float], _Fit], ...]":
-        return tuple(part for part in self.parts if part[0] > 1e-4)
-
-    def spreads(self) -> tuple[float, float]:
-        """Return the mean spreads."""
-        first, second = (
-            sum(weight * pair[axis] for weight, pair, _ in self.parts) for axis in (0, 1)
-        )
-        return first, second
-
-    def posterior(self, times: float = 1.0) -> tuple[Numbers, Numbers]:
-        """Return mean and covariance of (alpha_k, beta_k); of ``times`` as many photos."""
-        likely = self._likely()
-        weights = np.array([weight for weight, _, _ in likely])
-        weights /= weights.sum()
-        found = [self.problem.posterior(fit, pair, times) for _, pair, fit in likely]
-        means = np.stack([mean for mean, _ in found])
-        mean = np.einsum("p,pka->ka", weights, means)
-        away = means - mean
-        within = np.einsum("p,pkab->kab", weights, np.stack([own for _, own in found]))
-        return mean, within + np.einsum("p,pka,pkb->kab", weights, away, away) / times
+def _doubting(typical: float) -> float:
+    """Return the typical spread that intervals expect, of the one that probabilities expect."""
+    return max(typical, TYPICAL_OF_INTERVALS)
 
 
 def _points(mean: Numbers, covariance: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -386,10 +247,20 @@ def _spread_of(x: Numbers, mean: Numbers, covariance: Numbers) -> tuple[Numbers,
     return rise + mean[:, 1], np.maximum(variance + covariance[:, 1, 1], 0.0)
 
 
-def _error(x: Numbers, mean: Numbers, covariance: Numbers) -> float:
-    z, variance = _spread_of(x, mean, covariance)
-    p = expit(z)
-    return float(np.sqrt(((p * (1 - p)) ** 2 * variance).mean()))
+def _moments(x: Numbers, mean: Numbers) -> Numbers:
+    """Return what the covariance of a label's curve counts in the error of its mean, (K, 3).
+
+    The variance of p is (p (1 - p))^2 (rise^2 c_aa + 2 rise c_ab + c_bb), which is linear in c.
+    """
+    rise = np.exp(mean[:, 0]) * x
+    p = expit(rise + mean[:, 1])
+    steep = (p * (1 - p)) ** 2
+    return np.stack([(steep * rise**2).mean(0), 2 * (steep * rise).mean(0), steep.mean(0)], axis=1)
+
+
+def _error(moments: Numbers, covariance: Numbers) -> float:
+    parts = covariance[:, [0, 0, 1], [0, 1, 1]]  # (K, 3)
+    return float(np.sqrt((moments * parts).sum(1).mean()))
 
 
 def _shares(
@@ -408,12 +279,3 @@ def _shares(
     reach = 1.645 * np.sqrt(variance) / (middle * (1 - middle))
     odds = np.log(middle / (1 - middle))
     return np.stack([share, expit(odds - reach), expit(odds + reach)], axis=1)
-
-
-def _photos_to_halve(mixture: _Mixture, pooled: Numbers, error: float, photos: int) -> int | None:
-    """Return how many photos like these would halve the expected error."""
-    for times in np.geomspace(1.1, 1000, 72).tolist():
-        if _error(pooled, *mixture.posterior(times)) <= error / 2:
-            needed: int = ceil(times * photos)
-            return needed
-    return None

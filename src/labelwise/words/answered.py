@@ -3,12 +3,12 @@
     o_ik = s_k t_ik + c_k                                 the text score, calibrated by the answers
     minimise over D, d:  loss(o + features D + d)  +  sum_k l2_k / 2 (||D_k||^2 + d_k^2)
 
-with features standardised by their deviations over all photos. (s_k, c_k) is the mean curve of
-:mod:`labelwise.calibrate.few`: labels share what their answers cannot tell apart. l2_k is chosen by
-cross-validation over the answers: the log loss of the left-out answers is minus the log-likelihood
-of a strength, and the labels' strengths are drawn towards the common one, as those of solved heads
-are. An infinite strength, the text score as it is, is among those tried. With many answers the head
-is free of the words.
+with features centred on the answered photos and divided by their deviations over all. (s_k, c_k) is
+the mean curve of :mod:`labelwise.calibrate.few`: labels share what their answers cannot tell apart.
+l2_k is chosen by cross-validation over the answers: the log loss of the left-out answers is minus
+the log-likelihood of a strength, and the labels' strengths are drawn towards the common one, as
+those of solved heads are. An infinite strength, the text score as it is, is among those tried. With
+many answers the head is free of the words.
 
 What follows calibrates the left-out logits once more, by the few-label fit with a link.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.calibrate import FewLabels, few_labels
@@ -32,6 +33,7 @@ POWERS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0)  # of ten, of l2 as a multiple 
 FOLDS = 5
 APART = 0.3  # powers of ten by which labels' strengths differ, before their answers are seen
 ROUGH, EXACT = 1e-4, 1e-8
+LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,66 +65,77 @@ def answered_head(
     """
     x, y = features.double(), labels.double()
     known = torch.ones_like(y, dtype=torch.bool) if observed is None else observed
-    every = x if pool is None else pool.double()
-    parts = _folds(len(x), seed)
-    powers = torch.tensor(POWERS, dtype=torch.float64)
-    tried = torch.zeros(len(POWERS) + 1, *y.shape, dtype=torch.float64)  # first: the text alone
-    for number in range(int(parts.max()) + 1):
-        out = parts == number
-        fit = _Fit.of(text, x[~out], y[~out], known[~out], every)
-        tried[0][out] = fit.start.scores(x[out])
-        previous = None
-        for place, power in enumerate(POWERS, 1):
-            l2 = torch.full((y.shape[1],), 10**power * float((~out).sum()), dtype=torch.float64)
-            previous = fit.moved(l2, previous, ROUGH)
-            tried[place][out] = fit.head(previous).scores(x[out])
-    losses = CoinLoss.of(Targets(y, known))
-    by_label = torch.stack([losses.rows(logits).sum(dim=0) for logits in tried])
-    shares = _shares(by_label, powers)
+    every = x if pool is None else pool
+    answers = CoinLoss.of(Targets(y, known))
+    few = few_labels(text.scores(x), y, None, known, pool=text.scores(every))
+    spread = every.std(dim=0, correction=0).double()
+    design = Design.of(x, spread=spread, free_bias=False)
+    tried, shares = _left_out(text, few, x, answers, design, _folds(len(x), seed))
+    powers = torch.tensor(POWERS[: len(tried) - 1], dtype=torch.float64)
     chosen = (shares[1:] * powers[:, None]).sum(dim=0) / shares[1:].sum(dim=0)
     kept = shares[0] > 0.5
     l2 = torch.where(kept, torch.inf, 10**chosen * len(x))
-    fit = _Fit.of(text, x, y, known, every)
-    head = fit.head(fit.moved(l2, None, EXACT))
+    head = _moved(_calibrated(text, few, few.mean), x, answers, design, l2)
     left_out = torch.einsum("pk,pnk->nk", shares, tried)
     calibration = few_labels(left_out, y, Sigmoid(), known, pool=head.scores(every))
     return AnsweredHead(head, l2, left_out, calibration)
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """The text head as its answers calibrate it, and what moves it further."""
+def _calibrated(text: TextHead, few: FewLabels, mean: NDArray[np.float64]) -> TextHead:
+    """Return the text head as a mean curve (K, 2) of its scores calibrates it."""
+    slope = torch.from_numpy(np.exp(mean[:, 0]) / few.scale)
+    offset = torch.from_numpy(mean[:, 1]) - slope * few.centre
+    return TextHead(text.weight * slope, text.bias * slope + offset)
 
-    start: TextHead
-    design: Design
-    loss: ShiftedLoss
 
-    @classmethod
-    def of(cls, text: TextHead, x: Tensor, y: Tensor, known: Tensor, every: Tensor) -> "_Fit":
-        scores = text.scores(x)
-        few = few_labels(scores, y, None, known, pool=text.scores(every))
-        slope = torch.from_numpy(np.exp(few.mean[:, 0]) / few.scale)
-        offset = torch.from_numpy(few.mean[:, 1]) - slope * few.centre
-        start = TextHead(text.weight * slope, text.bias * slope + offset)
-        loss = ShiftedLoss(CoinLoss.of(Targets(y, known)), start.scores(x))
-        spread = every.std(dim=0, correction=0)
-        return cls(start, Design.of(x, spread=spread, free_bias=False), loss)
+def _left_out(
+    text: TextHead, few: FewLabels, x: Tensor, answers: CoinLoss, design: Design, parts: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return logits (P + 1, n, K) by heads that had not seen the photo, and what each counts.
 
-    def moved(self, l2: Tensor, start: Tensor | None, tolerance: float) -> Tensor:
-        """Return how far each label's weights move (r + 1, K); not at all for an infinite l2."""
-        columns = l2.isfinite().nonzero()[:, 0]
-        found = torch.zeros(self.design.rows.shape[1], len(l2), dtype=torch.float64)
-        if len(columns):
-            begin = found if start is None else start
-            loss = self.loss.columns(columns)
-            found[:, columns] = minimise(
-                self.design, loss, l2[None, columns], begin[:, columns], tolerance=tolerance
-            )
-        return found
+    The text's come first, then those of the powers, until one counts for no label. A label without
+    the photos of a fold is a column of its own in one problem, in which these photos weigh nothing;
+    the next power starts from the one before.
+    """
+    folds, (rows, labels) = range(int(parts.max()) + 1), answers.present.shape
+    fold_of = [parts == number for number in folds]
+    starts = [_calibrated(text, few, few.mean_without(out.numpy())).scores(x) for out in fold_of]
+    seen = torch.cat([(~out)[:, None].expand(-1, labels) for out in fold_of], dim=1)
+    loss = CoinLoss(
+        *(part.repeat(1, len(folds)) * seen for part in (answers.present, answers.absent))
+    )
+    rough = design.to(torch.float32)
+    shifted = ShiftedLoss(loss, torch.cat(starts, dim=1)).to(rough.rows)
+    count = seen.sum(dim=0).to(rough.rows)[None]
+    found = rough.rows.new_zeros(rough.rows.shape[1], labels * len(folds))
+    own = torch.stack(fold_of, dim=1)[:, :, None]  # (n, F, 1): which of a photo's columns counts
 
-    def head(self, moved: Tensor) -> TextHead:
-        weight, bias = self.design.linear(moved)
-        return TextHead(self.start.weight + weight, self.start.bias + bias)
+    def of_own_fold(logits: Tensor) -> Tensor:
+        return (logits.double().reshape(rows, len(folds), labels) * own).sum(dim=1)
+
+    tried = [of_own_fold(shifted.offset)]
+    losses = [answers.rows(tried[0]).sum(dim=0)]
+    shares = torch.ones(1, labels, dtype=torch.float64)
+    for power in POWERS:
+        found = minimise(rough, shifted, 10**power * count, found, tolerance=ROUGH)
+        tried.append(of_own_fold(shifted.offset + rough.rows @ found))
+        losses.append(answers.rows(tried[-1]).sum(dim=0))
+        shares = _shares(torch.stack(losses))
+        if shares[-1].max() < LEAST_SHARE:  # weaker ones count for less
+            break
+    return torch.stack(tried), shares
+
+
+def _moved(start: TextHead, x: Tensor, answers: CoinLoss, design: Design, l2: Tensor) -> TextHead:
+    """Return a head that answers move as far as l2 (K,) allows; not at all if it is infinite."""
+    columns = l2.isfinite().nonzero()[:, 0]
+    moved = torch.zeros(design.rows.shape[1], len(l2), dtype=torch.float64)
+    if len(columns):
+        loss = ShiftedLoss(answers, start.scores(x)).columns(columns)
+        strengths = l2[None, columns]
+        moved[:, columns] = minimise(design, loss, strengths, moved[:, columns], tolerance=EXACT)
+    weight, bias = design.linear(moved)
+    return TextHead(start.weight + weight, start.bias + bias)
 
 
 def _folds(rows: int, seed: int) -> Tensor:
@@ -131,13 +144,15 @@ def _folds(rows: int, seed: int) -> Tensor:
     return torch.randperm(rows, generator=generator) % min(FOLDS, rows)
 
 
-def _shares(losses: Tensor, powers: Tensor) -> Tensor:
+def _shares(losses: Tensor) -> Tensor:
     """Return what each strength counts for each label, (P + 1, K); the first is the text alone.
 
-    The common strength is the one of the least loss over all labels.
+    The common strength is the one of the least loss over all labels. The text counts as one step
+    stronger than the strongest.
     """
+    step = POWERS[0] - POWERS[1]
+    places = torch.tensor([POWERS[0] + step, *POWERS], dtype=torch.float64)[: len(losses)]
     common = int(losses.sum(dim=1).argmin())
-    places = torch.cat([powers[:1] + powers[0] - powers[1], powers])  # the text: one step stronger
     prior = -((places - places[common]) / APART).square() / 2
     joint = prior[:, None] - losses
     return (joint - joint.logsumexp(dim=0)).exp()
