@@ -41,9 +41,10 @@ def colours_of(hits, colours):
     return [colours[hit.paths[0].rpartition("/")[2]] for hit in hits]
 
 
-def test_every_row_is_measured():
+@pytest.mark.parametrize("photos", [40_000, 70_001])  # one thread, several
+def test_every_row_is_measured(photos):
     random = np.random.default_rng(0)
-    vectors = random.normal(size=(40_000, 16))
+    vectors = random.normal(size=(photos, 16))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
     direction, gone = random.normal(size=16), np.array([3, 7])
     expected = vectors.astype(np.float64) @ direction / np.linalg.norm(direction)
@@ -51,6 +52,8 @@ def test_every_row_is_measured():
     rows, cosines = farthest_rows(direction, vectors, 5, gone)
     order = np.argsort(-expected)
     assert rows.tolist() == order[:5].tolist()
+    everything = farthest_rows(direction, vectors, photos + 5, gone)[0]
+    assert sorted(everything) == [row for row in range(photos) if row not in (3, 7)]
     np.testing.assert_allclose(cosines, expected[order[:5]], atol=1e-6)
     among = np.array([9, 3, 30_000, 12])
     rows, _ = farthest_rows(direction, vectors, 9, gone, among)

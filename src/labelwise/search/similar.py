@@ -10,6 +10,9 @@ choose the pictures worth a look, and their embeddings give the order. Without t
 signs would belong to directions in which the pictures hardly differ.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from os import cpu_count
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,8 @@ LOOKED_AT = 2000
 SIFTED = 8  # times as many rows have all their signs counted
 SAMPLED = 1 << 16  # distances that say how many are small
 BLOCK = 1 << 14
+MEASURED = 1 << 13  # rows that a thread measures at once
+PARALLEL = 1 << 16  # rows; fewer are measured by one thread
 FAR = 255  # more signs than half a code has
 
 Vectors = NDArray[np.float32]
@@ -103,23 +108,49 @@ def farthest_rows(
     """Return the ``count`` rows farthest along a direction (D,), farthest first, and the cosines.
 
     Photos are not as near to a text as to their like, and signs would miss some of them, so every
-    row is measured.
+    row is measured. What that costs is reading all embeddings once, and threads share it.
     """
     length = max(float(np.linalg.norm(direction)), 1e-12)
     target = torch.from_numpy((direction / length).astype(np.float32))
-    rows = np.arange(len(embeddings)) if among is None else np.sort(among)
-    rows = rows[~np.isin(rows, excluded)]
-    cosines = np.empty(len(rows), np.float32)
-    for start in range(0, len(rows), BLOCK):
-        part = rows[start : start + BLOCK]
-        whole = part[-1] - part[0] + 1 == len(part)
-        block = embeddings[part[0] : part[-1] + 1] if whole else embeddings[part]
-        values = torch.from_numpy(np.array(block)).float() @ target
-        cosines[start : start + BLOCK] = values.numpy()
-    few = min(count, len(rows))
-    best = np.argpartition(-cosines, few - 1)[:few] if few else np.empty(0, np.int64)
-    order = best[np.argsort(-cosines[best], kind="stable")]
-    return rows[order], cosines[order].astype(np.float64)
+    rows = None if among is None else np.setdiff1d(among, excluded)
+    total = len(embeddings) if rows is None else len(rows)
+    cosines = torch.empty(total)
+    threads = min(cpu_count() or 1, 4) if total >= PARALLEL else 1
+    cuts = np.linspace(0, total, threads + 1).astype(int).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [
+            pool.submit(_measure, embeddings, rows, target, first, last, cosines)
+            for first, last in pairwise(cuts)
+        ]:
+            done.result()
+    few = min(count, total)
+    if rows is None:
+        cosines[torch.from_numpy(np.asarray(excluded))] = -torch.inf
+        few = min(few, total - len(np.unique(excluded)))
+    best = cosines.topk(few).indices.numpy()
+    values = cosines.numpy()
+    order = best[np.lexsort((best, -values[best]))]
+    found: NDArray[np.int64] = order if rows is None else rows[order]
+    return found, values[order].astype(np.float64)
+
+
+def _measure(
+    embeddings: NDArray[np.float16],
+    rows: NDArray[np.int64] | None,
+    target: torch.Tensor,
+    first: int,
+    last: int,
+    cosines: torch.Tensor,
+) -> None:
+    """Write the cosines of the places ``first`` to ``last`` of some rows, or of all."""
+    kept = np.empty((MEASURED, embeddings.shape[1]), np.float16)
+    exact = torch.empty(kept.shape)
+    for start in range(first, last, MEASURED):
+        end = min(start + MEASURED, last)
+        own, wide = kept[: end - start], exact[: end - start]
+        own[:] = embeddings[start:end] if rows is None else embeddings[rows[start:end]]
+        wide.copy_(torch.from_numpy(own))
+        torch.mv(wide, target, out=cosines[start:end])
 
 
 def _differing_signs(own: NDArray[np.uint64], codes: Codes) -> NDArray[np.uint8]:
