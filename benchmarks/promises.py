@@ -19,6 +19,8 @@ refuses others: time and memory of one fit each.
 photos, size of the library and number of labels. Broken are lists of which more than a tenth is
 wrong, with the Clopper-Pearson interval of the share among all attempts, and the share among the
 promises made, the only ones a person sees; for ``expected`` the mean share that is wrong counts.
+``selected`` is conformal selection, which makes an expected list where no other photos can set a
+cut; ``best cut`` an expected list whose cut is set by one who has seen the whole pool, the ceiling.
 Power is the hits listed as a share of those on the longest list that is right in hindsight, 0 where
 nothing is promised. ``any cut``: broken if any list of the library exceeds its bound. ``checked``:
 a person checks up to 40 photos; "made" is of the attempts with a list worth checking.

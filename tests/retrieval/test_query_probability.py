@@ -116,6 +116,32 @@ def test_a_list_may_be_cut_by_a_least_score_before_it_is_promised(world):
         assert cut.listed > 0
 
 
+def test_the_share_said_to_work_works_and_other_photos_set_the_cut(world):
+    """Oracle: the promise asked for again at that share; the cut moved by what set it."""
+    query, log_p, log_q, labels = parts(world, "label00, label01")
+    scores = query.log_scores(log_p, log_q).astype(np.float32)
+    fitted, tuning, doubtful = (
+        calibrate_query(query, log_p[part], log_q[part], truth[part])
+        for part, truth in (
+            (slice(0, 400), labels),
+            (slice(400, 1400), labels),
+            (slice(400, 1400), labels * (np.arange(len(labels)) % 2)[:, None]),
+        )
+    )
+    library = ScoredLibrary(scores[1400:])
+    for setter in (None, tuning):
+        assert fitted.cut(library, 0.02, tuning=setter).promise is None
+        works = fitted.least_wrong(library, 0.02, tuning=setter)
+        made = fitted.cut(library, works, tuning=setter)
+        assert made.promise is not None
+        assert made.promise.test == ("misses above a cut" if setter else "conformal selection")
+        assert fitted.least_wrong(library, works, tuning=setter) == works
+    higher = fitted.cut(library, works, tuning=doubtful)
+    assert higher.threshold > fitted.cut(library, works, tuning=tuning).threshold
+    small = ScoredLibrary(scores[1400:1700])  # smaller than the held-out photos: all cuts
+    assert fitted.cut(small, 0.4, tuning=tuning) == fitted.cut(small, 0.4)
+
+
 def test_arrays_must_be_the_querys_own_columns(world):
     query, log_p, log_q, _ = parts(world, "label00, label01")
     with pytest.raises(ValueError, match=r"one column for each of \(0, 1\), got \(16000, 1\)"):

@@ -1,5 +1,6 @@
 """From probabilities to label sets: rules, and functions that fit them."""
 
+from labelwise.decide.cut_lists import cut_to_try, list_above, most_to_expect
 from labelwise.decide.estimate import (
     Answered,
     CountEstimate,
@@ -105,6 +106,7 @@ __all__ = [
     "control_false_alarms",
     "control_precision",
     "control_recall",
+    "cut_to_try",
     "error_share",
     "estimate_count",
     "estimate_total",
@@ -120,9 +122,11 @@ __all__ = [
     "label_figures",
     "least_cost",
     "least_wrong",
+    "list_above",
     "list_bound",
     "list_to_check",
     "lowest_cut",
+    "most_to_expect",
     "percent",
     "precision_at",
     "prior_of",

@@ -33,10 +33,13 @@ Counts = NDArray[np.int64]
 GRID = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # held-out misses at which every list is bounded
 
 
-def chance_of_misses(passed: Counts, misses: Counts, held_out: int, library: int) -> Numbers:
+def chance_of_misses(
+    passed: Counts, misses: Counts, held_out: int, library: Counts | int
+) -> Numbers:
     """Return P(G >= misses) above held-out miss number ``passed`` + 1; both (T,)."""
-    passed, misses = np.broadcast_arrays(passed, misses)
-    drawn = np.minimum(passed + misses, held_out + library)[:, None]
+    passed, misses, library = np.broadcast_arrays(passed, misses, library)
+    library = library[:, None]
+    drawn = np.minimum(passed + misses, held_out + library[:, 0])[:, None]
     hit = np.arange(int(passed.max(initial=0)) + 1)
     possible = (hit <= passed[:, None]) & (hit <= held_out)
     possible &= (drawn - hit <= library) & (hit <= drawn)
@@ -111,9 +114,7 @@ def descending(scores: Matrix) -> Numbers:
     return np.sort(values[~np.isneginf(values)])[::-1].astype(np.float64)
 
 
-def _log_choose(total: int, chosen: Counts) -> Numbers:
+def _log_choose(total: Counts | int, chosen: Counts) -> Numbers:
     """Return log C(total, chosen); betaln keeps its digits where gammaln would lose them."""
     inside = np.clip(chosen, 0, total)
-    if total == 0:
-        return np.zeros(inside.shape)
     return np.asarray(-betaln(inside + 1, total - inside + 1) - np.log(total + 1))

@@ -40,6 +40,7 @@ __all__ = ["PromisedList", "expected_list", "least_wrong", "lowest_cut", "sure_l
 
 DOUBT = 0.3  # log of the factor by which the expected number of misses may be off
 FEW = 12  # held-out misses of which each number is considered; above, steps of a quarter
+CONFORMAL = "conformal selection"
 TOLERANCE = 1e-9  # of alpha L, so that a tenth of 30 photos is 3 of them
 
 
@@ -54,7 +55,7 @@ class PromisedList:
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
+class HeldOut:
     """Held-out photos whose score is not minus infinity, and the scores of their misses.
 
     ``weights`` are what the misses count for, of ``units`` photos or groups in all.
@@ -66,7 +67,7 @@ class _Held:
     units: int
 
     @classmethod
-    def read(cls, scores: Matrix, right: Matrix, groups: Groups | None = None) -> "_Held":
+    def read(cls, scores: Matrix, right: Matrix, groups: Groups | None = None) -> "HeldOut":
         values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
         truth = np.asarray(as_numpy(right)).ravel().astype(bool)
         if np.isnan(values).any() or len(values) != len(truth):
@@ -114,14 +115,16 @@ def expected_list(
     ``groups`` are those of the held-out photos; the list is then one of photos of new groups.
     """
     check_levels(1 - wrong_at_most, 0.5)
-    held, ranked = _Held.read(scores, right, groups), descending(library)
+    held, ranked = HeldOut.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
     needed = total * held.p_values()
     passing = np.flatnonzero((lengths > 0) & (needed <= wrong_at_most * lengths + TOLERANCE))
     if not len(passing):
-        return PromisedList(np.inf, None, _refusal(held, total, wrong_at_most))
-    return _promised(held, ranked, int(lengths[passing[-1]]), wrong_at_most, None, photos)
+        return PromisedList(np.inf, None, why_refused(held, total, wrong_at_most))
+    return promised_list(
+        held, ranked, int(lengths[passing[-1]]), wrong_at_most, None, photos, CONFORMAL
+    )
 
 
 def sure_list(
@@ -144,7 +147,7 @@ def sure_list(
     less. Without them a share of the held-out photos, drawn by ``seed``, does.
     """
     check_levels(1 - wrong_at_most, confidence)
-    held, ranked = _Held.read(scores, right), descending(library)
+    held, ranked = HeldOut.read(scores, right), descending(library)
     total = len(ranked) if size is None else size
     if tuning is not None:
         chances = np.sort(1 - np.asarray(as_numpy(tuning), dtype=np.float64).ravel())
@@ -155,16 +158,16 @@ def sure_list(
     listed = int(lengths[min(passed, len(lengths) - 1)])
     most = int(most_misses(np.array([passed]), len(held), total, 1 - confidence)[0])
     if listed == 0 or most > wrong_at_most * listed + TOLERANCE:
-        why = _refusal(held, total, wrong_at_most, confidence)
+        why = why_refused(held, total, wrong_at_most, confidence)
         return PromisedList(np.inf, None, why)
-    return _promised(held, ranked, listed, wrong_at_most, confidence, photos)
+    return promised_list(held, ranked, listed, wrong_at_most, confidence, photos, "hypergeometric")
 
 
 def lowest_cut(
     scores: Matrix, right: Matrix, wrong_at_most: float, groups: Groups | None = None
 ) -> float:
     """Return the score below which no list can be promised, whatever the library holds."""
-    held = _Held.read(scores, right, groups)
+    held = HeldOut.read(scores, right, groups)
     last = int(np.searchsorted(held.p_values(), wrong_at_most + TOLERANCE, side="right"))
     return float(held.missed[last]) if last < len(held.missed) else -np.inf
 
@@ -178,7 +181,7 @@ def least_wrong(
     groups: Groups | None = None,
 ) -> float | None:
     """Return the least share, in hundredths up to a half, that an expected list may have wrong."""
-    held, ranked = _Held.read(scores, right, groups), descending(library)
+    held, ranked = HeldOut.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
     shares = np.full(len(lengths), np.inf)
@@ -187,7 +190,7 @@ def least_wrong(
     return float(least) if least <= 0.5 else None
 
 
-def _divided(scores: Matrix, right: Matrix, share: float, seed: int) -> tuple[_Held, Numbers]:
+def _divided(scores: Matrix, right: Matrix, share: float, seed: int) -> tuple[HeldOut, Numbers]:
     """Return most held-out photos, and of the others, by falling score, whether they miss."""
     values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
     truth = np.asarray(as_numpy(right)).ravel().astype(bool)
@@ -196,7 +199,7 @@ def _divided(scores: Matrix, right: Matrix, share: float, seed: int) -> tuple[_H
     cut = round(share * len(kept))
     first = order[:cut][np.argsort(-values[order[:cut]], kind="stable")]
     rest = np.sort(order[cut:])
-    return _Held.read(values[rest], truth[rest]), (~truth[first]).astype(np.float64)
+    return HeldOut.read(values[rest], truth[rest]), (~truth[first]).astype(np.float64)
 
 
 def _misses_to_pass(
@@ -224,14 +227,16 @@ def _misses_to_pass(
     return int(passed[np.argmax(pass_chance * length)])
 
 
-def _promised(
-    held: _Held,
+def promised_list(
+    held: HeldOut,
     ranked: Numbers,
     listed: int,
     wrong_at_most: float,
     confidence: float | None,
     photos: str,
+    test: str,
 ) -> PromisedList:
+    """Return the promise of the ``listed`` best photos of a library."""
     threshold = float(ranked[listed - 1])
     counted = int((held.scores >= threshold).sum())
     wrong = int((held.missed >= threshold).sum())
@@ -244,7 +249,7 @@ def _promised(
         observed=1 - wrong / max(counted, 1),
         photos=photos,
         made=datetime.now(UTC).date().isoformat(),
-        test="conformal selection" if confidence is None else "hypergeometric",
+        test=test,
         kind="expected" if confidence is None else "sure",
         listed=listed,
         groups=held.units if held.units < len(held) else None,
@@ -252,8 +257,8 @@ def _promised(
     return PromisedList(threshold, promise, listed=listed)
 
 
-def _refusal(
-    held: _Held,
+def why_refused(
+    held: HeldOut,
     total: int,
     wrong_at_most: float,
     confidence: float | None = None,

@@ -8,15 +8,24 @@ Held-out photos that come in groups say less than as many others, and so do the 
 variance of a count grows by the design effect of y - P among them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
+from scipy.special import expit, log_expit, logit, ndtri
 
-from labelwise.decide import PromisedList, expected_list, least_wrong, lowest_cut, sure_list
+from labelwise.decide import (
+    PromisedList,
+    cut_to_try,
+    expected_list,
+    least_wrong,
+    list_above,
+    lowest_cut,
+    sure_list,
+)
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
@@ -40,6 +49,10 @@ DROPPED_BITS = 15
 BUCKETS, MIDDLE = 1 << (31 - DROPPED_BITS), 1 << (DROPPED_BITS - 1)
 INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of infinity
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below it: minus infinity, left out by a limit
+LEAST_SLOPE = 1e-3
+LEAST_LISTED = 0.05  # probability of the last photo of a list that is tried
+POSSIBLE_FITS = np.random.default_rng(0).standard_normal((24, 2))
+LARGER_SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)  # offered where a smaller one fails
 FAR = 30.0  # log-odds beyond which a product is as good as sure
 
 
@@ -90,6 +103,21 @@ class CalibratedQuery:
             values[np.isneginf(log_scores)] = 0.0
         return values
 
+    def possible_probs(self, log_scores: Numbers) -> Numbers:
+        """Return the probabilities (24, N) of fits as likely as this one, by its covariance."""
+        root = np.linalg.cholesky(self.covariance + 1e-12 * np.eye(2))
+        slopes, offsets = np.array([[self.slope], [self.offset]]) + root @ POSSIBLE_FITS.T
+        return np.asarray(expit(slopes[:, None] * _log_odds(log_scores) + offsets[:, None]))
+
+    def score_at(self, probability: float) -> float:
+        """Return the log score at which the query has this probability."""
+        if probability <= 0:
+            return -np.inf
+        if probability >= 1:
+            return 0.0
+        slope = max(self.slope, LEAST_SLOPE)
+        return float(log_expit((logit(probability) - self.offset) / slope))
+
     def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits, with an interval for chance and for the fit's error.
 
@@ -139,54 +167,123 @@ class CalibratedQuery:
 
         ``kind`` says in which sense: see :mod:`labelwise.decide.promised_lists`. The list holds no
         photo below ``least``, and none that a limit leaves out; held-out photos below it do not
-        count either. ``tuning``, the query calibrated on other photos, sets how many held-out
-        misses a sure list may pass; without it a fifth of the held-out photos does.
+        count either. ``tuning``, the query calibrated on other photos, sets the cut of an expected
+        list, without it all cuts are tried (:mod:`labelwise.decide.cut_lists` needs fewer held-out
+        photos); and how many held-out misses a sure list may pass, without it a fifth of the
+        held-out photos does.
         """
-        used = self.scores.astype(np.float32) >= np.float32(max(least, LEAST_SCORE))
-        scores, hits = self.scores[used].astype(np.float32), self.hits[used]
-        groups = None if self.groups is None else self.groups.take(used)
+        held = self._above(least)
         size = library.count_at_least(max(least, LEAST_SCORE))
-        lowest = max(least, lowest_cut(scores, hits, wrong_at_most, groups), LEAST_SCORE)
-        listed = library.scores_at_least(lowest)
-        photos = f"held-out photos of {self.query.query}"
-        if kind == "expected":
-            return expected_list(
-                *(scores, hits, listed),
-                wrong_at_most=wrong_at_most,
-                size=size,
-                photos=photos,
-                groups=groups,
-            )
-        if groups is not None:
+        setter = self._cut_setter(size, tuning)
+        if kind == "expected" and setter is not None:
+            return self._tried([wrong_at_most], library, least, size, setter)
+        if kind == "sure" and held.groups is not None:
             why = (
-                f"the {len(scores):,} held-out photos come in {groups.count:,} groups, and how "
-                "wrong this very list may be depends on the groups of its own photos, which are "
-                "not known"
+                f"the {len(held.scores):,} held-out photos come in {held.groups.count:,} groups, "
+                "and how wrong this very list may be depends on the groups of its own photos, "
+                "which are not known"
             )
             return PromisedList(np.inf, None, why)
+        lowest = lowest_cut(held.scores, held.hits, wrong_at_most, held.groups)
+        listed = library.scores_at_least(max(least, lowest, LEAST_SCORE))
+        if kind == "expected":
+            return expected_list(
+                *(held.scores, held.hits, listed),
+                wrong_at_most=wrong_at_most,
+                size=size,
+                photos=self._photos,
+                groups=held.groups,
+            )
         return sure_list(
-            *(scores, hits, listed),
+            *(held.scores, held.hits, listed),
             wrong_at_most=wrong_at_most,
             confidence=confidence,
             tuning=None if tuning is None else tuning._chances_above(least),
             size=size,
             seed=seed,
-            photos=photos,
+            photos=self._photos,
         )
 
-    def least_wrong(self, library: "LibraryScores", least: float = -np.inf) -> float | None:
-        """Return the least share that an expected list can be promised to have wrong, up to 0.5."""
-        used = self.scores >= max(least, LEAST_SCORE)
-        scores, hits = self.scores[used].astype(np.float32), self.hits[used]
-        groups = None if self.groups is None else self.groups.take(used)
-        lowest = max(least, lowest_cut(scores, hits, 0.5, groups), LEAST_SCORE)
+    def least_wrong(
+        self,
+        library: "LibraryScores",
+        wrong_at_most: float,
+        least: float = -np.inf,
+        tuning: "CalibratedQuery | None" = None,
+    ) -> float | None:
+        """Return a share of at least ``wrong_at_most``, up to 0.5, for which a list is expected.
+
+        ``cut`` makes the promise for it. None where there is no such share.
+        """
         size = library.count_at_least(max(least, LEAST_SCORE))
-        listed = library.scores_at_least(lowest)
-        return least_wrong(scores, hits, listed, size=size, groups=groups)
+        setter = self._cut_setter(size, tuning)
+        if setter is not None:
+            shares = [wrong_at_most, *(one for one in LARGER_SHARES if one > wrong_at_most)]
+            made = self._tried(shares, library, least, size, setter).promise
+            return None if made is None else round(1 - made.level, 9)
+        held = self._above(least)
+        lowest = lowest_cut(held.scores, held.hits, 0.5, held.groups)
+        listed = library.scores_at_least(max(least, lowest, LEAST_SCORE))
+        works = least_wrong(held.scores, held.hits, listed, size=size, groups=held.groups)
+        return None if works is None else max(works, wrong_at_most)
+
+    def _cut_setter(self, size: int, tuning: "CalibratedQuery | None") -> "CalibratedQuery | None":
+        """Return who sets the cut of an expected list beforehand; None where all cuts are tried.
+
+        In a library smaller than the held-out photos, chance decides how many stand above a cut.
+        """
+        return tuning if self.groups is None and size >= len(self.scores) else None
+
+    def _tried(
+        self,
+        shares: Sequence[float],
+        library: "LibraryScores",
+        least: float,
+        size: int,
+        setter: "CalibratedQuery",
+    ) -> PromisedList:
+        """Return the expected list of the first share for which there is one, by a cut each."""
+        held = self._above(least)
+        lowest = np.float32(max(least, LEAST_SCORE, setter.score_at(LEAST_LISTED)))
+        listed = np.sort(library.scores_at_least(float(lowest)))[::-1]
+        pooled = np.append(held.scores[held.scores >= lowest], listed)
+        tried = []
+        for share in shares:
+            cut = cut_to_try(pooled, setter.possible_probs, len(held.scores), size, share)
+            found = list_above(
+                *(np.inf if cut is None else cut, held.scores, held.hits, listed),
+                wrong_at_most=share,
+                size=size,
+                photos=self._photos,
+            )
+            if found.promise is not None:
+                return found
+            tried.append(found)
+        return tried[0]
+
+    @property
+    def _photos(self) -> str:
+        return f"held-out photos of {self.query.query}"
+
+    def _above(self, least: float) -> "_Above":
+        """Return the held-out photos at or above a score, in 32 bits as the library's are."""
+        scores = self.scores.astype(np.float32)
+        used = scores >= np.float32(max(least, LEAST_SCORE))
+        groups = None if self.groups is None else self.groups.take(used)
+        return _Above(scores[used], self.hits[used], groups)
 
     def _chances_above(self, least: float) -> Numbers:
         """Return the probabilities of its own photos at or above a score."""
         return self.probs(self.scores[self.scores >= max(least, LEAST_SCORE)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Above:
+    """Held-out photos at or above a score."""
+
+    scores: NDArray[np.float32]
+    hits: Mask
+    groups: Groups | None
 
 
 class LibraryScores(Protocol):

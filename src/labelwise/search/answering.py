@@ -277,7 +277,7 @@ def _promised(
     )
     if made.promise is not None:
         return made, WaysOut()
-    works = asked.held_out.least_wrong(asked.ranking, least)
+    works = asked.held_out.least_wrong(asked.ranking, wrong_at_most, least, asked.tuning)
     ways = replace(
         _ways_to_check(asked, wrong_at_most),
         larger=works if works is not None and works > wrong_at_most else None,

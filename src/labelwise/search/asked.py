@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_expit, logit
 
 from labelwise.decide import ListBound, ListCheck, ListToCheck, list_bound, list_to_check, prior_of
 from labelwise.predictions import Predictions
@@ -24,7 +23,6 @@ from labelwise.types import LabelSpace
 
 __all__ = ["AskedQuery", "labels_told", "said_of", "said_wrong"]
 
-LEAST_SLOPE = 1e-3
 LEAST_CHECKED = 0.2  # probability of a photo on a list that is worth checking
 
 
@@ -70,7 +68,7 @@ class AskedQuery:
 
     def score_at(self, probability: float) -> float:
         """Return the log score at which the query has this probability."""
-        return _score_at(self.held_out, probability)
+        return self.held_out.score_at(probability)
 
     def bound_of_lists(self, least: float, confidence: float = 0.95) -> ListBound:
         """Return a bound of the wrong photos of every list of scores of at least ``least``."""
@@ -94,7 +92,7 @@ class AskedQuery:
         told = self.tuning or self.held_out
         lowest = LEAST_CHECKED if cut is None else cut
         if top is None:
-            scores = np.sort(self.ranking.scores_at_least(_score_at(told, lowest)))[::-1]
+            scores = np.sort(self.ranking.scores_at_least(told.score_at(lowest)))[::-1]
         else:
             _, scores = self.ranking.best(top)
         probs = told.probs(scores.astype(np.float64))
@@ -194,12 +192,3 @@ def _calibrated(
     observed = None if photos.observed is None else photos.observed[:, columns]
     labels = photos.majority[:, columns]
     return calibrate_query(bound, log_p, log_q, labels, observed, photos.groups)
-
-
-def _score_at(calibrated: CalibratedQuery, probability: float) -> float:
-    if probability <= 0:
-        return -np.inf
-    if probability >= 1:
-        return 0.0
-    slope = max(calibrated.slope, LEAST_SLOPE)
-    return float(log_expit((logit(probability) - calibrated.offset) / slope))

@@ -1,0 +1,137 @@
+"""Oracles: every way to deal photos to held-out ones and library with exact fractions, the largest
+expectation over all numbers of misses one by one, and the wrong share counted over many draws.
+"""
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from labelwise.decide import cut_to_try, expected_list, list_above, most_to_expect
+from labelwise.errors import SettingsError
+
+DRAWS = 200
+
+
+def most_slowly(misses, hits, listed, held_out, library):
+    """The definition: for every number of misses above the cut, a sum of exact fractions."""
+    places, most = held_out - hits, Fraction(0)
+    for total in range(misses, misses + listed + 1):
+        others = library - listed + total - misses
+        ways = comb(places + others, total)
+        expected = sum(
+            Fraction(comb(places, i) * comb(others, total - i) * (total - i), ways)
+            for i in range(min(misses, total) + 1)
+        )
+        most = max(most, expected)
+    return float(most)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(0, 0, 1, 1, 1), (0, 3, 4, 10, 9), (2, 5, 8, 30, 20), (1, 0, 6, 4, 6), (3, 9, 300, 60, 900)],
+)  # fmt: skip
+def test_the_most_misses_to_expect_are_the_largest_sum(numbers):
+    assert most_to_expect(*numbers) == pytest.approx(most_slowly(*numbers), rel=1e-9)
+
+
+def test_many_photos_have_the_limit_of_poisson():
+    """Oracle: the largest x P(Poisson(x) <= w) is 1 / e for no held-out miss, at x = 1."""
+    n, m = 3000, 1_000_000
+    found = most_to_expect(0, 10, 10_000, n, m)
+    assert found * n / m == pytest.approx(np.exp(-1), rel=0.02)
+    assert found < expected_needs(n, m) / 2
+
+
+def expected_needs(n, m):
+    """What conformal selection takes for granted above the first held-out miss."""
+    return m / (n + 1)
+
+
+@pytest.mark.parametrize("wrong", [0.1, 0.3, 0.5])
+def test_no_number_of_misses_and_hits_breaks_the_mean(wrong):
+    """Oracle: the mean wrong share over all ways to deal T misses and S hits, with exact weights.
+
+    The largest of these means is near the level: a test that allowed more would fail.
+    """
+    n, m, worst = 12, 15, 0.0
+    promised = {
+        (h, k, listed): most_to_expect(h, k, listed, n, m) <= wrong * listed + 1e-9
+        for h in range(n + 1)
+        for k in range(n + 1 - h)
+        for listed in range(1, m + 1)
+    }
+    for hits in range(n + m + 1):
+        for misses in range(1, n + m + 1 - hits):
+            mean, ways = 0.0, comb(n + m, n)
+            for k in range(max(0, hits - m), min(hits, n) + 1):
+                for h in range(max(0, misses - (m - hits + k)), min(misses, n - k) + 1):
+                    listed = hits - k + misses - h
+                    rest = n + m - hits - misses
+                    if listed and promised[h, k, listed] and 0 <= n - k - h <= rest:
+                        dealt = comb(hits, k) * comb(misses, h) * comb(rest, n - k - h)
+                        mean += dealt / ways * (misses - h) / listed
+            worst = max(worst, mean)
+    assert wrong / 3 < worst <= wrong + 1e-9
+
+
+def drawn(rng, count):
+    scores = np.round(3 * rng.standard_normal(count) - 4, 2)
+    return scores, rng.random(count) < expit(scores)
+
+
+def test_lists_hold_their_share_and_find_more_than_conformal_selection():
+    """Oracle: the wrong ones counted; the probabilities that set the cut are right, or lie."""
+    rng = np.random.default_rng(3)
+    for shift in (0.0, 2.0):
+        shares, listed, others = [], 0, 0
+        for _ in range(DRAWS):
+            scores, right = drawn(rng, 150)
+            library, truth = drawn(rng, 2000)
+
+            def chances(some, shift=shift):
+                return expit(some + shift)[None]
+
+            pooled = np.append(scores, library)
+            cut = cut_to_try(pooled, chances, len(scores), len(library), 0.1)
+            found = list_above(cut, scores, right, library, wrong_at_most=0.1)
+            chosen = library >= found.threshold
+            assert chosen.sum() == found.listed
+            assert (found.promise is None) == (not chosen.any())
+            shares.append((~truth[chosen]).mean() if chosen.any() else 0.0)
+            listed += found.listed
+            others += expected_list(scores, right, library, wrong_at_most=0.1).listed
+        assert np.mean(shares) < 0.1 + 3 * np.std(shares) / np.sqrt(DRAWS)
+        if not shift:
+            assert listed > 1.5 * others > 0
+
+
+def test_a_cut_follows_the_probabilities():
+    """Oracle: photos of probability 0 below a score, 1 above it; and none where all are wrong."""
+    pooled = np.linspace(-1, 1, 4001)
+
+    def sharp(scores):
+        return (scores >= 0.4).astype(float)[None]
+
+    assert cut_to_try(pooled, sharp, 1000, 3001, 0.1) == pytest.approx(0.4, abs=0.05)
+    assert cut_to_try(pooled, lambda scores: np.zeros((1, len(scores))), 1000, 3001, 0.1) is None
+    assert cut_to_try(np.empty(0), sharp, 10, 0, 0.1) is None
+
+
+def test_refusals_say_what_was_seen():
+    scores, right = np.linspace(0, 1, 100), np.arange(100) >= 80
+    found = list_above(0.5, scores, right, scores, wrong_at_most=0.1)
+    assert found.promise is None
+    assert found.refused == (
+        "of 50 held-out photos above the cut that other photos set, 30 do not match, too many for "
+        "a list of which 0.1 may be wrong"
+    )
+    above = list_above(0.9, scores, right, scores, wrong_at_most=0.5)
+    assert (above.listed, above.threshold) == (10, pytest.approx(scores[90]))
+    assert (
+        "too few of these" in list_above(np.inf, scores, right, scores, wrong_at_most=0.1).refused
+    )
+    with pytest.raises(SettingsError):
+        list_above(0.5, scores, right, scores, wrong_at_most=1.5)
