@@ -57,6 +57,22 @@ def test_an_update_prepares_searches_and_appends_new_photos(update, photos, larg
     np.testing.assert_array_equal(found, both_sides(update.folder))
 
 
+def test_the_rows_to_try_first_are_kept_and_made_anew_for_more_photos(update, photos, large):
+    update()
+    kept = sorted((update.folder / "cache").glob("order-*.bin"))
+    assert len(kept) == 2 * len(LABELS)
+    picture(photos / "new.png", 99)
+    update()
+    assert not {*kept} & {*(update.folder / "cache").glob("order-*.bin")}
+    with Index(update.folder) as index:
+        for label in range(len(LABELS)):
+            for term in (index.odds(label).log_p, index.odds(label).log_q):
+                rows, values = term.largest
+                np.testing.assert_array_equal(values, np.sort(term.values)[::-1][: len(rows)])
+                np.testing.assert_array_equal(term.values[rows], values)
+                assert len({*rows.tolist()}) == len(rows) == len(index)
+
+
 def test_another_link_takes_the_place_of_the_kept_probabilities(update, large):
     update()
     with Index(update.folder) as index:

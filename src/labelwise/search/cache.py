@@ -9,7 +9,7 @@ sums guard against faults of disks and of killed writers, not against people who
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from os import cpu_count
@@ -94,8 +94,7 @@ class CacheFiles:
             for values in parts:
                 stream.write(np.ascontiguousarray(values).data)
         size = path.stat().st_size
-        whole = np.memmap(path, np.uint8, "r", offset=start)
-        sums = np.concatenate([known[: start // CHUNK], _sums(whole)])
+        sums = np.concatenate([known[: start // CHUNK], _sums(path, start)])
         sums_at.write_bytes(sums.tobytes())
         self._sound[name] = size
 
@@ -106,8 +105,7 @@ class CacheFiles:
         """
         path = self.folder / name
         try:
-            size = path.stat().st_size
-            found = _sums(np.memmap(path, np.uint8, "r")) if size else np.empty(0, np.uint32)
+            size, found = path.stat().st_size, _sums(path)
         except FileNotFoundError:
             return 0
         if np.array_equal(found, _sums_of(self.folder / f"{name}.sums")):
@@ -124,10 +122,25 @@ def _sums_of(path: Path) -> NDArray[np.uint32]:
     return np.frombuffer(data[: len(data) // 4 * 4], np.uint32)
 
 
-def _sums(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """Return the CRC-32 of each chunk."""
-    chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
-    if len(data) < PARALLEL:
-        return np.array([zlib.crc32(chunk.data) for chunk in chunks], np.uint32)
-    with ThreadPoolExecutor(min(cpu_count() or 1, 4)) as pool:
-        return np.array([*pool.map(lambda chunk: zlib.crc32(chunk.data), chunks)], np.uint32)
+def _sums(path: Path, start: int = 0) -> NDArray[np.uint32]:
+    """Return the CRC-32 of each chunk from ``start`` on.
+
+    They are read and not mapped: mapped, the whole file would count as memory of this process.
+    """
+    size = path.stat().st_size
+    places = range(start, size, CHUNK)
+
+    def sums_of(some: Sequence[int]) -> list[int]:
+        buffer, found = memoryview(bytearray(CHUNK)), []
+        with path.open("rb", buffering=0) as stream:
+            for at in some:
+                stream.seek(at)
+                found.append(zlib.crc32(buffer[: stream.readinto(buffer)]))
+        return found
+
+    if size - start < PARALLEL:
+        return np.array(sums_of(places), np.uint32)
+    threads = min(cpu_count() or 1, 4)
+    shares = [part.tolist() for part in np.array_split(np.array(places), threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        return np.array([one for part in pool.map(sums_of, shares) for one in part], np.uint32)

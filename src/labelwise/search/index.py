@@ -37,7 +37,7 @@ from labelwise.predictions import Predictions
 from labelwise.search.checksums import file_hash, way_out
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
-from labelwise.search.scan import ScanTerm
+from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
 from labelwise.search.similar import Projection, codes_of, farthest_rows, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.system.files import replacing
@@ -267,7 +267,12 @@ class Index:
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
         rows = len(self)
         if not corrections and rows >= KEPT_FROM:
-            return LabelOdds(*(ScanTerm(partial(self._kept, label, side)) for side in (0, 1)))
+            return LabelOdds(
+                *(
+                    ScanTerm(partial(self._kept, label, side), partial(self._order, label, side))
+                    for side in (0, 1)
+                )
+            )
         log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
         mapped = self._refitted(label, corrections if refit else [])
         for start in range(0, rows, ROWS_AT_ONCE):
@@ -299,6 +304,18 @@ class Index:
 
         return cache.grown(name, np.dtype(np.float32), (len(self), 1), computed)[:, 0]
 
+    def _order(self, label: int, side: Literal[0, 1]) -> Rows:
+        """Return the rows that searches of this column try first, kept as it is."""
+        cache, rows = self.store.cache, len(self)
+        kind, made_of = f"order-{'pq'[side]}-{label + 1:05d}", f"{self._model_key}-{rows}"
+        cache.remove(f"{kind}-*", but=made_of)
+
+        def computed(_done: int, _rows: int) -> Iterator[Rows]:
+            yield largest_rows(self._kept(label, side))
+
+        shape = (tried_rows(rows), 1)
+        return cache.grown(f"{kind}-{made_of}.bin", np.dtype(np.int64), shape, computed)[:, 0]
+
     def prepare(self, watch: Watch) -> None:
         """Write the probabilities that the first searches would wait for to the cache."""
         if len(self) < KEPT_FROM or self.spec.link is None:
@@ -306,7 +323,7 @@ class Index:
         watch.start("preparing searches", len(self.space))
         for label in range(len(self.space)):
             for side in (0, 1):
-                self._kept(label, side)
+                self._order(label, side)  # made of the column, which it writes
             watch.advance(1)
         watch.finish()
 

@@ -29,7 +29,9 @@ __all__ = [
     "best_rows",
     "count_at_least",
     "in_threads",
+    "largest_rows",
     "sum_of",
+    "tried_rows",
     "value_at",
 ]
 
@@ -52,11 +54,16 @@ NO_ROWS, NO_SCORES = np.empty(0, np.int64), np.empty(0, np.float32)
 class ScanTerm:
     """One column of log probabilities (N,), with what makes it quick to search.
 
-    The values may be a function that gets them when they are first asked for.
+    The values may be a function that gets them when they are first asked for, and so may the rows
+    with the largest of them, where they are known: :func:`largest_rows`.
     """
 
-    def __init__(self, values: Scores | Callable[[], Scores]) -> None:
-        self._given = values
+    def __init__(
+        self,
+        values: Scores | Callable[[], Scores],
+        largest: Callable[[], Rows] | None = None,
+    ) -> None:
+        self._given, self._largest = values, largest
 
     def __len__(self) -> int:
         return len(self.values)
@@ -75,24 +82,33 @@ class ScanTerm:
 
     @cached_property
     def largest(self) -> tuple[Rows, Scores]:
-        """The rows with the largest values, in falling order, and these values.
+        """The rows with the largest values, in falling order, and these values."""
+        rows = largest_rows(self.values) if self._largest is None else self._largest()
+        return rows, self.values[rows]
 
-        A value that enough rows of a sample exceed is likely exceeded by enough rows of all; where
-        it is, the others need not be ordered at all.
-        """
-        values = self.values
-        count = min(max(FIRST_TRIES[0], len(values) // TRIED_SHARE), FIRST_TRIES[-1], len(values))
-        rows = np.arange(len(values))
-        if len(values) >= 4 * SAMPLED:
-            sample = values[:: len(values) // SAMPLED]
-            place = 2 * count * len(sample) // len(values)
-            near = np.flatnonzero(values >= np.partition(sample, -place)[-place])
-            rows = near if len(near) >= count else rows
-        cut = len(rows) - count
-        if cut:
-            rows = rows[np.argpartition(values[rows], cut)[cut:]]
-        rows = rows[np.argsort(-values[rows])]
-        return rows, values[rows]
+
+def largest_rows(values: Scores) -> Rows:
+    """Return the rows that a search tries first: those with the largest values, in falling order.
+
+    A value that enough rows of a sample exceed is likely exceeded by enough rows of all; where it
+    is, the others need not be ordered at all.
+    """
+    count = tried_rows(len(values))
+    rows = np.arange(len(values))
+    if len(values) >= 4 * SAMPLED:
+        sample = values[:: len(values) // SAMPLED]
+        place = 2 * count * len(sample) // len(values)
+        near = np.flatnonzero(values >= np.partition(sample, -place)[-place])
+        rows = near if len(near) >= count else rows
+    cut = len(rows) - count
+    if cut:
+        rows = rows[np.argpartition(values[rows], cut)[cut:]]
+    return rows[np.argsort(-values[rows])]
+
+
+def tried_rows(size: int) -> int:
+    """Return how many of so many rows a search may try before it scans all of them."""
+    return min(max(FIRST_TRIES[0], size // TRIED_SHARE), FIRST_TRIES[-1], size)
 
 
 def sum_of(terms: Sequence[ScanTerm], rows: Rows | slice) -> Scores:
@@ -144,9 +160,14 @@ def count_at_least(terms: Sequence[ScanTerm], least: float, excluded: Rows | Non
     return total
 
 
-def best_of(rows: Rows, scores: Scores, count: int) -> tuple[Rows, Scores]:
-    """Return the ``count`` of some rows with the highest scores, best first, and their scores."""
-    best = _Best(count, NO_ROWS)
+def best_of(
+    rows: Rows, scores: Scores, count: int, excluded: Rows = NO_ROWS
+) -> tuple[Rows, Scores]:
+    """Return the ``count`` of some rows with the highest scores, best first, and their scores.
+
+    Rows in ``excluded`` (sorted) never come out.
+    """
+    best = _Best(count, excluded)
     best.offer(rows, scores)
     return best.ranked()
 
