@@ -48,15 +48,24 @@ def all_scores(ranking):
     return scores
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.sampled_from(QUERIES),
     st.integers(1, 300),
     st.integers(0, 40),
     st.integers(0, 2**32 - 1),
     st.sampled_from((1.0, 4.0, 40.0)),
+    st.booleans(),
 )
-def test_any_query_finds_what_a_full_sort_finds(text, rows, count, seed, spread):
+def test_any_query_finds_what_a_full_sort_finds(text, rows, count, seed, spread, few):
+    with pytest.MonkeyPatch.context() as patch:
+        if few:  # rows to be tried first, of which small tables hold no more
+            patch.setattr(scan, "FIRST_TRIES", (2, 8, 32))
+            patch.setattr(scan, "TRIED_SHARE", 2)
+        finds_what_a_full_sort_finds(text, rows, count, seed, spread)
+
+
+def finds_what_a_full_sort_finds(text, rows, count, seed, spread):
     random = np.random.default_rng(seed)
     query = bind(Query.parse(text), SPACE)
     gone = np.flatnonzero(random.random(rows) < 0.1)
@@ -93,10 +102,9 @@ def test_hits_are_counted_as_logarithms_count_them(text):
     assert ours.upper == pytest.approx(exact.upper, rel=1e-4)
 
 
-def test_only_near_rows_get_their_score(monkeypatch):
-    random = np.random.default_rng(0)
-    query = bind(Query.parse("(a | b), -c"), SPACE)
-    logits = random.normal(-3, 2, (3, 50_000))
+def scored_rows(monkeypatch, text, logits):
+    """Return how many rows got their score, and of how many the odds were computed."""
+    query = bind(Query.parse(text), SPACE)
     columns = [
         LabelOdds(*(ScanTerm(-np.logaddexp(0, s * one).astype(np.float32)) for s in (-1, 1)))
         for one in logits
@@ -106,8 +114,26 @@ def test_only_near_rows_get_their_score(monkeypatch):
     monkeypatch.setattr(
         OddsRanking, "_scores", lambda self, rows: scored.append(len(rows)) or plain(self, rows)
     )
-    OddsRanking(query, columns, np.empty(0, np.int64)).best(50)
-    assert 50 <= sum(scored) < 200
+    ranking = OddsRanking(query, columns, np.empty(0, np.int64))
+    found, _ = ranking.best(50)
+    rounded = all_scores(ranking).astype(np.float32)
+    np.testing.assert_array_equal(found, np.lexsort((np.arange(len(rounded)), -rounded))[:50])
+    return sum(scored), len(ranking.__dict__.get("odds", ()))
+
+
+def test_the_largest_of_two_labels_settle_a_search_for_either(monkeypatch):
+    logits = np.random.default_rng(0).normal(-3, 2, (3, 50_000))
+    scored, read = scored_rows(monkeypatch, "(a | b), -c", logits)
+    assert scored < 600
+    assert not read
+
+
+def test_only_near_rows_get_their_score_where_all_are_read(monkeypatch):
+    logits = np.random.default_rng(0).normal(-3, 2, (3, 50_000))
+    logits[2] = np.maximum(*logits[:2]) + 3  # present wherever the others are
+    scored, read = scored_rows(monkeypatch, "(a | b), -c", logits)
+    assert read == 50_000
+    assert scored < 600
 
 
 def test_more_rows_are_shared_by_threads(monkeypatch):

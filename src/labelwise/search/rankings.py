@@ -1,13 +1,20 @@
 """A query's ranking of all rows: the best of them, how many reach a score, how many hits to expect.
 
 Labels wanted and unwanted alone have a sum of columns for a score, which ``scan`` searches with
-bounds. Any other query, such as ``(cat | dog), -sofa``, is read once from end to end: the odds of
-all rows are computed in 32 bits by sums and products of p and 1 - p, which stay within ROUNDING of
-what the score says. So the rows whose odds come within ROUNDING of the k-th largest hold the k best
-ones, and they alone get the score itself; both kinds give the rows that a full sort would give.
+bounds. Of any other query, such as ``(cat | dog), -sofa``, a part that names any of some labels
+bounds the score too: a row that is neither among the largest of cat nor among those of dog has
+
+    P(query) <= 1 - (1 - p of the last cat) (1 - p of the last dog)
+
+and once the k-th best score of the rows among them exceeds that, they hold the k best ones. Where
+no part settles it, all rows are read once: their odds are computed in 32 bits by sums and products
+of p and 1 - p, which stay within ROUNDING of what the score says. So the rows whose odds come
+within ROUNDING of the k-th largest hold the k best ones, and they alone get the score itself. Every
+way gives the rows that a full sort would give.
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -15,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
-from labelwise.retrieval.query import AllOf, literal_of
+from labelwise.retrieval.bound_query import log1mexp
+from labelwise.retrieval.query import AllOf, AnyOf, literal_of
 from labelwise.search.index import Index, LabelOdds
 from labelwise.search.scan import (
     NO_ROWS,
@@ -28,6 +36,7 @@ from labelwise.search.scan import (
     count_at_least,
     in_threads,
     sum_of,
+    tried_rows,
     value_at,
 )
 
@@ -35,6 +44,8 @@ __all__ = ["OddsRanking", "Ranking", "SumRanking", "ranking_of"]
 
 ROWS_AT_ONCE = 1 << 17
 ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
+BOUND_ROUNDING = 1e-5  # of logs in 32 bits, that a bound must be exceeded by
+TRIED_LABELS_SHARE = 8  # of so many rows one may be tried for all labels of a part together
 LEAST_ODDS, MOST_ODDS = 1e-12, 1e12  # beyond, logs of sums have too few digits themselves
 
 
@@ -111,6 +122,54 @@ class OddsRanking(Ranking):
     def best(self, count: int) -> tuple[Rows, Scores]:
         if count <= 0:
             return NO_ROWS, NO_SCORES
+        return self._tried(count) or self._read(count)
+
+    def _tried(self, count: int) -> tuple[Rows, Scores] | None:
+        """Return the best rows, where the largest of the labels of one part hold them.
+
+        The first tries give a score that the k-th best one reaches; it says how many of the largest
+        are needed, and which of these are worth a score.
+        """
+        if not (parts := self._drivers()):
+            return None
+        size = len(self.columns[0].log_p)
+        driver = min(parts, key=lambda terms: _bound(terms, tried_rows(size)))
+        rows = np.unique(np.concatenate([term.largest[0][: 4 * count] for term in driver]))
+        found = best_of(rows, self._scores(rows), count, self.gone)
+        if len(rows) == size:
+            return found
+        least = float(found[1][-1]) if len(found[1]) == count else -np.inf
+        depths = range(1, tried_rows(size) + 1)
+        needed = bisect_right(
+            depths, -least, key=lambda depth: -_bound(driver, depth) - BOUND_ROUNDING
+        )
+        settled = needed < len(depths) and LEAST_ODDS < _odds_at(least) < MOST_ODDS
+        if not settled or len(driver) * depths[needed] > size // TRIED_LABELS_SHARE:
+            return None
+        rows = np.concatenate([term.largest[0][: depths[needed]] for term in driver])
+        log_p = [one.log_p.values[rows] for one in self.columns]
+        log_q = [one.log_q.values[rows] for one in self.columns]
+        odds = self.query.odds([np.exp(one) for one in log_p], [np.exp(one) for one in log_q])
+        rows = np.unique(rows[odds >= _odds_at(least) * (1 - ROUNDING)])
+        return best_of(rows, self._scores(rows), count, self.gone)
+
+    def _drivers(self) -> list[list[ScanTerm]]:
+        """Return the columns of each part of the query that names any of some labels."""
+        expression = self.query.expression
+        found = []
+        for part in expression.parts if isinstance(expression, AllOf) else (expression,):
+            named = part.parts if isinstance(part, AnyOf) else (part,)
+            literals = [literal_of(one) for one in named]
+            if all(literal is not None for literal in literals):
+                found.append([self._column(*literal) for literal in literals if literal])
+        return found
+
+    def _column(self, name: str, wanted: bool) -> ScanTerm:
+        odds = self.columns[self.query.columns.index(int(name))]
+        return odds.log_p if wanted else odds.log_q
+
+    def _read(self, count: int) -> tuple[Rows, Scores]:
+        """Return the best rows, by the odds of all."""
         least = min(value_at(self.odds, count), MOST_ODDS) * (1 - ROUNDING)
         rows = np.flatnonzero(self.odds >= least) if least > LEAST_ODDS else self._present
         return best_of(rows, self._scores(rows), count)
@@ -161,6 +220,12 @@ class OddsRanking(Ranking):
             np.where(likely, larger, smaller), np.where(likely, smaller, larger)
         )
         return scores.astype(np.float32)
+
+
+def _bound(terms: Sequence[ScanTerm], depth: int) -> float:
+    """Return a bound of log P(any of them) of rows not among so many largest of any term."""
+    last = np.array([term.largest[1][depth - 1] for term in terms], np.float64)
+    return float(log1mexp(log1mexp(np.minimum(last, 0.0)).sum()))
 
 
 def _odds_at(least: float) -> float:
