@@ -51,6 +51,7 @@ __all__ = ["Index", "IndexFacts", "LabelOdds"]
 ROWS_AT_ONCE = 1 << 16
 KEPT_FROM = 1 << 16  # rows; fewer are computed in milliseconds
 LABELS_KEPT = 64
+ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
 CACHED_OF_MODEL = (
     *("link", "held_out", "validation", "taxonomy", "query_taxonomy"),
     *("_tree", "_sets", "_model_key"),
@@ -304,17 +305,20 @@ class Index:
 
         return cache.grown(name, np.dtype(np.float32), (len(self), 1), computed)[:, 0]
 
-    def _order(self, label: int, side: Literal[0, 1]) -> Rows:
-        """Return the rows that searches of this column try first, kept as it is."""
+    def _order(self, label: int, side: Literal[0, 1]) -> tuple[Rows, NDArray[np.float32]]:
+        """Return the rows that searches of a kept column try first, and their values, kept too."""
         cache, rows = self.store.cache, len(self)
         kind, made_of = f"order-{'pq'[side]}-{label + 1:05d}", f"{self._model_key}-{rows}"
         cache.remove(f"{kind}-*", but=made_of)
 
-        def computed(_done: int, _rows: int) -> Iterator[Rows]:
-            yield largest_rows(self._kept(label, side))
+        def computed(_done: int, _rows: int) -> Iterator[NDArray[np.void]]:
+            found = np.empty(tried_rows(rows), ORDER)
+            found["row"], found["value"] = largest_rows(self._kept(label, side))
+            yield found
 
         shape = (tried_rows(rows), 1)
-        return cache.grown(f"{kind}-{made_of}.bin", np.dtype(np.int64), shape, computed)[:, 0]
+        order = cache.grown(f"{kind}-{made_of}.bin", ORDER, shape, computed)[:, 0]
+        return order["row"], order["value"]
 
     def prepare(self, watch: Watch) -> None:
         """Write the probabilities that the first searches would wait for to the cache."""

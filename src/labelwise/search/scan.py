@@ -54,14 +54,14 @@ NO_ROWS, NO_SCORES = np.empty(0, np.int64), np.empty(0, np.float32)
 class ScanTerm:
     """One column of log probabilities (N,), with what makes it quick to search.
 
-    The values may be a function that gets them when they are first asked for, and so may the rows
-    with the largest of them, where they are known: :func:`largest_rows`.
+    The values may be a function that gets them when they are first asked for. Where the rows to try
+    first are known, so that the column need not be read for them, ``largest`` gets them.
     """
 
     def __init__(
         self,
         values: Scores | Callable[[], Scores],
-        largest: Callable[[], Rows] | None = None,
+        largest: Callable[[], tuple[Rows, Scores]] | None = None,
     ) -> None:
         self._given, self._largest = values, largest
 
@@ -83,27 +83,29 @@ class ScanTerm:
     @cached_property
     def largest(self) -> tuple[Rows, Scores]:
         """The rows with the largest values, in falling order, and these values."""
-        rows = largest_rows(self.values) if self._largest is None else self._largest()
-        return rows, self.values[rows]
+        return largest_rows(self.values) if self._largest is None else self._largest()
 
 
-def largest_rows(values: Scores) -> Rows:
-    """Return the rows that a search tries first: those with the largest values, in falling order.
+def largest_rows(values: Scores) -> tuple[Rows, Scores]:
+    """Return the rows that a search tries first, in falling order of their values, and these.
 
     A value that enough rows of a sample exceed is likely exceeded by enough rows of all; where it
     is, the others need not be ordered at all.
     """
     count = tried_rows(len(values))
-    rows = np.arange(len(values))
+    rows = NO_ROWS
     if len(values) >= 4 * SAMPLED:
         sample = values[:: len(values) // SAMPLED]
         place = 2 * count * len(sample) // len(values)
-        near = np.flatnonzero(values >= np.partition(sample, -place)[-place])
-        rows = near if len(near) >= count else rows
+        rows = np.flatnonzero(values >= np.partition(sample, -place)[-place])
+    if len(rows) < count:
+        rows = np.arange(len(values))
     cut = len(rows) - count
     if cut:
         rows = rows[np.argpartition(values[rows], cut)[cut:]]
-    return rows[np.argsort(-values[rows])]
+    found = values[rows]
+    order = np.argsort(-found)
+    return rows[order], found[order]
 
 
 def tried_rows(size: int) -> int:
