@@ -21,7 +21,7 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c con
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-.PHONY: audit bench bridges browser check clean demo dist docs fuzz help install schema serve test
+.PHONY: audit bench bridges browser check clean demo dist docs fuzz help install limits schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +91,11 @@ bench: install ## print every figure that the README claims, and the other ratio
 	  echo "== $$name"; OMP_NUM_THREADS=1 "$(BIN)/python" "benchmarks/$$name.py" \
 	    $$([ $$name = labelling ] && echo $(if $(FEATURES),--features "$(FEATURES)")) || status=1; \
 	done; exit $${status:-0}
+
+limits: install ## measure what docs/limits.md shows on this machine, and write that page (PARTS="search heads")
+	$(PIP) -e ".[bench,ray,serve]"
+	"$(BIN)/python" benchmarks/limits.py run $(PARTS)
+	"$(BIN)/python" benchmarks/limits.py page docs/limits.md
 
 docs: install ## build the documentation into site/ and run every example in it
 	NO_MKDOCS_2_WARNING=1 "$(BIN)/mkdocs" build --strict

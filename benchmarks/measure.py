@@ -7,6 +7,7 @@ peak resident size of the first repeat above what the child began with.
 
 import json
 import multiprocessing
+import os
 import sys
 import time
 import traceback
@@ -157,3 +158,11 @@ def finish(rows: Sequence[Row], save: str | None) -> None:
     if save is not None:
         Path(save).write_text(json.dumps([asdict(row) for row in rows], indent=1))
     sys.exit(0 if all(row.reached for row in rows) else 1)
+
+
+def record(name: str, ours: float, peer: float | None = None) -> None:
+    """Keep a figure where ``benchmarks/limits.py`` asks for figures, as a line of JSON."""
+    place = os.environ.get("LABELWISE_FIGURES")
+    if place:
+        with Path(place).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"name": name, "ours": ours, "peer": peer}) + "\n")

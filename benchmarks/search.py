@@ -5,7 +5,10 @@ Two columns of logits of labels in 3 % of the photos, ``dog, -beach``; the peers
 are installed. Times are the median wall-clock milliseconds of a query whose columns were used
 before; "first" is the query that reads them. "index" is a whole index on disk of that many photos
 with a label per column: opening it, what a search touches of memory, and the search after a
-correction, which maps every probability anew. "rescan" looks at files that did not change, and
+correction, which maps every probability anew; "best" is its first search until the best 50 are
+known. "large" maps columns of so many photos that were made beforehand. "similar" stands beside
+graphs of neighbours (HNSW) by usearch and faiss, where installed, which search as widely as the
+same recall takes. "rescan" looks at files that did not change, and
 brings an index of them up to date. With ``--indexing FOLDER --model RUN`` a new index of a folder
 is timed instead, beside decoding its photos and running the network alone.
 """
@@ -20,11 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from measure import record
 
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
@@ -36,10 +41,17 @@ from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.retrieval import Query, bind
 from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
-from labelwise.search.index import IndexFacts, LabelOdds
+from labelwise.search.cache import CacheFiles
+from labelwise.search.index import ORDER, IndexFacts, LabelOdds
 from labelwise.search.looking import Changes, look_at
-from labelwise.search.rankings import OddsRanking
-from labelwise.search.scan import ScanTerm, best_rows, count_at_least
+from labelwise.search.rankings import OddsRanking, ranking_of
+from labelwise.search.scan import (
+    ScanTerm,
+    best_rows,
+    count_at_least,
+    largest_rows,
+    tried_rows,
+)
 from labelwise.search.similar import Projection, codes_of, nearest_rows
 from labelwise.search.walk import photos_below
 from labelwise.system.progress import Silent
@@ -152,6 +164,7 @@ def any_of(rows):
         text = f"SELECT row FROM t ORDER BY {score} DESC, row LIMIT {TOP}"
         peer, _ = milliseconds(lambda: base.execute(text).fetchall(), 3)
         line("any of", rows, "DuckDB, in memory", peer, f"{peer / ours:.1f}x")
+        record(f"any-of-{rows:.0e}", ours, peer)
 
 
 def never_meet(rows):
@@ -184,13 +197,68 @@ def similar(rows, features):
     ours, _ = milliseconds(lambda: nearest_rows(vectors[7], vectors, codes, TOP, none))
     whole = vectors.astype(np.float32)
     peer, _ = milliseconds(lambda: np.argpartition(-(whole @ whole[7]), TOP)[:TOP], 3)
-    shares = []
-    for row in random.integers(0, len(real), 40):
-        found, _ = nearest_rows(vectors[row], vectors, codes, TOP, none)
-        exact = np.argsort(-(whole @ whole[row]), kind="stable")[:TOP]
-        shares.append(len({*found.tolist()} & {*exact.tolist()}) / TOP)
-    line("similar", rows, "labelwise", ours, f"goal 10; recall@50 {np.mean(shares):.4f}")
+    asked = random.integers(0, len(real), 40)
+    exact = [np.argsort(-(whole @ whole[row]), kind="stable")[:TOP] for row in asked]
+
+    def recall(search):
+        found = [{*map(int, search(row))} for row in asked]
+        shares = [
+            len(some & {*all_.tolist()}) / TOP for some, all_ in zip(found, exact, strict=True)
+        ]
+        return float(np.mean(shares))
+
+    reached = recall(lambda row: nearest_rows(vectors[row], vectors, codes, TOP, none)[0])
+    size = f"{codes.nbytes / len(codes[0]):.0f} bytes a photo beside the embedding"
+    line("similar", rows, "labelwise", ours, f"goal 10; recall@50 {reached:.4f}; {size}")
     line("similar", rows, "numpy, all embeddings", peer, f"{peer / ours:.1f}x")
+    record(f"similar-recall-{rows:.0e}", reached)
+    start = time.perf_counter()
+    codes_of(vectors)
+    built = time.perf_counter() - start
+    line("similar", rows, "labelwise, build", 1e3 * built)
+    for name, graph in graphs_of(vectors, whole).items():
+        start = time.perf_counter()
+        search = graph()
+        line("similar", rows, f"{name}, build", 1e3 * (time.perf_counter() - start))
+        for width in (64, 128, 256, 512, 1024, 2048):
+            by_graph = partial(search, width=width)
+            wide = recall(lambda row, by_graph=by_graph: by_graph(whole[row]))
+            if wide >= reached:
+                break
+        peer, _ = milliseconds(partial(by_graph, whole[7]))
+        line("similar", rows, f"{name}, width {width}", peer, f"recall@50 {wide:.4f}")
+        record(f"similar-{name}-{rows:.0e}", ours, peer)
+
+
+def graphs_of(vectors, whole):
+    """Return what builds each installed peer's graph and returns its search."""
+
+    def by_usearch():
+        from usearch.index import Index as Graph
+
+        graph = Graph(ndim=vectors.shape[1], metric="ip", dtype="f16", connectivity=16)
+        graph.add(np.arange(len(vectors)), vectors, threads=os.cpu_count())
+
+        def search(vector, width):
+            graph.expansion_search = width
+            return graph.search(vector, TOP).keys
+
+        return search
+
+    def by_faiss():
+        import faiss
+
+        graph = faiss.IndexHNSWFlat(vectors.shape[1], 16, faiss.METRIC_INNER_PRODUCT)
+        graph.add(whole)
+
+        def search(vector, width):
+            graph.hnsw.efSearch = width
+            return graph.search(vector[None], TOP)[1][0]
+
+        return search
+
+    ways = {"usearch": by_usearch, "faiss": by_faiss}
+    return {name: way for name, way in ways.items() if importlib.util.find_spec(name)}
 
 
 LABELS = ("dog", "beach", "cat", "car")
@@ -199,16 +267,85 @@ LABELS = ("dog", "beach", "cat", "car")
 def whole_index(rows, folder):
     """Time an index on disk: opening, searching, and searching after a correction."""
     make_index(rows, folder)
+    for call in ("prepared", "best_of_index", "touched"):
+        in_a_process_of_its_own(f"{call}({str(folder)!r}, {rows})")
+
+
+def in_a_process_of_its_own(call):
     here = str(Path(__file__).parent)
-    for call in (f"answered({str(folder)!r})", f"touched({str(folder)!r}, {rows})"):
-        code = f"import sys; sys.path[:0] = [{here!r}]; import search; search.{call}"
-        subprocess.run([sys.executable, "-c", code], check=True)
+    code = f"import sys; sys.path[:0] = [{here!r}]; import search; search.{call}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def answered(folder):
-    """Search once, which writes the columns it touches end to end."""
+def prepared(folder, rows):
+    """Write the columns end to end, as ``labelwise index`` does at its end."""
     with Index(Path(folder)) as index:
+        index.prepare(Silent())
         answer(index, Query.parse("dog, -beach"))
+
+
+def best_of_index(folder, rows):
+    """Open an index and find the best photos of two labels, first and again."""
+    index = Index(Path(folder))  # open until the process ends
+    query = bind(Query.parse("dog, -beach"), index.space)
+
+    def best():
+        return ranking_of(index, query, np.empty(0, np.int64), refit=True).best(TOP)
+
+    len(index)
+    used, start = time.process_time(), time.perf_counter()
+    best()
+    first = 1e3 * (time.perf_counter() - start)
+    used = 1e3 * (time.process_time() - used)
+    line("best", rows, "first, two labels", first, f"{used:.1f} ms of processor time")
+    record(f"first-best-{rows:.0e}", first)
+    again, _ = milliseconds(best)
+    line("best", rows, "again", again)
+    record(f"again-best-{rows:.0e}", again)
+
+
+def large(rows):
+    """Time the best of two columns of very many photos, which are mapped."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = CacheFiles(Path(folder))
+        for name, sign, seed in (("dog", 1, 0), ("beach", -1, 1)):
+
+            def made(done, rows, sign=sign, seed=seed):
+                random = np.random.default_rng(seed)
+                for start in range(done, rows, 1 << 20):
+                    size = min(1 << 20, rows - start)
+                    logits = random.normal(np.log(0.03 / 0.97), 2, size).astype(np.float32)
+                    yield log_p(sign * logits)
+
+            values = files.grown(name, np.dtype(np.float32), (rows, 1), made)[:, 0]
+            order = np.empty(tried_rows(rows), ORDER)
+            order["row"], order["value"] = largest_rows(values)
+            shape = (len(order), 1)
+            files.grown(f"order-{name}", ORDER, shape, lambda done, _, order=order: [order[done:]])
+        in_a_process_of_its_own(f"best_of_large({folder!r}, {rows})")
+
+
+def best_of_large(folder, rows):
+    files, before = CacheFiles(Path(folder)), resident()
+
+    def mapped(name):
+        return files.grown(name, np.dtype(np.float32), (rows, 1), None)[:, 0]
+
+    def largest(name):
+        order = files.grown(f"order-{name}", ORDER, (tried_rows(rows), 1), None)[:, 0]
+        return order["row"], order["value"]
+
+    terms = [ScanTerm(partial(mapped, name), partial(largest, name)) for name in ("dog", "beach")]
+    start = time.perf_counter()
+    best_rows(terms, TOP)
+    line("large", rows, "first, with the check", 1e3 * (time.perf_counter() - start))
+    again, _ = milliseconds(lambda: best_rows(terms, TOP))
+    line("large", rows, "best 50", again, "goal 20")
+    print(
+        f"memory      {rows:>11,}  {resident():.0f} MiB, {resident() - before:.0f} of them mapped"
+    )
+    record(f"large-best-{rows:.0e}", again)
+    record(f"large-memory-{rows:.0e}", resident())
 
 
 def make_index(rows, folder):
@@ -365,7 +502,9 @@ def indexing(folder, model, repeats):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7])
+    parser.add_argument("--rows", type=float, nargs="*", default=[1e6, 1e7])
+    parser.add_argument("--large", type=float, help="rows of columns that are mapped alone")
+    parser.add_argument("--similar", type=float, default=1e6, help="rows of embeddings")
     parser.add_argument("--features", type=Path, help="a .npz file with real features")
     parser.add_argument("--files", type=float, default=1e6, help="to look at again")
     parser.add_argument("--indexing", type=Path, help="a folder of photos; needs --model")
@@ -384,8 +523,12 @@ def main():
     features = None
     if arguments.features is not None:
         features = np.load(arguments.features, allow_pickle=False)["features"]
-    similar(min(10**6, int(max(arguments.rows))), features)
-    rescan(int(arguments.files))
+    if arguments.large:
+        large(int(arguments.large))
+    if arguments.similar:
+        similar(int(arguments.similar), features)
+    if arguments.files:
+        rescan(int(arguments.files))
 
 
 if __name__ == "__main__":

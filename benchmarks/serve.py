@@ -40,6 +40,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import torch
+from measure import record
 from PIL import Image
 from serve_attacks import run_mix
 from serve_load import Processor, closed_load, open_load, request_bytes, resident
@@ -232,6 +233,7 @@ def clients(setting: Setting) -> None:
         f"(best of four turns; goal 1.8, or a full processor); processor time per photo "
         f"{costs[32]:.1f} against {costs[1]:.1f} ms, {costs[1] / costs[32]:.2f} x"
     )
+    record("serve-batching", max(rates[32]), max(rates[1]))
     print_bound(setting, costs)
 
 
@@ -445,6 +447,7 @@ def attack(setting: Setting) -> None:
         f"(goal 50); {pauses['+Inf'] - pauses['0.05']:.0f} of {pauses['+Inf']:.0f} pauses above "
         f"50 ms, {pauses['+Inf'] - pauses['0.1']:.0f} above 100"
     )
+    record("serve-pause", 1000 * seen["loop_pause_longest_seconds"])
     print(f"  memory: {before:.0f} MiB before, {most[0]:.0f} at most, {after:.0f} afterwards")
 
 

@@ -1,0 +1,69 @@
+"""What commands cost before they do anything: ``python benchmarks/starts.py``.
+
+Processor seconds of whole commands on tiny input, in processes of their own, the least of five; and
+the most memory of ``train`` as it comes (features of a frozen backbone, a solved head) and of
+``evaluate`` on 159 photos, as a first set has.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from measure import record
+from PIL import Image
+from search import make_index
+
+
+def spent(*arguments, repeats=5, at):
+    """Return the least processor seconds and the most MiB of a command."""
+    seconds, memory = [], []
+    for _ in range(repeats):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "labelwise", *map(str, arguments)],
+            cwd=at,
+            stdout=subprocess.DEVNULL,
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"labelwise {' '.join(map(str, arguments))}: {process.returncode}")
+        seconds.append(used.ru_utime + used.ru_stime)
+        memory.append(used.ru_maxrss / 1024)
+    return min(seconds), max(memory)
+
+
+def show(name, what, value, unit):
+    print(f"{what:44s} {value:8.2f} {unit}", flush=True)
+    record(name, value)
+
+
+def main():
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for row in range(159):
+            pixels = random.integers(0, 256, (120, 160, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{row}.jpg")
+        with (folder / "table.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["path", "labels"])
+            rows.writerows([f"{row}.jpg", "dog|cat" if row % 3 else "car"] for row in range(159))
+        make_index(2000, folder / "photos.index")
+        seconds, _ = spent("data", "describe", "table.csv", at=folder)
+        show("start-describe", "data describe", seconds, "s of processor time")
+        seconds, _ = spent("search", "photos.index", "dog, -beach", at=folder)
+        show("start-search", "search", seconds, "s of processor time")
+        seconds, _ = spent("predict", "--help", at=folder)
+        show("start-predict", "predict --help", seconds, "s of processor time")
+        _, memory = spent("train", "table.csv", "-o", "run", repeats=1, at=folder)
+        show("memory-train-features", "train as it comes, most memory", memory, "MiB")
+        _, memory = spent("evaluate", "run", repeats=1, at=folder)
+        show("memory-evaluate", "evaluate, most memory", memory, "MiB")
+
+
+if __name__ == "__main__":
+    main()

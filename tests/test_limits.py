@@ -1,0 +1,57 @@
+"""Held to: the page in the docs, written again from the figures that are kept; ratios by hand."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import limits
+
+    return limits
+
+
+def test_the_page_is_made_of_the_kept_figures(limits):
+    assert (ROOT / "docs" / "limits.md").read_text(encoding="utf-8") == limits.page(limits.goals())
+
+
+def test_each_part_has_a_program_that_records_its_figures(limits):
+    assert {*limits.goals()} == {*limits.COMMANDS}
+    for part, goals in limits.goals().items():
+        program = limits.COMMANDS[part].split()[0]
+        assert (ROOT / "benchmarks" / program).is_file()
+        assert goals
+
+
+def test_ratios_say_how_many_times_as_good_ours_is(limits):
+    faster = limits.Goal("a", "a", "ms", peer="b", ratio=3)
+    assert faster.ratio_of(2.0, 6.0) == 3
+    assert faster.is_met(2.0, 6.0)
+    assert not faster.is_met(2.1, 6.0)
+    more = limits.Goal("a", "a", "per second", peer="b", ratio=0.9, rate=True)
+    assert more.is_met(9.0, 10.0)
+    assert not more.is_met(8.9, 10.0)
+    assert not more.is_met(9.0, None)
+    small = limits.Goal("a", "a", "MiB", at_most=10)
+    assert small.is_met(10, None)
+    assert not small.is_met(11, None)
+    assert not limits.Goal("a", "a", "share", at_least=0.99).is_met(0.98, None)
+
+
+def test_a_goal_that_was_missed_or_not_measured_stays_in_the_table(limits):
+    goals = {name: limits.Goal(name, f"what {name} is", "ms", at_most=10) for name in "ab"}
+    rows = limits.rows_of(goals, {"a": {"ours": 12.0, "peer": None}})
+    assert rows == [
+        ["what a is", "12 ms", "", "", "", "≤ 10 ms", "**no**"],
+        ["what b is", "not measured", "", "", "", "≤ 10 ms", ""],
+    ]
+
+
+@pytest.mark.parametrize("given", [{}, {"ratio": 2}, {"at_most": 1, "at_least": 1}])
+def test_a_goal_must_be_one(limits, given):
+    with pytest.raises(ValueError, match="must have one goal"):
+        limits.Goal("a", "a", "ms", **given)
