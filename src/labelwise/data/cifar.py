@@ -123,10 +123,22 @@ def read_cifar10(path: Path) -> LabelTable:
     return _table(parts, names, "cifar10")
 
 
-def read_cifar100(path: Path, *, labels: Literal["fine", "coarse"] = "fine") -> LabelTable:
-    """Return CIFAR-100 from ``cifar-100-python`` or ``cifar-100-binary``."""
-    if labels not in ("fine", "coarse"):
-        raise SettingsError(f"labels must be 'fine' or 'coarse', got {labels!r}")
+def read_cifar100(path: Path, *, labels: Literal["fine", "coarse", "both"] = "fine") -> LabelTable:
+    """Return CIFAR-100 from ``cifar-100-python`` or ``cifar-100-binary``.
+
+    With "both" every image has two of 120 labels: its fine class and its coarse one.
+    """
+    if labels not in ("fine", "coarse", "both"):
+        raise SettingsError(f"labels must be 'fine', 'coarse' or 'both', got {labels!r}")
+    if labels == "both":
+        fine, coarse = _one_label(path, "fine"), _one_label(path, "coarse")
+        names = (*fine.space.names, *coarse.space.names)
+        truth = np.hstack([fine.targets()[0], coarse.targets()[0]])
+        return LabelTable.from_arrays(names, fine.images, truth, split=fine.split, name="cifar100")
+    return _one_label(path, labels)
+
+
+def _one_label(path: Path, labels: str) -> LabelTable:
     if (path / "meta").is_file():
         names = label_names(path / "meta", f"{labels}_label_names")
         parts = [read_python(path, [part], f"{labels}_labels") for part in ("train", "test")]

@@ -21,6 +21,7 @@ from labelwise.data.annotation_tools import read_cvat, read_fiftyone, read_label
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.detection import COCO_MARKS, VOC_MARKS, read_coco, read_coco2014, read_voc
+from labelwise.data.feature_files import read_feature_file
 from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
 from labelwise.data.generated import posterior_table, scenes
 from labelwise.data.official import (
@@ -73,6 +74,7 @@ READERS: dict[str, Reader] = {
     for reader in (
         Reader("fiftyone", read_fiftyone, "samples.json of FiftyOne", marks=("samples.json",)),
         Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
+        Reader("features", read_feature_file, "features and labels as arrays", (".npz",)),
         Reader(
             "webdataset", read_webdataset, "WebDataset tar shards", (".tar",), ("*.tar", "*/*.tar")
         ),

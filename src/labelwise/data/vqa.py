@@ -21,24 +21,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.rows import read_json, require_file
+from labelwise.data.feature_files import read_arrays
+from labelwise.data.rows import read_json
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
 from labelwise.pictures.sources import FeatureRows
 from labelwise.system.names import Names
-from labelwise.system.text import first_line
 from labelwise.types import LabelSpace
 
 __all__ = ["VqaQuestion", "answer_accuracy", "normal_answer", "read_questions", "read_vqa"]
 
-DAMAGED = (BadZipFile, ZlibError, NotImplementedError)  # an archive
 PARTS = {"train": "train2014", "test": "val2014"}
 PEOPLE = 10
 ENOUGH = 3  # people that make an answer right
@@ -193,22 +190,8 @@ def _features(file: Path, numbers: Sequence[int]) -> NDArray[np.float32]:
             f"{file} is missing: put there the arrays question_id (N,) and features (N, D) of a "
             "model that reads photo and question, such as LXMERT's pooled output"
         )
-    try:
-        with np.load(require_file(file), allow_pickle=False) as arrays:
-            ids, features = arrays["question_id"], arrays["features"]
-    except (
-        KeyError,
-        ValueError,
-        OSError,
-        EOFError,
-        SyntaxError,
-        BadZipFile,
-        ZlibError,
-        NotImplementedError,
-    ) as error:
-        raise DataError(
-            f"{file}: must be an .npz file of question_id and features ({first_line(error)})"
-        ) from None
+    arrays = read_arrays(file, ("question_id", "features"))
+    ids, features = arrays["question_id"], arrays["features"]
     if ids.dtype.kind not in "iu" or features.dtype.kind not in "fiu":
         raise DataError(
             f"{file}: question_id must hold whole numbers and features numbers, got {ids.dtype} "
