@@ -13,6 +13,7 @@ from labelwise.cli.options import (
     WeightsOption,
     check_weights,
 )
+from labelwise.cli.survey import show_survey_line, survey
 from labelwise.cli.text import duration, in_all, resumable, say, show_table
 from labelwise.errors import DataError, SettingsError
 
@@ -25,12 +26,15 @@ __all__ = ["reproduce"]
 COMPUTED = "001-table1"
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
+SURVEYED = "survey"
 
 
 def reproduce(
     table: Annotated[
         str | None,
-        typer.Argument(help="A table, a cell or a figure: 000-table2, 001-table3.voc.vit-b-32."),
+        typer.Argument(
+            help="A table, a cell or a figure: 000-table2, 001-table3.voc.vit-b-32; or survey."
+        ),
     ] = None,
     list_: Annotated[
         bool,
@@ -38,11 +42,16 @@ def reproduce(
     ] = False,
     root: Annotated[Path, typer.Option(help="The folder that holds the data sets.")] = Path("data"),
     data: Annotated[
-        str | None, typer.Option(help="Another source in place of the paper's data.")
+        list[str] | None,
+        typer.Option(
+            help="Another source in place of the paper's data; of the survey, as coco=FILE."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A recipe of minutes, not days.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 3,
-    rows: Annotated[str | None, typer.Option(help="Only these rows, commas between.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Only these rows (of the survey: methods), commas between.")
+    ] = None,
     features: FeaturesOption = None,
     weights: WeightsOption = None,
     set_: SettingsOption = None,
@@ -66,6 +75,9 @@ def reproduce(
     A table on several data sets or backbones has cells, named after points (`--list TABLE` shows
     them); its name alone means the first.
 
+    `survey` runs every method on photos, scenes and CIFAR-100, with all labels known, a tenth, or
+    one per image.
+
     The same command goes on where it was stopped.
     """
     from labelwise.experiments.jobs import LocalProcesses, default_workers
@@ -87,6 +99,24 @@ def reproduce(
     if table is None:
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
     folder = out or Path("runs") / table
+    if table == SURVEYED:
+        if scores or query or dry_run:
+            raise SettingsError("the survey takes neither --scores nor --query nor --dry-run")
+        survey(
+            root,
+            data or (),
+            chosen,
+            seeds,
+            frozen,
+            quick,
+            parse_assignments(set_ or ()),
+            jobs,
+            folder,
+        )
+        return
+    if data is not None and len(data) > 1:
+        raise SettingsError(f"{table} is run on one source, got --data {' --data '.join(data)}")
+    source = data[0] if data else None
     from labelwise.report.paper_figures import FIGURES, draw_figure
 
     figure = FIGURES.get(table)
@@ -117,7 +147,7 @@ def reproduce(
     request = Request(
         table if figure is None else figure.table,
         root,
-        data,
+        source,
         quick,
         tuple(range(seeds)),
         chosen,
@@ -277,6 +307,7 @@ def _show_list(root: Path) -> None:
     words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
     rows.append([TRANSFERRED, "Two-way loss, Table A: transfer study", str(len(TRANSFER)), words])
     rows.append([COMPUTED, "SPA and LPR, Table 1: which losses recover eta", "", "yes, computed"])
+    rows.append(show_survey_line(root))
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
     from labelwise.report.paper_figures import FIGURES
 

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from labelwise.errors import SettingsError
 from labelwise.experiments.comparison import JUDGED, Comparison, SweepChoice
-from labelwise.experiments.jobs import Executor, TrainingJob, figures_of, run_jobs
+from labelwise.experiments.jobs import (
+    Executor,
+    FigureFunction,
+    TrainingJob,
+    figures_of,
+    run_jobs,
+)
 from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.experiments.statistics import Covariance
 from labelwise.experiments.tuning import tries
@@ -27,10 +33,22 @@ from labelwise.training.settings import Settings
 from labelwise.training.validation import higher_is_better, validation_figures
 from labelwise.types import nearest
 
-__all__ = ["ComparisonPlan", "compare"]
+__all__ = ["ComparisonPlan", "Measuring", "compare"]
 
 Say = Callable[[str], None]
 RunJobs = Callable[[Iterable[TrainingJob]], Iterator[TrainingJob]]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is made of a finished run: its figures, what each test image moves, columns judged."""
+
+    figures: FigureFunction = measure
+    effects: Callable[[FinishedRun], dict[str, NDArray[np.float64]]] = image_effects
+    judged: tuple[str, ...] = JUDGED
+
+
+MEASURED_HERE = Measuring()
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,7 @@ def compare(
     folder: Path,
     *,
     executor: Executor | None = None,
+    measuring: Measuring = MEASURED_HERE,
     say: Say = print,
     watch: Watch | None = None,
 ) -> Comparison:
@@ -141,12 +160,12 @@ def compare(
     figures: dict[str, dict[int, dict[str, float]]] = {name: {} for name in plan.entries}
     for number, done in enumerate(run(jobs.values()), 1):
         method, seed = names[done.folder]
-        row = figures[method][seed] = figures_of(done.folder, measure)
+        row = figures[method][seed] = figures_of(done.folder, measuring.figures)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
     comparison = Comparison(
         figures,
         {name: _tunable(used) for name, (used, _) in chosen.items()},
-        _image_covariance({key: job.folder for key, job in jobs.items()}),
+        _image_covariance({key: job.folder for key, job in jobs.items()}, measuring),
         _chosen_values(plan, jobs),
         _test_groups(next(iter(jobs.values())).folder),
     )
@@ -179,16 +198,18 @@ def _chosen_values(
     return tuple(choices)
 
 
-def _image_covariance(folders: Mapping[tuple[str, int], Path]) -> dict[str, Covariance]:
+def _image_covariance(
+    folders: Mapping[tuple[str, int], Path], measuring: Measuring
+) -> dict[str, Covariance]:
     """Return the covariance of the methods' mean figures over test images, by judged column."""
     effects: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     for (method, _), folder in folders.items():
-        for name, effect in image_effects(FinishedRun(folder)).items():
+        for name, effect in measuring.effects(FinishedRun(folder)).items():
             effects.setdefault(name, {}).setdefault(method, []).append(effect)
     means = {
         name: {method: np.mean(runs, axis=0) for method, runs in by_method.items()}
         for name, by_method in effects.items()
-        if name in JUDGED
+        if name in measuring.judged
     }
     return {
         name: {a: {b: float(u @ v) for b, v in mean.items()} for a, u in mean.items()}

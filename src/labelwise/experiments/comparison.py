@@ -38,6 +38,7 @@ HEADLINE = (
     "Brier after",
     "zero-label AUROC",
     "zero-label MMC",
+    "promised",
     "retrieval n=3",
     "seconds",
     "host MB",

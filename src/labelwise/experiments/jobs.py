@@ -108,30 +108,6 @@ class InProcess:
             yield run_job(job, self.table, watch)
 
 
-@dataclass(frozen=True)
-class LocalProcesses:
-    """Runs jobs side by side in ``workers`` processes, which end with this one."""
-
-    workers: int
-
-    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
-        """Run the jobs; ``watch`` is told now and then how far they are."""
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
-            pending = {pool.submit(run_job, job): job for job in jobs}
-            try:
-                while pending:
-                    done, _ = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
-                    for future in done:
-                        del pending[future]
-                        yield future.result()
-                    if not done:
-                        _say_progress(pending.values(), watch)
-            finally:
-                for future in pending:
-                    future.cancel()
-
-
 def _say_progress(jobs: Iterable[TrainingJob], watch: Watch | None) -> None:
     """Say the epoch each run is at and its time left."""
     if watch is None:
@@ -163,6 +139,34 @@ def run_job(
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(cost), encoding="utf-8")
     return job
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Runs jobs side by side in ``workers`` processes, which end with this one.
+
+    ``run`` is what a worker does with a job.
+    """
+
+    workers: int
+    run: Callable[[TrainingJob], TrainingJob] = run_job
+
+    def __call__(self, jobs: Sequence[TrainingJob], watch: Watch | None) -> Iterator[TrainingJob]:
+        """Run the jobs; ``watch`` is told now and then how far they are."""
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.workers, context, initializer=_end_with_parent) as pool:
+            pending = {pool.submit(self.run, job): job for job in jobs}
+            try:
+                while pending:
+                    done, _ = wait(pending, REPORT_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        del pending[future]
+                        yield future.result()
+                    if not done:
+                        _say_progress(pending.values(), watch)
+            finally:
+                for future in pending:
+                    future.cancel()
 
 
 @dataclass(frozen=True)

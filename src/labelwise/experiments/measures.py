@@ -3,7 +3,8 @@
 "before" reads the objective's own link; "after" the same shrunk per-label Platt fit for every
 method, fitted on validation. A method without a link has no figures before. Shrinking all
 probabilities lowers MMC and predicting base rates lowers ECE, so log loss and Brier are also
-given for images with labels (IN) and without (OUT) apart: there such a trade shows.
+given for images with labels (IN) and without (OUT) apart: there such a trade shows. "promised" is
+the power of promised lists (``promise_power``).
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from labelwise.calibrate import platt
 from labelwise.decide import best_f
 from labelwise.errors import DataError
 from labelwise.evaluate.headline import mean_ap_influence, mean_influence
+from labelwise.experiments.promise_power import promise_power
 from labelwise.links import Link
 from labelwise.metrics import (
     average_precision,
@@ -104,7 +106,7 @@ def _columns() -> dict[str, Measure]:
                 for part in ("", " IN", " OUT")
             ]
     columns += [Measure("top accuracy", True), Measure("zero-label AUROC", True)]
-    columns += [Measure("zero-label MMC", False)]
+    columns += [Measure("zero-label MMC", False), Measure("promised", True)]
     columns += [Measure(f"retrieval n={length}", True) for length in (1, 2, 3)]
     columns += [Measure(name, False, percent=False) for name in ("seconds", "host MB", "GPU MB")]
     return {column.name: column for column in columns}
@@ -124,6 +126,7 @@ def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str
         "mAP@class": average_precision(test.logits, labels, observed).value,
         "mAP@sample": average_precision(test.logits, labels, observed, by="image").value,
         "top accuracy": top_accuracy(test.logits, labels, observed).value,
+        "promised": promise_power(test).power,
     }
     own, fitted = test.link, None
     if own is not None:

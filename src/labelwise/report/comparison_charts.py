@@ -70,6 +70,7 @@ GLOSS: dict[str, str] = {
     "zero-label AUROC": "Chance that an image with labels has a larger top probability than one "
     "without",
     "zero-label MMC": "Mean largest probability on images without labels",
+    "promised": "Share of a label's images on lists of which at most 10 % is expected to be wrong",
     **{f"retrieval n={n}": f"Mean average precision of queries of length {n}" for n in (1, 2, 3)},
     "seconds": "Time of one run, as this machine was loaded",
     "host MB": "Largest memory of one run's process",

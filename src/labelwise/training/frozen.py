@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.backbones import Backbone
@@ -15,7 +16,7 @@ from labelwise.errors import SettingsError
 from labelwise.methods import find_method
 from labelwise.models import HeadSpec, Model
 from labelwise.pictures import FeatureRows
-from labelwise.pictures.mapped import moments_of, scaled
+from labelwise.pictures.mapped import Features, moments_of, scaled
 from labelwise.system.progress import Watch
 from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
@@ -24,7 +25,7 @@ from labelwise.training.settings import AUTO, Settings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["FrozenBackbone", "frozen_features", "standardised"]
+__all__ = ["FrozenBackbone", "frozen_features", "scaling_of", "standardised"]
 
 LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 
@@ -95,6 +96,12 @@ def frozen_features(
     return FrozenBackbone(backbone.cpu()), rows
 
 
+def scaling_of(features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean and the scale (D,) of features; a constant one keeps the scale 1."""
+    mean, spread = moments_of(features)
+    return mean, np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
+
+
 def standardised(
     frozen: FrozenBackbone, splits: Mapping[str, LabelTable]
 ) -> tuple[FrozenBackbone, dict[str, LabelTable]]:
@@ -104,8 +111,7 @@ def standardised(
         for name, table in splits.items()
         if isinstance(table.images, FeatureRows)
     }
-    mean, spread = moments_of(features["train"])
-    scale = np.where(spread > LEAST_SPREAD * (1 + np.abs(mean)), spread, 1.0)
+    mean, scale = scaling_of(features["train"])
     standard = {
         name: replace(splits[name], images=FeatureRows(scaled(rows, mean, scale), splits[name].ids))
         for name, rows in features.items()
