@@ -209,7 +209,7 @@ def test_position_refuses_odd_widths():
         sine_position(6, 2, 2, torch.zeros(()))
 
 
-@pytest.mark.parametrize("kind", ["later", "all"])
+@pytest.mark.parametrize("kind", ["first", "later", "all"])
 def test_self_attention_written_out_slowly(kind):
     torch.manual_seed(1)
     head = QueryDecoder(8, 3, attention_heads=2, dropout=0.0, self_attention=kind).double()
@@ -221,7 +221,7 @@ def test_self_attention_written_out_slowly(kind):
     memory = slow_layer(head.encoder[0], memory, memory + place, memory + place, memory)
     target = torch.zeros(3, 8, dtype=torch.float64)
     for number, layer in enumerate(head.decoder):
-        if number or kind == "all":
+        if kind == "all" or (number > 0) == (kind == "later"):
             query = target + head.queries
             target = target + slow_attention(layer.self_attention, query, query, target)
             target = layer_norm(target, (8,), layer.norm_self.weight, layer.norm_self.bias)
@@ -229,7 +229,7 @@ def test_self_attention_written_out_slowly(kind):
     final = layer_norm(target, (8,), head.norm.weight, head.norm.bias)
     expected = (head.classifier.weight[:, 0] * final).sum(dim=1) + head.classifier.bias
     torch.testing.assert_close(head(features).logits[0], expected)
-    with pytest.raises(ValueError, match="'none', 'later' or 'all', got 'some'"):
+    with pytest.raises(ValueError, match=r"one of .*'later', 'all'.*, got 'some'"):
         QueryDecoder(8, 3, self_attention="some")
 
 

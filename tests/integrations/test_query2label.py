@@ -102,7 +102,7 @@ def their_logits(state, features, self_attention=()):
     return (state["fc.W"][0] * final).sum(dim=1) + state["fc.b"][0]
 
 
-@pytest.mark.parametrize("self_attention", [(), (1,), (0, 1)])
+@pytest.mark.parametrize("self_attention", [(), (0,), (1,), (0, 1)])
 def test_a_checkpoint_answers_as_its_own_forward_pass(tmp_path, self_attention):
     state = checkpoint(self_attention)
     if self_attention:

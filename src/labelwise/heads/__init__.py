@@ -2,7 +2,17 @@
 
 from labelwise.heads.base import Head
 from labelwise.heads.linear import LinearHead
+from labelwise.heads.ml_decoder import MLDecoder, WordDecoder
 from labelwise.heads.query import GroupLinear, QueryDecoder, sine_position
 from labelwise.heads.two_head import TwoHead
 
-__all__ = ["GroupLinear", "Head", "LinearHead", "QueryDecoder", "TwoHead", "sine_position"]
+__all__ = [
+    "GroupLinear",
+    "Head",
+    "LinearHead",
+    "MLDecoder",
+    "QueryDecoder",
+    "TwoHead",
+    "WordDecoder",
+    "sine_position",
+]

@@ -14,12 +14,12 @@ f = ceil(labels / queries) (queries left without a label are not made): the cost
 longer grows with the number of labels.
 
 With self-attention the labels look at each other first: query = key = target + label embedding,
-value = target. The published code can have it in all decoder layers, or in all but the first,
-whose targets are all zero.
+value = target. The published code can have it in all decoder layers, in the first alone, or in all
+but the first, whose targets are all zero.
 """
 
 from math import pi
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from labelwise.types import Outputs
 
 __all__ = ["AttentionLayer", "GroupLinear", "QueryDecoder", "SelfAttention", "sine_position"]
 
-SelfAttention = Literal["none", "later", "all"]
+SelfAttention = Literal["none", "first", "later", "all"]
 
 TEMPERATURE = 10_000.0
 EPS = 1e-6
@@ -104,8 +104,8 @@ class QueryDecoder(Head):
 
     ``width=None`` takes the feature map as it is, as the published model does; a number projects
     it to that many channels first (1 x 1 convolution). ``feedforward=None`` is 4 times the width.
-    ``self_attention`` among the labels is in no decoder layer, as published, in the "later" ones,
-    or in "all".
+    ``self_attention`` among the labels is in no decoder layer, as published, in the "first", in the
+    "later" ones, or in "all".
     """
 
     def __init__(
@@ -137,17 +137,22 @@ class QueryDecoder(Head):
                 "a query decoder must have no negative number of encoder layers and at least one "
                 f"decoder layer, got {encoder_layers} and {decoder_layers}"
             )
-        if self_attention not in ("none", "later", "all"):
+        if self_attention not in get_args(SelfAttention):
             raise ValueError(
-                f"self_attention must be 'none', 'later' or 'all', got {self_attention!r}"
+                f"self_attention must be one of {get_args(SelfAttention)}, got {self_attention!r}"
             )
         feedforward = 4 * width if feedforward is None else feedforward
         self.project = nn.Identity() if width == channels else nn.Conv2d(channels, width, 1)
         layer = (width, attention_heads, feedforward, dropout)
         self.encoder = nn.ModuleList(AttentionLayer(*layer) for _ in range(encoder_layers))
-        first = {"none": decoder_layers, "later": 1, "all": 0}[self_attention]
+        there = {
+            "none": range(0),
+            "first": range(1),
+            "later": range(1, decoder_layers),
+            "all": range(decoder_layers),
+        }[self_attention]
         self.decoder = nn.ModuleList(
-            AttentionLayer(*layer, self_attention=number >= first)
+            AttentionLayer(*layer, self_attention=number in there)
             for number in range(decoder_layers)
         )
         self.norm = nn.LayerNorm(width)

@@ -101,6 +101,7 @@ def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") ->
                 around.add(int(found[2]))
     kinds = {frozenset[int](): "none", frozenset(layers["decoder"]): "all"}
     kinds.setdefault(frozenset(layers["decoder"] - {0}), "later")
+    kinds.setdefault(frozenset({0}), "first")
     if frozenset(around) not in kinds:
         raise SettingsError(f"{source}: self-attention in the decoder layers {sorted(around)} only")
     return {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from labelwise.errors import SettingsError
-from labelwise.heads import Head, LinearHead, QueryDecoder, TwoHead
+from labelwise.heads import Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
 from labelwise.methods.catalogue import METHODS
 from labelwise.methods.method import Method
 from labelwise.methods.specs import (
@@ -40,6 +40,7 @@ __all__ = [
 
 HEADS: dict[str, type[Head]] = {
     "linear": LinearHead,
+    "ml-decoder": MLDecoder,
     "query2label": QueryDecoder,
     "two-head": TwoHead,
 }
