@@ -1,7 +1,7 @@
 """Losses for missing labels; oracles: slow loops of the authors' formulas, minimised risks.
 
-Hill and SPLC: Zhang et al. 2021; LL-R and LL-Ct: Kim et al., CVPR 2022; EM: Zhou et al., ECCV 2022;
-ZLPR: Su et al. 2022. The loops follow the published formulas, entry by entry.
+Hill and SPLC: Zhang et al. 2021; LL-R, LL-Ct, LL-Cp: Kim et al., CVPR 2022; EM: Zhou et al., ECCV
+2022; ZLPR: Su et al. 2022. The loops follow the published formulas, entry by entry.
 """
 
 from math import ceil, comb, exp, log, log1p
@@ -21,10 +21,12 @@ from labelwise.objectives import (
     FocalMarginLink,
     Hill,
     LargeLoss,
+    LargeLossForGood,
     largest_unknown,
     negative_entropy,
     refuse_accumulation,
 )
+from labelwise.types import Outputs, Targets
 
 IMAGES = 6
 OPTIONS = ("lam", "margin", "gamma")
@@ -258,3 +260,41 @@ def test_what_couples_a_batch_refuses_accumulation():
 def test_bad_options_are_refused(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
+
+
+def test_ll_cp_keeps_its_corrections():
+    """A table of labels that is rewritten, as the authors' code does, beside ours."""
+    rate, index = 0.1, torch.arange(IMAGES)
+    objective = LargeLossForGood(IMAGES, 5, rate=rate)
+    logits, labels, observed = batch()
+    state = torch.where(observed, labels, -1.0)  # -1: unknown
+    for step in range(4):
+        scores = logits + 0.3 * step * torch.randn(
+            logits.shape, generator=torch.Generator().manual_seed(step), dtype=logits.dtype
+        )
+        losses = [
+            [log1p(exp(-v)) if y == 1 else log1p(exp(v)) for v, y in zip(*pair, strict=True)]
+            for pair in zip(scores.tolist(), state.tolist(), strict=True)
+        ]
+        unknown = [(i, k) for i in range(IMAGES) for k in range(5) if state[i, k] == -1]
+        largest = sorted(unknown, key=lambda place: -losses[place[0]][place[1]])
+        chosen = largest[: ceil(rate * (IMAGES * 5))] if step else []
+        for i, k in chosen:
+            state[i, k] = 1
+            losses[i][k] = log1p(exp(-scores[i, k].item()))
+        expected = sum(map(sum, losses)) / (IMAGES * 5)
+        targets = Targets(labels, observed, index)
+        assert objective(Outputs(scores), targets).item() == pytest.approx(expected)
+        assert torch.equal(objective.taken, (state == 1) & ~observed)
+    objective.eval()
+    before = objective.taken.clone()
+    objective(Outputs(logits), Targets(labels, observed, index))
+    assert torch.equal(objective.taken, before)  # a validation loss corrects nothing
+
+
+def test_ll_cp_needs_to_know_which_images_it_sees():
+    logits, labels, observed = batch()
+    with pytest.raises(ValueError, match="targets need their index"):
+        LargeLossForGood(IMAGES, 5)(logits, labels, observed)
+    with pytest.raises(ValueError, match="rate must lie in"):
+        LargeLossForGood(IMAGES, 5, rate=1.0)

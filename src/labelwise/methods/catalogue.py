@@ -17,6 +17,7 @@ from labelwise.objectives import (
     FOCAL,
     IU,
     LSEP,
+    MMCE,
     OFFICIAL_ASL,
     OFFICIAL_FOCAL,
     PR,
@@ -29,12 +30,16 @@ from labelwise.objectives import (
     ZLPR,
     Asymmetric,
     AverageK,
+    DistributionBalanced,
     EntropyMaximisation,
     Focusing,
     Hill,
     LabelPairs,
     LargeLoss,
+    LargeLossForGood,
+    LogitMargin,
     MaxConfidence,
+    MeanDifference,
     NoisedTopK,
     Objective,
     PairwiseHinge,
@@ -44,6 +49,7 @@ from labelwise.objectives import (
     SmoothTopK,
     SoftmaxCrossEntropy,
     SoftmaxOrNone,
+    Term,
     TwoWay,
     UniformKL,
 )
@@ -151,6 +157,23 @@ _SPA = Method(
     source="Cheng and Vasconcelos, CVPR 2024, eqs. 16 and 17 (signs of 17 corrected)",
 )
 
+
+def _with_term(term: type[Term], weight: float, **stated: Any) -> Method:
+    """Return binary cross-entropy with a term of its own weight; ``stated`` says what it is."""
+
+    def make(*, term_weight: float, **options: Any) -> Objective:
+        return BCE(**options) + term_weight * term()
+
+    return replace(
+        _BCE,
+        make=make,
+        arguments=BCE,
+        changed={"term_weight": weight},
+        tuning={"term_weight": (weight / 3, weight, 3 * weight)},
+        **stated,
+    )
+
+
 METHODS: dict[str, Method] = {
     # Labels that are known, or known to be unknown.
     "bce": _BCE,
@@ -257,6 +280,35 @@ METHODS: dict[str, Method] = {
         sentence="A hinge on every pair of a present and an absent label.",
         source="Gong et al., 2013; Kobayashi, CVPR 2023",
     ),
+    "bce+mmce": _with_term(
+        MMCE,
+        2.0,
+        probabilities="proper",
+        sentence="Binary cross-entropy, and the squared calibration error of the batch.",
+        source="Kumar et al., ICML 2018 (MMCE), over all entries, without the root",
+    ),
+    "bce+mdca": _with_term(
+        MeanDifference,
+        1.0,
+        probabilities="improper",
+        sentence="Binary cross-entropy, and the gap of mean probability and share of each label.",
+        source="Hebbalaguppe et al., CVPR 2022 (MDCA); Liang et al., 2020 (DCA)",
+    ),
+    "bce+mbls": _with_term(
+        LogitMargin,
+        0.1,
+        probabilities="improper",
+        sentence="Binary cross-entropy, and a price on log-odds beyond 6 either way.",
+        source="Liu et al., CVPR 2022 (MbLS), a label as two logits",
+    ),
+    "db": Method(
+        make=DistributionBalanced,
+        probabilities="improper",
+        sentence="Weights by the rarity of an image's labels; absent labels are forgiven sooner.",
+        source="Wu et al., ECCV 2020 (distribution-balanced), settings of their code",
+        from_facts={"priors": "priors"},
+        tuning={"middle": (0.1, 0.2, 0.3)},
+    ),
     # Images of which few labels are known.
     "an": Method(
         make=AN,
@@ -350,6 +402,14 @@ METHODS: dict[str, Method] = {
         from_facts=_IMAGES,
         changed={"correction": "correct"},
         tuning=_RATES,
+    ),
+    "ll-cp": Method(
+        make=LargeLossForGood,
+        probabilities="improper",
+        sentence="As ll-ct, but what was once taken as present stays so.",
+        source="Kim et al., CVPR 2022 (LL-Cp)",
+        from_facts={"num_images": "num_images", "num_labels": "num_labels"},
+        tuning={"rate": (0.0005, 0.001, 0.002)},
     ),
     "em": Method(
         make=EntropyMaximisation,

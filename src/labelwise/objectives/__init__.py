@@ -11,7 +11,18 @@ from labelwise.objectives.asymmetric import (
 )
 from labelwise.objectives.average_k import AverageK, average_k_candidates, average_k_loss
 from labelwise.objectives.base import Objective, Sum, Term, Weighted, refuse_accumulation
+from labelwise.objectives.calibration_terms import (
+    MMCE,
+    LogitMargin,
+    MeanDifference,
+    kernel_calibration_error,
+)
 from labelwise.objectives.cross_entropy import BCE, WeightedSigmoid, bce_loss
+from labelwise.objectives.distribution_balanced import (
+    DistributionBalanced,
+    balanced_weights,
+    distribution_balanced_loss,
+)
 from labelwise.objectives.entropy_maximisation import EntropyMaximisation, negative_entropy
 from labelwise.objectives.expected_positives import EPR, expected_positives
 from labelwise.objectives.focal_margin import (
@@ -22,7 +33,7 @@ from labelwise.objectives.focal_margin import (
     splc_loss,
 )
 from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
-from labelwise.objectives.large_loss import LargeLoss, largest_unknown
+from labelwise.objectives.large_loss import LargeLoss, LargeLossForGood, largest_unknown
 from labelwise.objectives.quasibinary import (
     Quasibinary,
     QuasibinaryLink,
@@ -70,6 +81,7 @@ __all__ = [
     "FOCAL",
     "IU",
     "LSEP",
+    "MMCE",
     "OFFICIAL_ASL",
     "OFFICIAL_FOCAL",
     "PR",
@@ -82,13 +94,17 @@ __all__ = [
     "ZLPR",
     "Asymmetric",
     "AverageK",
+    "DistributionBalanced",
     "EntropyMaximisation",
     "FocalMarginLink",
     "Focusing",
     "Hill",
     "LabelPairs",
     "LargeLoss",
+    "LargeLossForGood",
+    "LogitMargin",
     "MaxConfidence",
+    "MeanDifference",
     "NoisedTopK",
     "Objective",
     "PairwiseHinge",
@@ -111,9 +127,12 @@ __all__ = [
     "asymmetric_loss",
     "average_k_candidates",
     "average_k_loss",
+    "balanced_weights",
     "bce_loss",
+    "distribution_balanced_loss",
     "expected_positives",
     "hill_loss",
+    "kernel_calibration_error",
     "label_pair_loss",
     "largest_unknown",
     "log_softmax_or_none",
