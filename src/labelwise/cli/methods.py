@@ -12,7 +12,7 @@ def methods(
 ) -> None:
     """List the methods, or show one with its options."""
     from labelwise.cli.text import say, show_table
-    from labelwise.methods import METHODS, find_method
+    from labelwise.methods import METHODS, READINGS, find_method
 
     if name is None:
         rows = [
@@ -29,6 +29,7 @@ def methods(
     say(f"{name}: {method.sentence}")
     say(f"source: {method.source}")
     say(f"probabilities: {method.probabilities}; head: {method.head}")
+    say(f"link: {READINGS[name]}")
     if method.options:
         options = [
             (key, repr(value), ", ".join(map(repr, method.tuning.get(key, ()))))

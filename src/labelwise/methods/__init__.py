@@ -11,6 +11,7 @@ from labelwise.errors import SettingsError
 from labelwise.heads import Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
 from labelwise.methods.catalogue import METHODS
 from labelwise.methods.method import Method
+from labelwise.methods.readings import READINGS
 from labelwise.methods.specs import (
     LINKS,
     RULES,
@@ -26,6 +27,7 @@ __all__ = [
     "HEADS",
     "LINKS",
     "METHODS",
+    "READINGS",
     "RULES",
     "Method",
     "check_options",
