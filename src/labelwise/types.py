@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from labelwise.errors import DataError
+
+if TYPE_CHECKING:  # tables of labels are read without torch, which takes seconds to import
+    from torch import Tensor
 
 __all__ = ["DatasetFacts", "LabelSpace", "Outputs", "Targets", "matching_columns", "nearest"]
 
@@ -20,9 +22,9 @@ class Targets:
     denominators, whatever its label says. ``index`` (B,) numbers the rows of the training set.
     """
 
-    labels: Tensor
-    observed: Tensor | None = None
-    index: Tensor | None = None
+    labels: "Tensor"
+    observed: "Tensor | None" = None
+    index: "Tensor | None" = None
 
     def rows(self, chosen: slice) -> "Targets":
         """Return what is known of some of the rows."""
@@ -35,8 +37,8 @@ class Targets:
 class Outputs:
     """What a head returns: logits (B, K), and named extra outputs such as ``proposal``."""
 
-    logits: Tensor
-    aux: Mapping[str, Tensor] = field(default_factory=dict)
+    logits: "Tensor"
+    aux: "Mapping[str, Tensor]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,21 @@ def test_describe_counts_by_hand():
     json.dumps(facts.as_dict())
 
 
+@pytest.mark.parametrize("most_dense", [0, 2048])
+def test_pairs_are_those_of_a_matrix_product(most_dense, monkeypatch):
+    monkeypatch.setattr("labelwise.data.describe.MOST_DENSE", most_dense)
+    labels = np.random.default_rng(0).random((300, 9)) < 0.4
+    images = FileImages("", [f"{row}.jpg" for row in range(300)])
+    facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))
+    together = labels.astype(int).T @ labels
+    above = np.triu(together, 1).ravel()
+    assert [pair.images for pair in facts.pairs] == sorted(above[above > 0], reverse=True)[:20]
+    for pair in facts.pairs:
+        first, second = "abcdefghi".index(pair.first), "abcdefghi".index(pair.second)
+        assert first < second
+        assert pair.images == together[first, second]
+
+
 def test_counts_against_a_stated_set():
     assert count_mismatches(described(), {"train": 3, "val": 2}, 3) == []
     assert count_mismatches(described(), {"train": 9}, 4) == [

@@ -17,8 +17,8 @@ from fuzz_readers import JSON, Target, one, same, saved
 from labelwise.data import load
 from labelwise.fitting.embeddings import read_prompts
 from labelwise.models.run_folder import RunFolder
+from labelwise.system.yaml_values import parse_assignments
 from labelwise.training.checkpoint import load_latest, save
-from labelwise.training.settings import parse_assignments
 
 
 def read_as(format: str) -> Any:

@@ -18,7 +18,7 @@ from labelwise.experiments.jobs import InProcess, RayRuns, TrainingJob, run_job,
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.shards.ray_cluster import joined
 from labelwise.shards.ray_training import RayTraining
-from labelwise.system.files import load_tensors
+from labelwise.system.tensors import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings

@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.system.files import (
-    load_tensors,
-    remove_leftovers,
-    replacing,
-    replacing_folder,
-    save_tensors,
-)
+from labelwise.system.files import remove_leftovers, replacing, replacing_folder
+from labelwise.system.tensors import load_tensors, save_tensors
 
 
 def write(path, text):

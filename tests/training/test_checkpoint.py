@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from labelwise.errors import CheckpointError, LabelwiseError
-from labelwise.system.files import replacing, save_tensors
+from labelwise.system.files import replacing
+from labelwise.system.tensors import save_tensors
 from labelwise.training import checkpoint
 
 TENSORS = {"a.b": torch.arange(6.0).view(2, 3), "step": torch.tensor(3)}

@@ -18,8 +18,8 @@ from labelwise.methods import METHODS
 from labelwise.models import Predictor
 from labelwise.objectives import ROLE
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows
-from labelwise.system.files import load_tensors
 from labelwise.system.progress import Silent
+from labelwise.system.tensors import load_tensors
 from labelwise.training import checkpoint
 from labelwise.training.build import (
     advice_for_photos,

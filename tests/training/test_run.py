@@ -27,8 +27,8 @@ from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import scored
 from labelwise.predictions import Predictions
-from labelwise.system.files import load_tensors
 from labelwise.system.progress import Silent
+from labelwise.system.tensors import load_tensors
 from labelwise.training import execution
 from labelwise.training.checkpoint import TrainingState
 from labelwise.training.run import train

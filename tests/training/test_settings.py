@@ -6,8 +6,9 @@ import yaml
 from tiny_run import tiny_settings, tiny_table
 
 from labelwise.errors import SettingsError
+from labelwise.system.yaml_values import parse_assignments
 from labelwise.training.run import train
-from labelwise.training.settings import Settings, differences, parse_assignments, read_settings
+from labelwise.training.settings import Settings, differences, read_settings
 
 
 def test_saved_settings_are_read_back_unchanged(tmp_path):

@@ -20,7 +20,7 @@ from train_tiny import break_second_epoch
 
 from labelwise.errors import ImageError
 from labelwise.models.run_folder import RunFolder, fetched_run
-from labelwise.system.files import load_tensors
+from labelwise.system.tensors import load_tensors
 from labelwise.training.loader import Loader
 from labelwise.training.run import train
 

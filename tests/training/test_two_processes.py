@@ -15,8 +15,8 @@ from tiny_run import tiny_settings, tiny_table
 from labelwise.errors import SettingsError
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
-from labelwise.system.files import load_tensors
 from labelwise.system.progress import Silent
+from labelwise.system.tensors import load_tensors
 from labelwise.training.prepare import prepare
 from labelwise.training.run import train
 

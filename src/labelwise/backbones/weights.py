@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from labelwise.errors import SettingsError
-from labelwise.system.files import part_of
+from labelwise.system.tensors import part_of
 from labelwise.system.text import first_line
 
 __all__ = [

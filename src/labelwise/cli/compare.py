@@ -68,8 +68,9 @@ def compare(
     from labelwise.experiments.sources import Frozen, blank_features, open_table
     from labelwise.report import save_comparison_charts, write_comparison
     from labelwise.system.progress import make_watch
+    from labelwise.system.yaml_values import parse_assignments
     from labelwise.training.network import choose_network
-    from labelwise.training.settings import AUTO, parse_assignments, read_settings
+    from labelwise.training.settings import AUTO, read_settings
 
     # "after" is one fit for all methods, so runs need no calibrator of their own.
     values = {"data": data, "calibrate": "none", **parse_assignments(set_ or ())}
@@ -126,7 +127,7 @@ def compare(
 
 def _parsed_sweep(text: str | None) -> tuple[str, tuple[Any, ...]] | None:
     """Return the option and the values of ``option=a,b,c``."""
-    from labelwise.training.settings import parse_assignments
+    from labelwise.system.yaml_values import parse_assignments
 
     if text is None:
         return None

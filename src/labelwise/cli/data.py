@@ -323,7 +323,7 @@ def _load(
 
 def parse_options(options: list[str] | None) -> dict[str, Any]:
     """Return the options of a format given as ``--set columns.labels=tags``."""
-    from labelwise.training.settings import nested, parse_assignments
+    from labelwise.system.yaml_values import nested, parse_assignments
 
     return nested(parse_assignments(options or ()))
 

@@ -85,7 +85,7 @@ def reproduce(
     from labelwise.experiments.reproduce import reproduce as run_table
     from labelwise.experiments.sources import Frozen
     from labelwise.system.progress import make_watch
-    from labelwise.training.settings import parse_assignments
+    from labelwise.system.yaml_values import parse_assignments
 
     if list_ and table is None:
         _show_list(root)

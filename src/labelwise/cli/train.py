@@ -200,7 +200,8 @@ def train(
     from labelwise.api import default_folder
     from labelwise.errors import SettingsError
     from labelwise.models.run_folder import RunFolder
-    from labelwise.training.settings import SHORT_NAMES, parse_assignments, read_settings
+    from labelwise.system.yaml_values import parse_assignments
+    from labelwise.training.settings import SHORT_NAMES, read_settings
 
     given["log"] = log or None
     flags = {key: given[name] for name, key in SHORT_NAMES.items() if given[name] is not None}

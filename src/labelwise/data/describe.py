@@ -5,13 +5,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+from numpy.typing import NDArray
 
+from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 
 __all__ = ["Description", "LabelCount", "PairCount", "count_mismatches", "describe"]
 
 PAIRS_SHOWN = 20
+MOST_DENSE = 2048  # labels up to which a count is kept for every pair
 MOST_PAIRS = 50_000_000  # beyond so many different ones none is counted, for the memory they take
 SPELLINGS_SHOWN = 5
 
@@ -150,22 +152,29 @@ def _pairs(table: LabelTable) -> list[PairCount]:
     if min(int((sizes * (sizes - 1) // 2).sum()), len(table.space) ** 2 // 2) > MOST_PAIRS:
         return []
     sets = table.present.plain()
-    ones = np.ones(len(sets.columns), np.int64)
-    shape = (len(table), len(table.space))
-    member = sparse.csr_array((ones, sets.columns, sets.offsets), shape=shape)
-    together = sparse.triu(member.T @ member, k=1).tocoo()
-    most = np.lexsort((together.col, together.row, -together.data))[:PAIRS_SHOWN]
+    codes, images = _counted(sets)
+    most = np.lexsort((codes, -images))[:PAIRS_SHOWN]
     counts, names = sets.counts(), table.space.names
-    return [
-        PairCount(
-            names[together.row[place]],
-            names[together.col[place]],
-            int(together.data[place]),
-            float(
-                together.data[place]
-                * len(table)
-                / (counts[together.row[place]] * counts[together.col[place]])
-            ),
-        )
-        for place in most
-    ]
+    found = []
+    for number, together in zip(codes[most].tolist(), images[most].tolist(), strict=True):
+        one, other = divmod(number, sets.width)
+        lift = float(together * len(table) / (counts[one] * counts[other]))
+        found.append(PairCount(names[one], names[other], together, lift))
+    return found
+
+
+def _counted(sets: LabelSets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return first * width + second of all labels that are together, and in how many rows."""
+    if sets.width <= MOST_DENSE:
+        counts = np.zeros(sets.width**2, np.int64)
+        for _, codes in sets.pairs():
+            counts += np.bincount(codes, minlength=len(counts))
+        found = np.flatnonzero(counts)
+        return found, counts[found]
+    found = images = np.zeros(0, np.int64)
+    for _, codes in sets.pairs():
+        found, place = np.unique(np.concatenate([found, codes]), return_inverse=True)
+        counts = np.bincount(place[len(images) :], minlength=len(found))
+        counts[place[: len(images)]] += images
+        images = counts
+    return found, images

@@ -1,14 +1,16 @@
 """Tables whose labels obey a taxonomy: a present child makes its parent present, and so on."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from labelwise.data.sets import BLOCK, LabelSets, SoftLabels
 from labelwise.data.table import LabelTable
-from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:
+    from labelwise.taxonomy import Taxonomy
 
 __all__ = ["Obeyed", "obey_taxonomy"]
 
@@ -35,12 +37,14 @@ class Obeyed:
         )
 
 
-def obey_taxonomy(table: LabelTable, taxonomy: Taxonomy, *, add_groups: bool = False) -> Obeyed:
+def obey_taxonomy(table: LabelTable, taxonomy: "Taxonomy", *, add_groups: bool = False) -> Obeyed:
     """Return the table with labels completed by :meth:`LabelTree.complete`.
 
     ``add_groups`` makes labels of parents that are none: present if one of their kinds is, absent
     if all of them are absent, otherwise unknown.
     """
+    import torch
+
     names = table.space.names
     added: tuple[str, ...] = ()
     taxonomy.within(table.space)  # names that mean nothing

@@ -11,15 +11,18 @@ one; "no label", "nothing known" and "any image" are items too. Same table, same
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from labelwise.data.checks import content_codes
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLITS, LabelTable
 from labelwise.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 __all__ = ["mlspl_split", "stratified_split", "with_validation"]
 
@@ -39,6 +42,8 @@ def stratified_split(
 
     With ``by_content`` images with the same bytes are kept in one split, whatever their names.
     """
+    from scipy import sparse  # slow to import, and seldom needed
+
     wanted = dict(shares or {"train": 0.8, "val": 0.1, "test": 0.1})
     _check(wanted)
     unit = _units(table, by_content)
@@ -122,14 +127,17 @@ def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
     # Codes count up by first use, so the sorted unique ones index their own first rows.
     ends = np.concatenate([np.unique(code, return_index=True)[1][code] for code in codes])
     starts = np.tile(rows, len(codes))
-    from scipy.sparse.csgraph import connected_components  # slow to import, and seldom needed
+    from scipy import sparse
+    from scipy.sparse.csgraph import connected_components
 
     graph = sparse.coo_array((np.ones(len(ends)), (starts, ends)), shape=(len(rows), len(rows)))
     return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
 
-def _items(table: LabelTable, smallest: float) -> sparse.csr_array:
+def _items(table: LabelTable, smallest: float) -> "sparse.csr_array":
     """Return the rows x items 0/1 matrix: labels, frequent pairs, no label, nothing known, any."""
+    from scipy import sparse
+
     present = table.present.plain()
     rows, width = len(table), len(table.space)
     row, column = np.divmod(present.keys(), width)
@@ -150,13 +158,7 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     nothing = np.zeros(0, np.int64)
     if not len(sizes) or int((sizes * (sizes - 1) // 2).sum()) > MOST_PAIRS:
         return nothing, nothing
-    keys = sets.keys()
-    row = keys // sets.width
-    rows, codes = [nothing], [nothing]
-    for step in range(1, int(sizes.max())):
-        first = np.flatnonzero(row[:-step] == row[step:])
-        rows.append(row[first])
-        codes.append(sets.columns[first].astype(np.int64) * sets.width + sets.columns[first + step])
+    rows, codes = zip((nothing, nothing), *sets.pairs(), strict=True)
     row, code = np.concatenate(rows), np.concatenate(codes)
     if sets.width > MOST_DENSE:
         code = np.unique(code, return_inverse=True)[1]
@@ -166,7 +168,7 @@ def _pairs(sets: LabelSets, smallest: float) -> tuple[NDArray[np.int64], NDArray
     return row[chosen], renumbered[code[chosen]]
 
 
-def _order(items: sparse.csr_array, totals: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def _order(items: "sparse.csr_array", totals: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """Return the units, those with the rarest item first, larger ones first, then by chance."""
     rarest = np.minimum.reduceat(totals[items.indices], items.indptr[:-1])
     sizes = np.add.reduceat(items.data, items.indptr[:-1])
@@ -175,7 +177,7 @@ def _order(items: sparse.csr_array, totals: NDArray[np.int64], seed: int) -> NDA
 
 
 def _deal(
-    items: sparse.csr_array,
+    items: "sparse.csr_array",
     totals: NDArray[np.int64],
     order: NDArray[np.int64],
     shares: list[float],

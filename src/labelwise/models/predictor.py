@@ -27,7 +27,8 @@ from labelwise.models.spec import (
 )
 from labelwise.pictures import ImageSource, Transform, as_images
 from labelwise.pictures.sources import Picture
-from labelwise.system.files import load_tensors, replacing, save_tensors
+from labelwise.system.files import replacing
+from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, Outputs

@@ -50,7 +50,7 @@ from labelwise.objectives.single_positive import (
     checked_eps_mode,
     neg_logs,
 )
-from labelwise.system.files import part_of
+from labelwise.system.tensors import part_of
 from labelwise.types import Outputs, Targets
 
 __all__ = ["ROLE", "role_loss"]

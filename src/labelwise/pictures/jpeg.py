@@ -18,12 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "JpegHeader",
@@ -193,6 +195,8 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 @cache
 def _decoder() -> Callable[[bytes], Pixels] | None:
     """Return torchvision's decoder if it gives Pillow's pixels, else None."""
+    import torch
+
     try:
         _load_operators()
         operator = torch.ops.image.decode_jpeg
@@ -209,6 +213,8 @@ def _decoder() -> Callable[[bytes], Pixels] | None:
 
 def _load_operators() -> None:
     """Load torchvision's image operators without its models, which take a second."""
+    import torch
+
     library = operators_library()
     if library is not None:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]

@@ -1,13 +1,6 @@
 """Pillow's resize of 8-bit pictures as matrix products, on any device, to the bit.
 
-Pillow (Resample.c), for output x of n made from N inputs, s = N / n, f = max(s, 1), radius r:
-
-    center = (x + 1/2) s;  taps from int(center - r f + 1/2) to int(center + r f + 1/2)
-    weight = filter((tap - center + 1/2) / f), over their sum, rounded to 22 bits
-    level  = floor(sum of weight * level / 2^22 + 1/2), cut to 0..255
-
-One axis is scaled after the other: the width first; from Pillow 13 on the height where it shrinks
-by more than twice as many pixels as the width.
+Weights and order are those of :mod:`labelwise.pictures.axes`.
 
 A weight is split into 2^12 high + low, both at most 2^11 in size. These and the levels are exact
 even in TF32 and float16, and sums of their products stay below 2^24 and so are exact in float32, in
@@ -16,25 +9,20 @@ multiplies float16 with float32 sums, several times faster, if it proves to be e
 """
 
 from functools import lru_cache
-from math import pi
 
 import numpy as np
-import PIL
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["RADIUS", "Axis", "axis_weights", "height_first", "resample"]
+from labelwise.pictures.axes import BITS, Axis, axis_weights, height_first
 
-BITS = 22
+__all__ = ["resample"]
+
 LOW = 12
 LEVELS = 255
 EXACT = 1 << 24  # integers below are exact in float32
 ALIGNED = 8  # inputs in a row are a multiple of this, which fast products of float16 want
-RADIUS = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
-HEIGHT_FIRST = int(PIL.__version__.split(".")[0]) >= 13
-
-Axis = tuple[int, int, int, int]  # length, length it is scaled to, first output kept, outputs kept
 
 
 def resample(planes: Tensor, rows: Axis, columns: Axis, interpolation: str) -> Tensor:
@@ -49,11 +37,6 @@ def resample(planes: Tensor, rows: Axis, columns: Axis, interpolation: str) -> T
     if height_first(rows, columns):
         return _scaled(_scaled(kept, down, vertical=True), across, vertical=False)
     return _scaled(_scaled(kept, across, vertical=False), down, vertical=True)
-
-
-def height_first(rows: Axis, columns: Axis) -> bool:
-    """Return whether Pillow scales the height before the width."""
-    return HEIGHT_FIRST and rows[0] - rows[1] > 2 * max(columns[0] - columns[1], 0)
 
 
 def _scaled(planes: Tensor, weights: Tensor, *, vertical: bool) -> Tensor:
@@ -123,41 +106,3 @@ def _on_device(axis: Axis, interpolation: str, device: torch.device) -> tuple[Te
         parts = weights[None].astype(np.float64)
     with torch.inference_mode(False):
         return torch.from_numpy(parts).to(device), first, last
-
-
-def axis_weights(axis: Axis, interpolation: str) -> NDArray[np.int64]:
-    """Return Pillow's weights (kept, length) of one axis, in units of 2^-22."""
-    length, scaled, offset, kept = axis
-    scale = length / scaled
-    stretch = max(scale, 1.0)
-    support = RADIUS[interpolation] * stretch
-    center = (np.arange(offset, offset + kept) + 0.5) * scale
-    first = np.maximum((center - support + 0.5).astype(np.int64), 0)
-    last = np.minimum((center + support + 0.5).astype(np.int64), length)
-    taps = first[:, None] + np.arange((last - first).max())
-    inside = taps < last[:, None]
-    values = _filter((taps - center[:, None] + 0.5) * (1.0 / stretch), interpolation) * inside
-    values /= values.cumsum(axis=1)[:, -1:]  # added one by one, as Pillow does
-    units = np.trunc(values * (1 << BITS) + np.copysign(0.5, values)).astype(np.int64)
-    weights = np.zeros((kept, length), np.int64)
-    places = np.broadcast_to(np.arange(kept)[:, None], taps.shape)
-    weights[places[inside], taps[inside]] = units[inside]
-    return weights
-
-
-def _filter(x: NDArray[np.float64], interpolation: str) -> NDArray[np.float64]:
-    if interpolation == "lanczos":
-        inside = (x >= -3) & (x < 3)
-        return np.where(inside, _sinc(x) * _sinc(x / 3), 0.0)
-    x = np.abs(x)
-    if interpolation == "bilinear":
-        return np.where(x < 1, 1.0 - x, 0.0)
-    near = (1.5 * x - 2.5) * x * x + 1
-    far = (((x - 5) * x + 8) * x - 4) * -0.5
-    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
-
-
-def _sinc(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    turned = x * pi
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(x == 0, 1.0, np.sin(turned) / turned)

@@ -15,16 +15,18 @@ A thin picture is made shorter before it is scaled, so that no picture takes muc
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import ceil, floor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from labelwise.numeric.finite import require_finite
-from labelwise.pictures.resample import Axis, height_first, resample
+from labelwise.pictures.axes import Axis, height_first
 from labelwise.pictures.window import Window
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = ["CIFAR_MEAN", "CIFAR_STD", "Transform"]
 
@@ -164,8 +166,10 @@ class Transform:
             return (width, height) == self.scale_size(width, height)
         return self.crop is not None or self.size * height <= MAX_SCALED
 
-    def resize_planes(self, planes: Tensor) -> Tensor:
+    def resize_planes(self, planes: "Tensor") -> "Tensor":
         """Return :meth:`resize` of uint8 planes (..., 3, H, W), to the bit, on their device."""
+        from labelwise.pictures.resample import resample
+
         height, width = planes.shape[-2:]
         if self.crop is not None:
             left, top = _thin_ends(width, height)
@@ -177,25 +181,31 @@ class Transform:
             return planes[..., top : top + self.size, left : left + self.size]
         return resample(planes, rows, columns, self.interpolation)
 
-    def pixels(self, image: Image.Image) -> Tensor:
+    def pixels(self, image: Image.Image) -> "Tensor":
         """Return the uint8 pixels (3, size, size) of a picture."""
+        import torch
+
         array = np.array(self.resize(image))
         return torch.from_numpy(array).permute(2, 0, 1)
 
-    def statistics(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    def statistics(self, device: "torch.device | str" = "cpu") -> "tuple[Tensor, Tensor]":
         """Return mean and std of pixels from 0 to 255, each (3, 1, 1), on a device."""
+        import torch
+
         return _statistics(self.mean, self.std, torch.device(device))
 
-    def normalise(self, pixels: Tensor) -> Tensor:
+    def normalise(self, pixels: "Tensor") -> "Tensor":
         """Return the float32 input (B, 3, H, W) of uint8 pixels, on their device."""
         mean, std = self.statistics(pixels.device)
         return (pixels - mean) / std
 
-    def inputs(self, values: Tensor) -> Tensor:
+    def inputs(self, values: "Tensor") -> "Tensor":
         """Return what a backbone takes: uint8 pixels normalised, anything else as it is."""
+        import torch
+
         return self.normalise(values) if values.dtype == torch.uint8 else values
 
-    def __call__(self, image: Image.Image) -> Tensor:
+    def __call__(self, image: Image.Image) -> "Tensor":
         """Return the float32 input (3, size, size) of one picture."""
         return self.normalise(self.pixels(image))
 
@@ -216,8 +226,10 @@ def _middle(image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for
 def _statistics(
-    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
-) -> tuple[Tensor, Tensor]:
+    mean: tuple[float, ...], std: tuple[float, ...], device: "torch.device"
+) -> "tuple[Tensor, Tensor]":
+    import torch
+
     with torch.inference_mode(False):
         both = 255 * torch.tensor([mean, std]).view(2, 3, 1, 1)
         return both[0].to(device), both[1].to(device)

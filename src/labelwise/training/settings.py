@@ -4,8 +4,7 @@ An unknown key is an error that names the nearest one. How a run is carried out 
 workers) may differ between two runs of the same settings; everything else may not.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
@@ -25,6 +24,7 @@ from labelwise.decide import find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.system.files import replacing
+from labelwise.system.yaml_values import nested, read_yaml, short_value
 from labelwise.types import nearest
 
 __all__ = [
@@ -40,8 +40,6 @@ __all__ = [
     "Settings",
     "differences",
     "flattened",
-    "nested",
-    "parse_assignments",
     "read_settings",
 ]
 
@@ -92,33 +90,6 @@ SHORT_NAMES = {  # of the settings that are given most often
     "workers": "hardware.workers",
     "log": "hardware.loggers",
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as settings need it: 1e-3 is a number, a date is a text, nothing stands for another.
-
-    Aliases are refused: nine lines of them can stand for a billion values.
-    """
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.YAMLError(f"the alias *{event.anchor} is not allowed; write its value out")
-        return super().compose_node(parent, index)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.yaml_constructors = {  # a tag may ask for a date where the resolvers do not
-    tag: constructor
-    for tag, constructor in yaml.SafeLoader.yaml_constructors.items()
-    if tag is None or not tag.endswith((":timestamp", ":binary", ":set", ":omap", ":pairs"))
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
 
 
 def _at_least(settings: object, *names: str) -> None:
@@ -433,7 +404,7 @@ def with_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """Return the settings of an optional YAML file, overridden by ``flags`` (dotted keys)."""
-    values = nested(flags, {} if file is None else _read_yaml(file))
+    values = nested(flags, {} if file is None else read_yaml(file))
     try:
         return Settings(**values)
     except ValidationError as error:
@@ -442,34 +413,6 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     except LabelwiseError as error:
         where = "" if file is None else f"{file}: "
         raise SettingsError(f"{where}{error}") from None
-
-
-def _may_be_yaml(text: str) -> bool:
-    """Return False for a single mark such as a comma, which only means itself."""
-    return len(text) != 1 or text.isalnum() or text == "~"
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Return the values of ``a.b=c`` texts, read as YAML."""
-    values = {}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise SettingsError(f"a setting must look like key=value, got {text!r}")
-        try:
-            values[key] = _plain(yaml.load(value, _Loader)) if _may_be_yaml(value) else value
-        except (yaml.YAMLError, RecursionError, ValueError):
-            raise SettingsError(f"the value of {key} is not valid YAML: {_short(value)}") from None
-    return values
-
-
-def nested(values: Mapping[str, Any], within: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return dotted keys as mappings in mappings, laid over those there are."""
-    merged = dict(within or {})
-    for key, value in values.items():
-        _put(merged, key, value)
-    return merged
 
 
 def differences(one: Settings, other: Settings) -> dict[str, str]:
@@ -481,49 +424,6 @@ def differences(one: Settings, other: Settings) -> dict[str, str]:
         for key in keys
         if old.get(key) != new.get(key) and not key.startswith("hardware.")
     }
-
-
-def _read_yaml(file: Path) -> dict[str, Any]:
-    try:
-        values = _plain(yaml.load(file.read_text(encoding="utf-8"), _Loader))
-    except FileNotFoundError:
-        raise SettingsError(f"{file} does not exist") from None
-    except OSError as error:
-        raise SettingsError(f"{file} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise SettingsError(f"{file} is not valid YAML: it is nested too deeply") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise SettingsError(f"{file} must hold keys and values, got {type(values).__name__}")
-    return values
-
-
-def _plain(value: Any) -> Any:
-    """Return YAML values whose keys are all texts; others are an error."""
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ValueError(f"a key must be a text, got {key!r}")
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _short(value: Any) -> str:
-    """Return a value as one line of an error, cut off where it is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = values.get(parent)
-        values[parent] = dict(inner) if isinstance(inner, Mapping) else {}
-        values = values[parent]
-    values[last] = value
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -545,7 +445,7 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"setting {key!r} is needed"
     rule = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-    return f"setting {key!r}: {rule}, got {_short(first['input'])}"
+    return f"setting {key!r}: {rule}, got {short_value(first['input'])}"
 
 
 def _data_options() -> set[str]:

@@ -24,7 +24,8 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
 from labelwise.search import Index
 from labelwise.search.answering import Hit, photos_along
-from labelwise.system.files import load_tensors, replacing, save_tensors
+from labelwise.system.files import replacing
+from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
 from labelwise.words.classes import ClassesAndWords, WeighedClasses
 from labelwise.words.encoder import SentenceEncoder
