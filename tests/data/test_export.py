@@ -1,6 +1,7 @@
 """Tables written out. Oracles: what is read back, and counts made by hand."""
 
 import json
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def test_describe_counts_by_hand():
 
 @pytest.mark.parametrize("most_dense", [0, 2048])
 def test_pairs_are_those_of_a_matrix_product(most_dense, monkeypatch):
-    monkeypatch.setattr("labelwise.data.describe.MOST_DENSE", most_dense)
+    monkeypatch.setattr(import_module("labelwise.data.describe"), "MOST_DENSE", most_dense)
     labels = np.random.default_rng(0).random((300, 9)) < 0.4
     images = FileImages("", [f"{row}.jpg" for row in range(300)])
     facts = describe(LabelTable.from_arrays("abcdefghi", images, labels))
