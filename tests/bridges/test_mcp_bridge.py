@@ -4,14 +4,20 @@ import asyncio
 import base64
 import io
 import os
+import re
+import signal
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
+from patience import PATIENCE
 from PIL import Image
 from search_setup import picture, save_model
+from web_setup import TOKEN
+from web_setup import Client as WebClient
 
 from labelwise.cli.app import app
 from labelwise.errors import SettingsError
@@ -26,6 +32,7 @@ pytest.importorskip("mcp.server.mcpserver", reason="mcp 2 is not installed")
 
 READING = {"describe_library", "search_photos", "count_photos", "explain_photo"}
 READING |= {"similar_photos", "show_photo"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 WRITING = {"correct_photo", "draw_photos_to_answer", "estimate_from_answers"}
 
 
@@ -99,6 +106,52 @@ def test_a_client_starts_it_and_asks_over_its_input_and_output(library):
     names = index.space.names
     assert by_name == pytest.approx(dict(zip(names, own.probs[0].tolist(), strict=True)))
     assert {one["label"] for one in tagged["labels"] if one["given"]} == set(own.labels[0])
+
+
+def test_a_client_asks_over_http_with_the_token(library, tmp_path):
+    from mcp import Client
+    from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    words = ["mcp", str(library / "index"), "--http", "--port", "0", "--token-file", str(token)]
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "labelwise", *words]
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:(\d+)/mcp", line)
+            plain = WebClient(int(address[1]))
+
+            async def ask():
+                bearer = {"authorization": f"Bearer {TOKEN}"}
+                async with (
+                    create_mcp_http_client(headers=bearer) as http,
+                    Client(streamable_http_client(address[0], http_client=http)) as client,
+                ):
+                    tools = (await client.list_tools()).tools
+                    found = [
+                        await client.call_tool("count_photos", {"query": name})
+                        for name in ("dog", "cat")
+                    ]
+                    return tools, list(map(told, found))
+
+            tools, found = asyncio.run(ask())
+            refusals = [
+                plain.send("POST", "/mcp", b"{}"),
+                plain.send("POST", "/mcp", b"{}", BEARER, host="elsewhere.example"),
+                plain.send("POST", "/mcp", b"{}", {**BEARER, "Origin": "http://elsewhere.example"}),
+                plain.send("POST", "/mcp", b" " * (1 << 19), BEARER),
+                plain.send("GET", "/mcp", None, {**BEARER, "Accept": "text/event-stream"}),
+            ]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(PATIENCE)
+    assert {tool.name for tool in tools} == READING
+    index = open_index(library / "index")
+    expected = [answer(index, Query.parse(name), top=1).counted for name in ("dog", "cat")]
+    assert [one["in_words"] for one in found] == expected
+    assert [status for status, _, _ in refusals] == [401, 400, 403, 413, 405]
 
 
 def test_a_list_says_its_interval_its_promise_and_its_condition(made):
@@ -241,6 +294,8 @@ def test_the_verb_refuses_what_does_not_apply(library, tmp_path):
     for words, rule in (
         ([index, "--folder", str(tmp_path)], "which needs a RUN"),
         ([index, str(library / "model"), "--folder", str(tmp_path / "no")], "must be a folder"),
+        ([index, "--port", "8001"], "--port is for HTTP"),
+        ([index, "--http", "--host", "0.0.0.0"], "so a token is needed"),
     ):
         with pytest.raises(SettingsError, match=rule):
             CliRunner().invoke(app, ["mcp", *words], catch_exceptions=False)

@@ -16,6 +16,7 @@ __all__ = [
     "A_MODEL",
     "A_RUN",
     "ROWS_GIVEN",
+    "AllowHostOption",
     "DecodeKind",
     "DecodeOption",
     "DryRunOption",
@@ -30,10 +31,12 @@ __all__ = [
     "ScoresOption",
     "SettingsOption",
     "TestOption",
+    "TokenFileOption",
     "WeightsOption",
     "check_weights",
     "chosen_decoder",
     "number_of_folds",
+    "read_token",
     "with_local_paths",
 ]
 
@@ -51,6 +54,22 @@ ReportOnOption = Annotated[str | None, typer.Option(help="Split to report on.")]
 ROWS_GIVEN = "the rows to fit on and those to report on are given"
 FoldsOption = Annotated[
     int | None, typer.Option(min=2, help="Of one undivided file.", show_default="5")
+]
+
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="LABELWISE_TOKEN_FILE",
+        help="A file with the token that requests must bring. LABELWISE_TOKEN works too; a "
+        "token on the command line could be seen by others.",
+    ),
+]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="LABELWISE_ALLOW_HOST",
+        help="One more name the server answers to, such as photos.example; may be repeated.",
+    ),
 ]
 
 DecodeKind = Literal["auto", "cpu", "cuda"]
@@ -160,3 +179,21 @@ def _meant(path: Path) -> str | None:
     """Return the URI that a path was made of, None if it was none."""
     first, *rest = path.parts or ("",)
     return "//".join((first, "/".join(rest))) if rest and first[-1] == ":" else None
+
+
+def read_token(file: Path | None) -> str | None:
+    """Return the token of a server: that of a file or of LABELWISE_TOKEN, not of both."""
+    import os
+
+    from labelwise.errors import SettingsError
+
+    given = os.environ.get("LABELWISE_TOKEN")
+    if file is None:
+        return given or None
+    if given:
+        raise SettingsError("give the token once: --token-file or LABELWISE_TOKEN, not both")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingsError(f"the token file {file} cannot be read: {reason}") from None

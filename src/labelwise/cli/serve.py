@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from labelwise.cli.options import A_RUN
+from labelwise.cli.options import A_RUN, AllowHostOption, TokenFileOption, read_token
 
 __all__ = ["serve"]
 
@@ -55,21 +55,8 @@ def serve(
     port: Annotated[
         int, typer.Option(envvar="LABELWISE_PORT", min=0, max=65535, help="0: any free port.")
     ] = 8000,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="LABELWISE_TOKEN_FILE",
-            help="A file with the token that requests must bring. LABELWISE_TOKEN works too; a "
-            "token on the command line could be seen by others.",
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="LABELWISE_ALLOW_HOST",
-            help="One more name the server answers to, such as photos.example; may be repeated.",
-        ),
-    ] = None,
+    token_file: TokenFileOption = None,
+    allow_host: AllowHostOption = None,
     allow_origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -199,7 +186,7 @@ def serve(
     settings = ServeSettings(
         host=host,
         port=port,
-        token=_token(token_file),
+        token=read_token(token_file),
         hosts=tuple(allow_host or ()),
         origins=tuple(allow_origin or ()),
         max_body=int(max_body * (1 << 20)),
@@ -260,20 +247,3 @@ def _refuse_model_options(context: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             raise SettingsError(f"--label takes no pictures, so {option} does not apply")
-
-
-def _token(file: Path | None) -> str | None:
-    import os
-
-    from labelwise.errors import SettingsError
-
-    given = os.environ.get("LABELWISE_TOKEN")
-    if file is None:
-        return given or None
-    if given:
-        raise SettingsError("give the token once: --token-file or LABELWISE_TOKEN, not both")
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SettingsError(f"the token file {file} cannot be read: {reason}") from None

@@ -2,6 +2,9 @@
 
 The official SDK speaks the protocol; the extra ``[mcp]`` brings it. Without ``write`` no tool is
 offered that notes anything. One question is answered after another, by one thread.
+
+Over HTTP a request is a POST to ``/mcp`` with one answer, and nothing is kept between two of them.
+The guard of ``labelwise serve`` stands before it: names of hosts, origins, token, rate and size.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -9,14 +12,20 @@ from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from labelwise import __version__
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.system.text import shortened
 from labelwise.web.batching import BusyError
 from labelwise.web.photo_tools import PhotoTools
+from labelwise.web.security import SMALL_BODY, Guard, RefusedError
+from labelwise.web.settings import ServeSettings
 from labelwise.web.threads import Threads
 
-__all__ = ["make_mcp_server"]
+__all__ = ["make_mcp_app", "make_mcp_server"]
+
+PATH = "/mcp"
 
 INSTRUCTIONS = """Photos of a library, with labels that a model gives them and probabilities that \
 were calibrated on held-out photos. Every answer has in_words (what was found, with its interval \
@@ -74,3 +83,23 @@ def make_mcp_server(tools: PhotoTools, *, write: bool = False) -> Any:
             structured_output=None if name != "show_photo" else False,
         )
     return server
+
+
+def make_mcp_app(server: Any, settings: ServeSettings) -> ASGIApp:
+    """Return the application that answers a server's tools at ``/mcp``."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    answering = server.streamable_http_app(
+        streamable_http_path=PATH,
+        json_response=True,
+        stateless_http=True,
+        max_request_body_size=SMALL_BODY,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+
+    async def only_posts(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] != "POST":  # GET would stay open for ever
+            raise RefusedError(405, f"questions are sent by POST to {PATH}", {"allow": "POST"})
+        await answering(scope, receive, send)
+
+    return Guard(only_posts, settings)

@@ -37,6 +37,7 @@ __all__ = [
     "ONLY_HEALTH",
     "PHOTOPRISM",
     "RAW_HEADERS",
+    "SMALL_BODY",
     "Guard",
     "RefusedError",
     "cookie_value",
