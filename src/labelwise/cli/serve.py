@@ -13,6 +13,10 @@ OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
     *("body_memory", "access_log", "device"),
 )
+UNGUARDED = (
+    "pictures are opened by the server itself, since processes of their own, with limits on memory "
+    "and time, need Linux: let only people you trust send pictures"
+)
 
 
 def serve(
@@ -130,7 +134,8 @@ def serve(
         typer.Option(
             envvar="LABELWISE_DECODERS",
             min=0,
-            help="Processes that open pictures. Default: one per core; 0: threads of the server.",
+            help="Processes that open pictures, on Linux. Default: one per core; 0: threads of the "
+            "server.",
         ),
     ] = None,
     access_log: Annotated[
@@ -174,6 +179,7 @@ def serve(
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.models.loading import caution_of
+    from labelwise.pictures.forks import can_start
 
     try:
         from labelwise.web import ServeSettings, create_app, create_labelling_app
@@ -232,6 +238,12 @@ def serve(
             "WORDS"
         )
     caution(caution_of(run))
+    if settings.decode_processes and not can_start():
+        if decoders is not None:
+            raise SettingsError(
+                f"processes that open pictures need Linux; got --decoders {decoders}"
+            )
+        caution(UNGUARDED)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
     app = create_app(run, index, settings, device=device, threads=threads)

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -18,7 +19,9 @@ from pathlib import Path
 
 from labelwise.errors import LabelwiseError
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "write_error",
 ]
 
+SECONDS_BETWEEN_TRIES = 0.1
 REASONS = {
     errno.ENOSPC: "the disk is full; free some space and run the same command again",
     errno.EDQUOT: "the disk quota is used up; free some space and run the same command again",
@@ -112,10 +116,12 @@ def locked(path: Path, busy: str | None = None) -> Iterator[bool]:
     """Hold a lock on a file or folder while the block runs; it ends with its process.
 
     Where another process has it, wait; or raise at once with the sentence ``busy``. Yields False
-    where there are no locks: on some file systems, and on Windows, where folders have none.
+    where there are no locks, as on some file systems. On Windows, where folders have none, the
+    lock is that of a file beside.
     """
     if sys.platform == "win32":
-        yield False
+        with _locked_beside(path, busy):
+            yield True
         return
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -132,6 +138,32 @@ def locked(path: Path, busy: str | None = None) -> Iterator[bool]:
             yield True
     finally:
         os.close(handle)
+
+
+if sys.platform == "win32":
+
+    @contextmanager
+    def _locked_beside(path: Path, busy: str | None) -> Iterator[None]:
+        """Hold the lock of a file beside ``path``, which is there only while it is wanted."""
+        beside = path.with_name(f".{path.name}.lock")
+        try:
+            handle = os.open(beside, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise write_error(path, error) from None
+        try:
+            while True:
+                try:
+                    msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+                    break
+                except OSError:
+                    if busy:
+                        raise LabelwiseError(busy) from None
+                    time.sleep(SECONDS_BETWEEN_TRIES)
+            yield
+        finally:
+            os.close(handle)
+            with suppress(OSError):  # another process waits for it
+                os.unlink(beside)
 
 
 def write_error(path: Path, error: OSError) -> LabelwiseError:
@@ -176,7 +208,10 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Force a file or a folder to the disk; Windows does it for files opened for writing only."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

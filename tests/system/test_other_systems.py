@@ -1,0 +1,168 @@
+"""macOS and Windows, as far as Linux can tell: ``hidden_system`` hides what they do not have.
+
+Oracles: the answers of the model with nothing hidden; the names that Windows allows.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from labelwise.data.generated import DIGITS
+from labelwise.models.run_folder import RunFolder
+
+TESTS = Path(__file__).parents[1]
+WORKFLOW = TESTS.parent / ".github" / "workflows" / "tests.yml"
+NOT_ON_WINDOWS = re.compile(
+    r'[<>:"|?*\\]|[. ]$|^(con|nul|aux|prn|com\d|lpt\d)(\.|$)', re.IGNORECASE
+)
+
+
+def program(folder, system):
+    """Return how Python is started in a folder on a system: in all its processes."""
+    site = folder / "site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text("import hidden_system\n")
+    own = {"PYTHONPATH": os.pathsep.join([str(site), str(TESTS), *filter(None, sys.path)])}
+    if system != "linux":
+        own["LABELWISE_TEST_SYSTEM"] = system
+    return {"cwd": folder, "env": {**os.environ, "OMP_NUM_THREADS": "1", **own}}
+
+
+def journeys(folder, system, *given):
+    """Run the commands there and return what each said."""
+    command = [sys.executable, str(TESTS / "core_journeys.py"), "said.json", *given]
+    done = subprocess.run(command, capture_output=True, text=True, **program(folder, system))
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-4000:])
+    return json.loads((folder / "said.json").read_text())
+
+
+def code(folder, system, text):
+    """Run code there and return what it printed."""
+    command = [sys.executable, "-c", text]
+    done = subprocess.run(command, capture_output=True, text=True, **program(folder, system))
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def on_windows(tmp_path_factory):
+    """All journeys, with files as Windows keeps them."""
+    folder = tmp_path_factory.mktemp("windows")
+    return folder, journeys(folder, "windows")
+
+
+def check_answer(folder, said):
+    """Hold the answer of the server there to that of the model here."""
+    expected = RunFolder(folder / "runs" / "demo").model().predict(folder / said["photo"])
+    (found,) = said["answer"]["results"]
+    by_name = {one["label"]: one["probability"] for one in found["labels"]}
+    names = [by_name[name] for name in DIGITS]
+    assert names == pytest.approx(expected.probs[0].tolist(), abs=1e-6)
+
+
+def test_every_first_command_works_as_on_windows(on_windows):
+    folder, said = on_windows
+    assert "12 of 12 images predicted" in said["predict"]["said"]
+    assert "1 copied, 10 unchanged, 1 missing" in said["index again"]["said"]
+    assert "11 written" in said["tag"]["said"]
+    assert "11 undone" in said["undo"]["said"]
+    assert "decisions differ" in said["export"]["said"]
+    check_answer(folder, said["serve"])
+
+
+def test_a_server_that_cannot_guard_itself_says_so(on_windows):
+    _, said = on_windows
+    assert "need Linux: let only people you trust send pictures" in said["serve"]["complained"]
+    assert "need Linux; got --decoders 1" in said["refused"]["complained"]
+
+
+def test_files_have_names_that_windows_and_macos_can_keep(on_windows):
+    folder, _ = on_windows
+    paths = [path.relative_to(folder) for path in folder.rglob("*")]
+    assert len(paths) > 50
+    assert [path for path in paths if NOT_ON_WINDOWS.search(path.name)] == []
+    lower = [str(path).lower() for path in paths]
+    assert len(set(lower)) == len(lower)
+    assert [path for path in paths if path.suffix in (".lock", ".partial")] == []
+
+
+def test_photos_are_indexed_searched_and_served_as_on_macos(on_windows, tmp_path):
+    folder, _ = on_windows
+    for name in ("photos", "runs/demo"):
+        shutil.copytree(folder / name, tmp_path / name)
+    said = journeys(tmp_path, "macos", "runs/demo", "three, -seven")
+    assert "11 of 11 images predicted" in said["predict"]["said"]
+    assert "1 copied, 9 unchanged, 1 missing" in said["index again"]["said"]
+    assert "need Linux" in said["serve"]["complained"]
+    check_answer(tmp_path, said["serve"])
+
+
+LOCKS = """
+import sys
+from pathlib import Path
+from labelwise.errors import LabelwiseError
+from labelwise.system.files import locked, replacing
+folder = Path("indexed")
+folder.mkdir()
+with locked(folder) as held:
+    try:
+        with locked(folder, busy="another command has it"):
+            print("both")
+    except LabelwiseError as error:
+        print(held, error, sorted(path.name for path in Path().glob(".*")))
+with locked(folder, busy="still held"):
+    pass
+with replacing(folder / "a") as temporary:
+    temporary.write_text("1")
+try:
+    with open(folder / "a"), replacing(folder / "a") as temporary:
+        temporary.write_text("2")
+except LabelwiseError as error:
+    print(error)
+print(sorted(path.name for path in folder.iterdir()))
+print(sorted(path.name for path in Path().glob(".*")))
+"""
+
+
+def test_one_writer_at_a_time_and_open_files_stay_whole_on_windows(tmp_path):
+    said = code(tmp_path, "windows", LOCKS).splitlines()
+    assert said[0] == "True another command has it ['.indexed.lock']"
+    assert said[1].startswith(f"cannot write {Path('indexed/a')}: no permission to write there")
+    assert said[2:] == ["['a']", "[]"]
+
+
+WITHOUT = """
+import os
+from labelwise.pictures.forks import can_start
+from labelwise.pictures.inputs import available_cores
+from labelwise.search.events import NoEventsError, events_of, file_system
+from labelwise.system.allocator import give_back_freed_memory, keep_freed_memory
+try:
+    events_of(["."])
+except NoEventsError as error:
+    print(error)
+print(can_start(), available_cores() == os.cpu_count(), repr(file_system(".")))
+print(keep_freed_memory(), give_back_freed_memory())
+"""
+
+
+@pytest.mark.parametrize("system", ["macos", "windows"])
+def test_what_is_not_there_is_done_without(tmp_path, system):
+    said = code(tmp_path, system, WITHOUT).splitlines()
+    assert said == ["this system has no inotify", "False True ''", "False False"]
+
+
+def test_the_workflow_tries_the_journeys_on_both_systems():
+    job = yaml.safe_load(WORKFLOW.read_text())["jobs"]["journeys"]
+    systems = {name.partition("-")[0] for name in job["strategy"]["matrix"]["os"]}
+    assert systems == {"macos", "windows"}
+    typed = [step["run"] for step in job["steps"] if "run" in step]
+    assert "labelwise demo --photos photos" in typed
+    assert "python tests/core_journeys.py journeys.json" in typed
