@@ -77,6 +77,7 @@ schema: install ## requests that schemathesis makes up from the API's descriptio
 
 bridges: install ## install the other programs that labelwise works with, and test against them
 	$(PIP) -e ".[bridges]"
+	! command -v npm >/dev/null || npm install --silent --no-fund --no-audit --prefix "$(VENV)/immich" @immich/sdk@3.2.2
 	"$(BIN)/python" -m pytest tests/bridges -rs
 
 check: install ## format, lint, types, layers

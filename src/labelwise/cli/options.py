@@ -36,6 +36,7 @@ __all__ = [
     "check_weights",
     "chosen_decoder",
     "number_of_folds",
+    "read_secret",
     "read_token",
     "with_local_paths",
 ]
@@ -183,17 +184,24 @@ def _meant(path: Path) -> str | None:
 
 def read_token(file: Path | None) -> str | None:
     """Return the token of a server: that of a file or of LABELWISE_TOKEN, not of both."""
+    return read_secret(file, "LABELWISE_TOKEN", "the token", "--token-file")
+
+
+def read_secret(file: Path | None, variable: str, what: str, option: str) -> str | None:
+    """Return what a file or a variable of the environment holds; None where neither is given."""
     import os
 
     from labelwise.errors import SettingsError
 
-    given = os.environ.get("LABELWISE_TOKEN")
+    given = os.environ.get(variable)
     if file is None:
         return given or None
     if given:
-        raise SettingsError("give the token once: --token-file or LABELWISE_TOKEN, not both")
+        raise SettingsError(f"give {what} once: {option} or {variable}, not both")
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SettingsError(f"the token file {file} cannot be read: {reason}") from None
+        raise SettingsError(
+            f"{what.removeprefix('the ')} file {file} cannot be read: {reason}"
+        ) from None

@@ -1,11 +1,18 @@
-"""``labelwise tag``: labels written to side-cars beside the photos, and taken out again."""
+"""``labelwise tag``: labels written to side-cars, photos or Immich, and taken out again."""
 
 from collections import Counter
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labelwise.cli.index import IndexFolder
+
+if TYPE_CHECKING:
+    from labelwise.decide import Rule
+    from labelwise.integrations.immich import Immich
+    from labelwise.search import Index
 
 __all__ = ["tag"]
 
@@ -21,6 +28,18 @@ def tag(
         bool,
         typer.Option("--embed", help="Write into JPEG, TIFF and PNG files, through exiftool."),
     ] = False,
+    immich: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Write tags below 'labelwise' in Immich, such as http://immich.local:2283, for "
+            "photos that were uploaded to it.",
+        ),
+    ] = None,
+    immich_key_file: Annotated[
+        Path | None,
+        typer.Option(help="Of --immich: a file with an API key. LABELWISE_IMMICH_KEY works too."),
+    ] = None,
     wrong_at_most: Annotated[
         float | None,
         typer.Option(help="Promise that at most this share of the tags is wrong, such as 0.05."),
@@ -36,7 +55,10 @@ def tag(
             "may decide; labels that cannot be promised are not written.",
         ),
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Take out all that we wrote.")] = False,
+    undo: Annotated[
+        bool,
+        typer.Option("--undo", help="Take out all that we wrote; with --immich: from there."),
+    ] = False,
     adopt: Annotated[
         bool,
         typer.Option(
@@ -58,15 +80,18 @@ def tag(
     Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
     bytes they had. The next `labelwise index` takes them for new photos and scores them again.
 
+    With --immich nothing is written beside or into photos: tags go to that server alone. Running
+    it again takes away what the model no longer gives.
+
     Examples: `labelwise tag --xmp --wrong-at-most 0.05`, `labelwise tag --undo`.
     """
-    from labelwise.cli.text import caution, complain, say, show_table
+    from labelwise.cli.text import caution, complain, say
     from labelwise.errors import SettingsError
+    from labelwise.integrations.immich import remove_tags, write_tags
     from labelwise.search import Index
     from labelwise.search.inside_photos import embed_tags, require_exiftool, undo_embedded
     from labelwise.search.tagging import (
         TagOutcome,
-        promised_rule,
         raw_partners,
         sidecar_of,
         tags_of,
@@ -77,11 +102,16 @@ def tag(
     from labelwise.system.storage import is_uri, without_options
     from labelwise.system.text import counted
 
-    if xmp + embed + undo != 1:
+    if immich is None and xmp + embed + undo != 1:
         raise SettingsError(
             "say where the labels go: --xmp writes side-cars beside the photos, --embed writes "
-            "into the photos; and --undo alone takes out all that either wrote"
+            "into the photos, --immich ADDRESS to a server; and --undo alone takes out all that "
+            "the first two wrote"
         )
+    if immich is not None and (xmp or embed or adopt):
+        raise SettingsError("--immich writes to a server alone: leave out --xmp, --embed, --adopt")
+    if immich is None and immich_key_file is not None:
+        raise SettingsError("--immich-key-file is the key of a server: say --immich ADDRESS too")
     if embed:
         require_exiftool()
     if embed and adopt:
@@ -94,6 +124,25 @@ def tag(
         raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
     if wrong_at_most is None and per_label:
         raise SettingsError("--per-label says what is promised: say --wrong-at-most 0.05 too")
+    if immich is not None:
+        server = _immich(immich, immich_key_file)
+        if undo:
+            removed = remove_tags(server, dry_run=dry_run)
+            say(f"Immich: {counted(removed, 'tag')} removed{_unwritten(dry_run)}")
+            return
+        with Index(folder) as index:
+            caution(index.spec.caution)
+            rule = _rule(index, wrong_at_most, confidence, per_label)
+            done = write_tags(index, server, rule, dry_run=dry_run)
+        _show_counts(done.given)
+        taken = sum(done.taken.values())
+        say(
+            f"Immich: {counted(sum(done.given.values()), 'tag')} given, {taken:,} taken away"
+            f"{_unwritten(dry_run)}"
+        )
+        if done.missing:
+            say(f"{counted(done.missing, 'photo')} with labels are not among its uploaded photos")
+        return
     with Index(folder) as index:
         bucket = next((root for root in index.store.roots().values() if is_uri(root)), None)
         if bucket is not None:
@@ -112,17 +161,7 @@ def tag(
             ]
         else:
             caution(index.spec.caution)
-            rule = None
-            if wrong_at_most is not None:
-                made = promised_rule(
-                    index,
-                    wrong_at_most,
-                    0.95 if confidence is None else confidence,
-                    per_label=per_label,
-                )
-                rule = made.rule
-                for sentence in (*map(str, made.promises), *made.refused):
-                    say(sentence)
+            rule = _rule(index, wrong_at_most, confidence, per_label)
             watch.start("tagging", len(index))
             for row, keywords in tags_of(index, rule):
                 given.update(keyword.label for keyword in keywords)
@@ -144,15 +183,59 @@ def tag(
                         )
                 watch.advance(1)
             watch.finish()
-    if given:
-        show_table(("label", "photos"), [(name, f"{n:,}") for name, n in given.most_common(SHOWN)])
-        if len(given) > SHOWN:
-            say(f"and {counted(len(given) - SHOWN, 'more label')}")
+    _show_counts(given)
     for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
     counts = Counter(outcome.state for outcome in outcomes)
     words = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "nothing"
     what = "photos" if embed else "side-cars and photos" if undo else "side-cars"
-    say(f"{what}: {words}{' (dry run, nothing was written)' if dry_run else ''}")
+    say(f"{what}: {words}{_unwritten(dry_run)}")
     if counts["left alone"]:
         raise typer.Exit(1)
+
+
+def _unwritten(dry_run: bool) -> str:
+    return " (dry run, nothing was written)" if dry_run else ""
+
+
+def _show_counts(given: Mapping[str, int]) -> None:
+    """Show the labels that were given most often."""
+    from labelwise.cli.text import say, show_table
+    from labelwise.system.text import counted
+
+    if given:
+        most = Counter(given).most_common(SHOWN)
+        show_table(("label", "photos"), [(name, f"{count:,}") for name, count in most])
+        if len(given) > SHOWN:
+            say(f"and {counted(len(given) - SHOWN, 'more label')}")
+
+
+def _rule(
+    index: "Index", wrong_at_most: float | None, confidence: float | None, per_label: bool
+) -> "Rule | None":
+    """Return the promised rule, having said what it promises; None for the model's own."""
+    from labelwise.cli.text import say
+    from labelwise.search.tagging import promised_rule
+
+    if wrong_at_most is None:
+        return None
+    level = 0.95 if confidence is None else confidence
+    made = promised_rule(index, wrong_at_most, level, per_label=per_label)
+    for sentence in (*map(str, made.promises), *made.refused):
+        say(sentence)
+    return made.rule
+
+
+def _immich(address: str, key_file: Path | None) -> "Immich":
+    """Return the server of an address, with the key of a file or of the environment."""
+    from labelwise.cli.options import read_secret
+    from labelwise.errors import SettingsError
+    from labelwise.integrations.immich import Immich
+
+    key = read_secret(key_file, "LABELWISE_IMMICH_KEY", "the key of Immich", "--immich-key-file")
+    if key is None:
+        raise SettingsError(
+            "Immich needs an API key (Account Settings, API Keys): write it into a file and give "
+            "--immich-key-file FILE"
+        )
+    return Immich(address, key)

@@ -1,0 +1,181 @@
+"""Tags in Immich. Oracles: the labels of the index; Immich's own client, ``@immich/sdk``."""
+
+import base64
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from open_indexes import open_index
+from search_setup import picture, save_model
+from stub_immich import StubImmich, running_immich
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.integrations.immich import Immich
+from labelwise.search import update_index
+from labelwise.search.tagging import tags_of
+from labelwise.system.progress import Silent
+
+SDK = Path(sys.prefix, "immich")
+PERSONS = "dog"  # a tag that a person gave
+
+
+def checksum(path):
+    return base64.b64encode(hashlib.sha1(path.read_bytes()).digest()).decode()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("library")
+    model = save_model(folder / "model")
+    for number in range(8):
+        picture(folder / "photos" / f"{number}.png", number)
+    update_index(folder / "index", [str(folder / "photos")], model=model, watch=Silent())
+    return folder
+
+
+@pytest.fixture
+def immich(library):
+    """A server that has all photos but two, and one of its own; a person's tag is on the first."""
+    photos = sorted((library / "photos").iterdir())
+    stub = StubImmich([*map(checksum, photos[:6]), "not of the index"], page=2)
+    stub.tagged[stub.tag(PERSONS)].add(next(iter(stub.photos)))
+    with running_immich(stub) as stub.address:
+        yield stub
+
+
+@pytest.fixture
+def tag(library, immich, monkeypatch):
+    monkeypatch.setenv("LABELWISE_IMMICH_KEY", immich.key)
+
+    def run(*options):
+        words = ["tag", str(library / "index"), "--immich", immich.address, *options]
+        done = CliRunner().invoke(app, words)
+        if done.exception is not None:
+            raise done.exception
+        return done.output
+
+    return run
+
+
+def expected(library):
+    """Return the labels of each photo by its checksum, as the index gives them."""
+    index = open_index(library / "index")
+    paths = index.store.paths_of(range(len(index)))
+    return {
+        checksum(Path(paths[row][0])): {f"labelwise/{one.label}" for one in keywords}
+        for row, keywords in tags_of(index, None)
+    }
+
+
+def changes(stub):
+    return [asked[:2] for asked in stub.asked if asked[0] in ("PUT", "DELETE")]
+
+
+def test_photos_get_the_labels_of_the_index_and_keep_those_of_people(library, immich, tag):
+    own = expected(library)
+    assert any(own.values())
+    said = tag()
+    for known in immich.photos.values():
+        assert immich.names_of(known) - {PERSONS} == own.get(known, set())
+    first = next(iter(immich.photos.values()))
+    assert PERSONS in immich.names_of(first)
+    given = sum(len(names) for known, names in own.items() if known in immich.photos.values())
+    missing = sum(bool(own[known]) for known in own if known not in immich.photos.values())
+    assert f"{given} tags given, 0 taken away" in said
+    assert missing == 2
+    assert "2 photos with labels are not among its uploaded photos" in said
+
+
+def test_again_it_changes_only_what_differs(immich, tag):
+    tag()
+    immich.asked.clear()
+    assert "0 tags given, 0 taken away" in tag()
+    assert changes(immich) == []
+    stranger = [photo for photo, known in immich.photos.items() if known == "not of the index"]
+    name = next(name for name in immich.tags if name.startswith("labelwise/"))
+    immich.tagged[immich.tags[name]].update(stranger)
+    assert "0 tags given, 1 taken away" in tag()
+    assert immich.names_of("not of the index") == set()
+
+
+def test_undo_removes_our_tags_alone(immich, tag):
+    tag()
+    ours = sum(name.startswith("labelwise") for name in immich.tags)
+    assert f"{ours} tags removed" in tag("--undo")
+    assert set(immich.tags) == {PERSONS}
+    assert len(immich.tagged[immich.tags[PERSONS]]) == 1
+
+
+def test_a_dry_run_writes_nothing(immich, tag):
+    assert "dry run, nothing was written" in tag("--dry-run")
+    assert "dry run, nothing was written" in tag("--undo", "--dry-run")
+    assert changes(immich) == []
+
+
+def test_a_promise_decides_what_is_written(library, immich, tag):
+    with pytest.raises(LabelwiseError, match="promise"):
+        tag("--wrong-at-most", "0.0001")
+    assert changes(immich) == []
+
+
+def test_mistakes_get_one_sentence(library, immich, tag, monkeypatch):
+    with pytest.raises(SettingsError, match="leave out --xmp"):
+        tag("--xmp")
+    monkeypatch.setenv("LABELWISE_IMMICH_KEY", "another-key")
+    with pytest.raises(LabelwiseError, match=r"refuses the key for POST .*\(401\); it needs the"):
+        tag()
+    monkeypatch.delenv("LABELWISE_IMMICH_KEY")
+    with pytest.raises(SettingsError, match="needs an API key"):
+        tag()
+    for address in ("immich.local", "file:///etc/passwd", "http://"):
+        with pytest.raises(SettingsError, match="must look like"):
+            Immich(address, "key")
+
+
+ASK = """
+import * as immich from "@immich/sdk";
+immich.init({ baseUrl: process.argv[2] + "/api", apiKey: process.argv[3] });
+const found = await immich.searchAssets(
+  { metadataSearchDto: { page: 1, size: 1000, type: immich.AssetTypeEnum.Image } });
+const assetIds = found.assets.items.slice(0, 2).map((one) => one.id);
+const [tag] = await immich.upsertTags({ tagUpsertDto: { tags: ["labelwise/cat"] } });
+await immich.bulkTagAssets({ tagBulkAssetsDto: { assetIds, tagIds: [tag.id] } });
+const withTag = { page: 1, size: 1000, type: immich.AssetTypeEnum.Image, tagIds: [tag.id] };
+await immich.searchAssets({ metadataSearchDto: withTag });
+await immich.untagAssets({ id: tag.id, bulkIdsDto: { ids: assetIds } });
+await immich.getAllTags();
+await immich.deleteTag({ id: tag.id });
+console.log(JSON.stringify(assetIds));
+"""
+
+
+def test_requests_are_those_of_immichs_own_client(immich, tmp_path):
+    if shutil.which("node") is None or not (SDK / "node_modules" / "@immich").is_dir():
+        pytest.skip("node and @immich/sdk are not installed; `make bridges` installs the latter")
+    program = SDK / "ask.mjs"
+    program.write_text(ASK)
+    command = ["node", str(program), immich.address, immich.key]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    theirs, immich.asked = immich.asked, []
+    ours = Immich(immich.address, immich.key)
+    ids = json.loads(done.stdout)
+    assert len(ids) == 2
+    next(ours.photos())
+    made = ours.make_tags(["labelwise/cat"])["labelwise/cat"]
+    ours.give(made, ids)
+    list(ours.photos(made))
+    ours.take(made, ids)
+    ours.tags()
+    ours.remove(made)
+    told = theirs[1][2]["tags"]
+    assert told == ["labelwise/cat"]
+    their_tag = theirs[2][2]["tagIds"][0]
+    as_ours = json.loads(json.dumps(theirs).replace(their_tag, made))
+    assert [list(one) for one in immich.asked] == as_ours
