@@ -14,7 +14,7 @@ from labelwise.training.run import Run
 from labelwise.training.run import train as train_in
 from labelwise.training.settings import SHORT_NAMES, Settings, read_settings
 
-__all__ = ["default_folder", "load_run", "origin_of", "report_run", "train"]
+__all__ = ["default_folder", "load_run", "log_trained_model", "origin_of", "report_run", "train"]
 
 
 def train(
@@ -57,6 +57,7 @@ def train(
             done = RayTraining(on_ray)(resolved, run, watch, fresh=fresh)
         if done is not None:  # None in the helper processes of a run on several devices
             report_run(done)
+            log_trained_model(run, resolved)
             run.publish()
     return RunFolder(fetched_run(place)) if done is not None else run
 
@@ -95,6 +96,15 @@ def report_run(run: Run, *, command: str | None = None) -> Path:
         history=files.journal.read(),
         origin=origin_of(files, command=command),
     )
+
+
+def log_trained_model(run: RunFolder, settings: Settings) -> None:
+    """Log the model of a finished run to MLflow, if that is one of its loggers."""
+    if "mlflow" in settings.hardware.loggers:
+        from labelwise.integrations.mlflow import log_model
+        from labelwise.training.mlflow_logger import log_once
+
+        log_once(run, log_model)
 
 
 def origin_of(run: RunFolder, *, command: str | None = None) -> dict[str, str]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_predictor import NAMES, make, pictures
 
+import labelwise
 from labelwise.errors import LabelwiseError
 from labelwise.integrations.mlflow import log_model, save_model
 from labelwise.models import Predictor
@@ -64,6 +65,38 @@ def test_it_is_logged_to_a_run(model, photos, tmp_path, monkeypatch):
     finally:
         mlflow.set_tracking_uri(None)
     np.testing.assert_allclose(found[list(NAMES)], Predictor.load(model).predict(photos[0]).probs)
+
+
+def test_a_training_run_is_logged_with_its_model(photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of the test")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    rows = {"num_train": 64, "num_val": 32, "num_test": 32}
+    given = {"backbone": "small-cnn", "epochs": 2, "batch_size": 16, "data_options": rows}
+    try:
+        for _ in range(2):  # the second time there is nothing left to send
+            run = labelwise.train("scenes", tmp_path / "run", log="mlflow", progress=False, **given)
+        client = mlflow.MlflowClient()
+        (kept,) = mlflow.search_runs(experiment_names=["of the test"], output_format="list")
+        shown = {
+            name: [
+                (one.step, one.value) for one in client.get_metric_history(kept.info.run_id, name)
+            ]
+            for name in ("epoch_loss", "val_map", "record")
+        }
+        (model,) = mlflow.search_logged_models(output_format="list")
+        found = mlflow.pyfunc.load_model(model.model_uri).predict(
+            pandas.DataFrame({"image": [photos[0].read_bytes()]})
+        )
+    finally:
+        mlflow.set_tracking_uri(None)
+    journal = run.journal.read()
+    for name in ("epoch_loss", "val_map"):
+        assert shown[name] == [(one["step"], one[name]) for one in journal if name in one]
+    assert [value for _, value in shown["record"]] == list(range(len(journal)))
+    assert (kept.info.status, kept.data.params["recipe.epochs"]) == ("FINISHED", "2")
+    expected = run.model().predict(photos[0])
+    np.testing.assert_allclose(found[list(run.spec.labels)], expected.probs, atol=1e-6)
 
 
 def test_a_model_that_only_ranks_is_refused(tmp_path):

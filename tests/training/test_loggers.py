@@ -132,5 +132,5 @@ def test_a_missing_package_is_one_sentence_before_anything_is_written(
     assert "--log wandb needs wandb: pip install 'labelwise[log]'" in error
     assert error.count("\n") == 1
     assert not out.exists()
-    with pytest.raises(SettingsError, match="'tensorboard' or 'wandb', got 'tensorbord'"):
+    with pytest.raises(SettingsError, match="'tensorboard', 'wandb' or 'mlflow', got 'tensorbord'"):
         tiny_settings(hardware__loggers=["tensorbord"])

@@ -172,7 +172,8 @@ def train(
         typer.Option(help="Where the run is trained: here, or by --workers of a Ray cluster."),
     ] = "local",
     log: Annotated[
-        list[str] | None, typer.Option(help="Also log to tensorboard or wandb; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Also log to tensorboard, wandb or mlflow; may be repeated."),
     ] = None,
     seed: Annotated[
         int | None,
@@ -231,7 +232,7 @@ def train_and_report(
     """
     from shlex import quote
 
-    from labelwise.api import report_run
+    from labelwise.api import log_trained_model, report_run
     from labelwise.cli.outcome import command, summarise
     from labelwise.cli.text import resumable, say
     from labelwise.system.progress import make_watch
@@ -250,6 +251,7 @@ def train_and_report(
     if done is None:
         return None
     report_run(done, command=command())
+    log_trained_model(folder, settings)
     folder.publish()
     if folds is not None:
         from labelwise.training.folds import train_folds

@@ -7,7 +7,7 @@
     folds/, folds.parquet          runs without a part of the training rows each, if they were
                                    asked for, and what they say of the part they did not see
     trials/                        the runs that an effort tried, if one was asked for
-    tensorboard/, wandb/           the journal for these tools, if they were asked for
+    tensorboard/, wandb/, mlflow/  the journal for these tools, if they were asked for
     evaluation.json, report.html   the figures, and the page that shows them
     model.json, model.safetensors  the model to deploy
 
@@ -55,11 +55,11 @@ from labelwise.system.text import one_line_of
 
 __all__ = ["HeldOut", "Journal", "RunFolder", "RunPart", "fetched_run"]
 
-FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "folds", "trials")
+FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
 OPENVINO_FILES = ("model.xml", "model.bin", "labelwise.json")  # an exported folder
-NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "folds", "trials")
+NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "mlflow", "folds", "trials")
 # Sent to a bucket after all others, in this order: what says that others are there.
 SENT_LAST = (MODEL_FILE, "state.json", "evaluation.json", "settings.yaml")
 
@@ -167,6 +167,11 @@ class RunFolder:
     def wandb(self) -> Path:
         """The folder of Weights & Biases."""
         return self.path / "wandb"
+
+    @property
+    def mlflow(self) -> Path:
+        """The folder that keeps the name of MLflow's run."""
+        return self.path / "mlflow"
 
     @property
     def evaluation_path(self) -> Path:

@@ -2,43 +2,30 @@
 
     tensorboard    RUN/tensorboard, for ``tensorboard --logdir RUN``
     wandb          Weights & Biases; WANDB_PROJECT, WANDB_MODE=offline and the like are its own
+    mlflow         a run of MLflow; MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME are its own
 
 The journal is the truth and a logger its copy. A run that goes on cuts its journal back to the
 checkpoint, so TensorBoard's files are then written anew from the journal. Weights & Biases takes
 nothing back: its step is the number of the record, and records it has are not sent again; they
-would be the same but for the speed. A logger that joins late is told the whole history.
+would be the same but for the speed. So it is with MLflow, to which the number is a metric. A
+logger that joins late is told the whole history.
 """
 
 import os
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from math import isfinite
-from typing import Any
 
 from labelwise.errors import SettingsError, TrainingError
 from labelwise.models.run_folder import RunFolder
 from labelwise.system.files import replacing, write_error
 from labelwise.system.text import one_line
+from labelwise.training.logger import Logger, Record, scalars
+from labelwise.training.mlflow_logger import MLflow
 from labelwise.training.settings import Settings
 
-__all__ = ["LOGGERS", "Logger", "check_loggers", "log_history", "opened_loggers"]
-
-Record = Mapping[str, Any]
-
-
-class Logger(ABC):
-    """A place that is told every record of the journal, in order."""
-
-    @abstractmethod
-    def write(self, record: Record) -> None:
-        """Pass on one record."""
-
-    @abstractmethod
-    def close(self, *, whole: bool) -> None:
-        """End; ``whole`` says whether the training went to its end."""
+__all__ = ["LOGGERS", "check_loggers", "log_history", "opened_loggers"]
 
 
 class TensorBoard(Logger):
@@ -104,20 +91,22 @@ class WeightsAndBiases(Logger):
 LOGGERS: dict[str, Callable[[RunFolder, Settings, Sequence[Record]], Logger]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
 }
-
-
-def scalars(record: Record) -> dict[str, float]:
-    """Return the numbers of a record by name, without its step and what is undefined."""
-    numbers = {name: float(value) for name, value in record.items() if value is not None}
-    return {name: value for name, value in numbers.items() if name != "step" and isfinite(value)}
+NEEDED = {  # packages, and how they are installed
+    "tensorboard": (("tensorboard",), "'labelwise[log]'"),
+    "wandb": (("wandb",), "'labelwise[log]'"),
+    "mlflow": (("mlflow", "pandas"), "mlflow"),
+}
 
 
 def check_loggers(names: Sequence[str]) -> None:
     """Raise if the package of a logger is not installed."""
     for name in names:
-        if find_spec(name) is None:
-            raise SettingsError(f"--log {name} needs {name}: pip install 'labelwise[log]'")
+        packages, installed_by = NEEDED[name]
+        for package in packages:
+            if find_spec(package) is None:
+                raise SettingsError(f"--log {name} needs {package}: pip install {installed_by}")
 
 
 @contextmanager

@@ -212,7 +212,9 @@ class Hardware(BaseModel):
     workers: int = Field(default=0, ge=0)
     compile: bool | None = None
     features_cache: str = "runs/features"
-    loggers: Annotated[tuple[Literal["tensorboard", "wandb"], ...], BeforeValidator(_as_list)] = ()
+    loggers: Annotated[
+        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_as_list)
+    ] = ()
 
 
 class Settings(BaseModel):
