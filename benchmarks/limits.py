@@ -30,7 +30,7 @@ COMMANDS = {
     "heads": "heads.py",
     "starts": "starts.py",
     "serve": "serve.py clients attack",
-    "scoring_gpu": "scoring.py --device cuda --sizes 500x375",
+    "scoring_gpu": "scoring.py --device cuda --decode both --sizes 500x375",
     "training": "training.py --part files",
     "beside": "beside.py",
 }

@@ -208,7 +208,9 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--forward", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--decode", choices=("cpu", "cuda"), default="cpu", help="with a GPU")
+    parser.add_argument(
+        "--decode", choices=("cpu", "cuda", "both"), default="cpu", help="with a GPU"
+    )
     parser.add_argument("--count", type=int, default=8192, help="files, with a GPU")
     parser.add_argument("--batch", type=int, default=256, help="batch size, with a GPU")
     parser.add_argument("--workers", type=int, help="with a GPU; by default one per core")
@@ -224,7 +226,12 @@ def main():
     names = given.sizes or ("500x375,1440x1080" + ",4000x3000" * (given.device == "cuda"))
     sizes = [tuple(map(int, name.split("x"))) for name in names.split(",")]
     if given.device == "cuda":
-        found = [measure_gpu(make_predictor().fused(), given.decode, size, given) for size in sizes]
+        decoders = ("cpu", "cuda") if given.decode == "both" else (given.decode,)
+        found = [
+            measure_gpu(make_predictor().fused(), decode, size, given)
+            for size in sizes
+            for decode in decoders
+        ]
         if given.json:
             Path(given.json).write_text(json.dumps(found, indent=2) + "\n")
         return

@@ -61,7 +61,7 @@ def main():
         show("start-predict", "predict --help", seconds, "s of processor time")
         _, memory = spent("train", "table.csv", "-o", "run", repeats=1, at=folder)
         show("memory-train-features", "train as it comes, most memory", memory, "MiB")
-        _, memory = spent("evaluate", "run", repeats=1, at=folder)
+        _, memory = spent("evaluate", "run", "--split", "val", repeats=1, at=folder)
         show("memory-evaluate", "evaluate, most memory", memory, "MiB")
 
 
