@@ -15,7 +15,12 @@ def apply(
         list[Path],
         typer.Argument(help="link.json of calibrate, thresholds.json of decide, or both."),
     ],
-    source: Annotated[Path, typer.Argument(help="Scores: .csv, .tsv, .parquet, .npz or .jsonl.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Scores: .csv, .tsv, .parquet, .npz or .jsonl; results of BirdNET or Perch."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .parquet, .csv or .jsonl file.")],
     scores: Annotated[
         ScoreKind | None,
@@ -29,12 +34,20 @@ def apply(
     The columns of the scores are matched by the label names that stand in the fitted files.
     """
     from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
     from labelwise.fitting import apply as applied
     from labelwise.fitting import read_fitted, read_unlabelled, save_applied
-    from labelwise.fitting.fitted import check_output
+    from labelwise.fitting.detections import is_detections, read_detections
+    from labelwise.fitting.fitted import check_output, save_detections
 
     check_output(out)
     files = [read_fitted(path) for path in fitted]
+    if is_detections(source):
+        if scores is not None:
+            raise SettingsError(f"--scores does not apply: {source} says itself what it holds")
+        total, chosen = save_detections(out, read_detections(source), files)
+        say(f"{total:,} detections, {chosen:,} chosen: {out}")
+        return
     table = read_unlabelled(source, scores or files[0].kind)
     result = applied(files, table)
     save_applied(out, result)

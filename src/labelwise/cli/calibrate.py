@@ -64,8 +64,16 @@ def calibrate(
     from labelwise.cli.evaluate import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
-    from labelwise.fitting import FitPlan, comparison, judge, read_scores, save_calibration
+    from labelwise.fitting import (
+        FitPlan,
+        comparison,
+        judge,
+        read_fitted,
+        read_scores,
+        save_calibration,
+    )
     from labelwise.fitting.embeddings import read_texts, write_prompts
+    from labelwise.fitting.fitted import save_detections
 
     if prompts is not None and texts is None:
         raise SettingsError("--prompts says what the embeddings of --texts are of: give both")
@@ -87,6 +95,10 @@ def calibrate(
     judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on, curves=True)
     save_calibration(out, judged, table.predictions if other is None else judged.predictions)
     write_folder(judged.evaluation, out, title=f"{source.name}, calibrated")
+    if table.detections is not None:
+        save_detections(
+            out / "detections.parquet", table.detections, [read_fitted(out / "link.json")]
+        )
     if not json:
         stages = comparison(judged.evaluation)
         names = list(next(iter(stages.values())))

@@ -3,24 +3,40 @@
 import csv
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from labelwise.cli.asking import ask
-from labelwise.cli.index import IndexFolder
+from labelwise.cli.options import ScoresOption
 
 if TYPE_CHECKING:
+    from labelwise.cli.options import ScoreKind
+    from labelwise.fitting.calls import CallMethod
     from labelwise.retrieval import Query
     from labelwise.search.estimating import LibraryEstimate, SampleAnswers
     from labelwise.search.index import Index
 
 __all__ = ["estimate"]
 
+SHOWN = 60
+
 
 def estimate(
-    folder: IndexFolder,
-    query: Annotated[str, typer.Argument(help="A label, or a query such as 'dog, -beach'.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            envvar="LABELWISE_INDEX",
+            metavar="INDEX",
+            help="The folder of an index; or a table of scores or results, without photos.",
+        ),
+    ],
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            help="A label, or a query such as 'dog, -beach'; of a table, a label, or none for all."
+        ),
+    ] = None,
     answers: Annotated[
         int | None,
         typer.Option(min=1, help="Draw so many photos to be answered, in each group with --by."),
@@ -36,7 +52,10 @@ def estimate(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="Estimate each group too: folder, or a column of the --table."),
+        typer.Option(
+            help="Estimate each group too: folder, or a column of the --table; of scores or "
+            "results, folder or a column of its own."
+        ),
     ] = None,
     table: Annotated[
         Path | None, typer.Option(help="A table of path and the column to group by, as site.")
@@ -56,6 +75,17 @@ def estimate(
             help="Without answers, of one label: let its share differ from the held-out photos'.",
         ),
     ] = False,
+    scores: ScoresOption = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Of a table: a second one that says what was checked.")
+    ] = None,
+    method: Annotated[
+        Literal["calibrated", "answers"] | None,
+        typer.Option(
+            help="Of a table: calibrated (default; scores mean the same everywhere) or answers "
+            "(each group by what was checked in it alone)."
+        ),
+    ] = None,
 ) -> None:
     """Say how many photos match, from random photos that you answer.
 
@@ -64,9 +94,13 @@ def estimate(
     in yes, no or unsure, and give it back with --answers-from questions.csv. The interval then
     rests on the answers: exact up to 100, approximate above. Without answers the model's own
     interval is shown.
+
+    Of a table of scores, or of results of BirdNET or Perch, some rows of which a person has
+    checked, it says how many are right of each label, by site with --by site.
     """
     from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
+    from labelwise.fitting.detections import is_detections
     from labelwise.retrieval import Query
     from labelwise.search import Index
     from labelwise.search.answer_tables import read_answers
@@ -79,6 +113,19 @@ def estimate(
     from labelwise.search.photo_groups import PhotoGroups
     from labelwise.system.text import counted
 
+    if folder.is_file() or is_detections(folder):
+        given = {"--answers": answers, "-o": out, "--answers-from": answers_from, "--who": who}
+        given |= {"--table": table, "--plot": plot, "--adapt-shares": adapt_shares or None}
+        for name, value in given.items():
+            if value is not None:
+                raise SettingsError(f"{name} is for an index of photos; {folder} is a table")
+        _calls(folder, query, by, scores, labels, method or "calibrated", figures)
+        return
+    for name, value in (("--scores", scores), ("--labels", labels), ("--method", method)):
+        if value is not None:
+            raise SettingsError(f"{name} is for a table of scores; {folder} is an index")
+    if query is None:
+        raise SettingsError("say what is asked for: a label, or a query such as 'dog, -beach'")
     if answers is not None and answers_from is not None:
         raise SettingsError("--answers draws photos and --answers-from reads answers: give one")
     if out is not None and answers is None:
@@ -125,6 +172,44 @@ def estimate(
 
         save_estimate_chart([*found.groups, found.total], str(asked), plot)
         say(f"the chart: {plot}")
+
+
+def _calls(
+    source: Path,
+    label: str | None,
+    by: str | None,
+    scores: "ScoreKind | None",
+    labels: str | None,
+    method: "CallMethod",
+    figures: Path | None,
+) -> None:
+    """Print, and write, how many detections or rows are right of each label, by site."""
+    from labelwise.cli.text import say, show_table
+    from labelwise.fitting.call_tables import calls_of_table, write_calls
+
+    found = calls_of_table(source, by, scores, labels, method, label)
+    cells = [
+        (
+            one.label,
+            *([one.part] if by else []),
+            f"{one.detections:,}",
+            f"{one.right:,} of {one.checked:,}",
+            f"{one.count:,.0f}",
+            f"{one.low:,.0f} to {one.high:,.0f}",
+            one.method,
+        )
+        for one in found.counts[:SHOWN]
+    ]
+    group = [by] if by else []
+    show_table(
+        ("label", *group, found.unit, "checked right", "right", "95% interval", "method"), cells
+    )
+    if len(found.counts) > SHOWN:
+        say(f"{SHOWN} of {len(found.counts):,} rows; all of them with --csv")
+    say(found.condition)
+    if figures is not None:
+        write_calls(found.counts, by or "", figures)
+        say(f"the table: {figures}")
 
 
 def _of_the_model(index: "Index", query: "Query") -> str:

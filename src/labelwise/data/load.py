@@ -18,12 +18,14 @@ import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.data.annotation_tools import read_cvat, read_fiftyone, read_label_studio
+from labelwise.data.camtrap import read_camtrap
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.detection import COCO_MARKS, VOC_MARKS, read_coco, read_coco2014, read_voc
 from labelwise.data.feature_files import read_feature_file
 from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
 from labelwise.data.generated import posterior_table, scenes
+from labelwise.data.inaturalist import read_inaturalist
 from labelwise.data.official import (
     read_cub,
     read_imagenet,
@@ -95,6 +97,13 @@ READERS: dict[str, Reader] = {
         Reader(
             "coco", read_coco, "COCO instances JSON, or a folder of them", (".json",), COCO_MARKS
         ),
+        Reader(
+            "camtrap-dp",
+            read_camtrap,
+            "Camtrap DP, a package of camera trap data",
+            marks=("datapackage.json",),
+        ),
+        Reader("inaturalist", read_inaturalist, "an export of iNaturalist with its photos"),
         Reader("label-studio", read_label_studio, "tasks of Label Studio"),
         Reader("cvat", read_cvat, "CVAT for images", (".xml",)),
         Reader("voc", read_voc, "Pascal VOC folder", marks=VOC_MARKS),

@@ -9,14 +9,16 @@ Columns are matched by name, never by place.
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pyarrow import csv as arrow_csv
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from labelwise.calibrate import FewLabels
 from labelwise.decide import Rule, Threshold
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.evaluate import Evaluation
+from labelwise.fitting.detections import Detections
 from labelwise.fitting.judging import Judged
 from labelwise.fitting.read import UnlabelledScores
 from labelwise.fitting.tables import FITTED_FORMAT, Kind
@@ -46,6 +49,7 @@ __all__ = [
     "read_fitted",
     "save_applied",
     "save_calibration",
+    "save_detections",
     "save_intervals",
     "save_json",
     "save_probabilities",
@@ -244,6 +248,29 @@ def read_fitted(path: Path) -> FittedFile:
 @torch.no_grad()
 def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
     """Return the probabilities of scores under a fitted link, and the sets of a fitted rule."""
+    source, rule = _source_of(fitted, scores.kind, scores.source)
+    columns = {
+        file.source: matching_columns(file.labels, scores.names, of=file.source, in_=scores.source)
+        for file in fitted
+    }
+    link, names = source.link, source.labels
+    if link is None:
+        raise ValueError(f"{source.source} must hold a link")
+    logits = scores.logits[:, columns[source.source]]
+    probs = link(logits.double())
+    sets = None
+    if rule is not None and rule.rule is not None:
+        order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
+        chosen = rule.rule(link.decision_probs(logits)[:, order])
+        sets = torch.empty_like(chosen)
+        sets[:, order] = chosen
+    return Applied(scores.ids, names, probs, sets)
+
+
+def _source_of(
+    fitted: Sequence[FittedFile], kind: Kind, scores: str
+) -> tuple[FittedFile, FittedFile | None]:
+    """Return the file whose link gives probabilities, and the one with a rule, if there is one."""
     links = [file for file in fitted if file.rule is None]
     rules = [file for file in fitted if file.rule is not None]
     if len(links) > 1 or len(rules) > 1 or not fitted:
@@ -251,32 +278,73 @@ def apply(fitted: Sequence[FittedFile], scores: UnlabelledScores) -> Applied:
             f"give one link.json, one thresholds.json or one of each, "
             f"got {len(links)} and {len(rules)}"
         )
-    columns = {
-        file.source: matching_columns(file.labels, scores.names, of=file.source, in_=scores.source)
-        for file in fitted
-    }
     source = (links or rules)[0]
     if source.link is None:
         raise SettingsError(f"{source.source} holds no link, so it gives no probabilities")
-    if source.kind != scores.kind:
-        raise SettingsError(
-            f"{source.source} was fitted on {source.kind}, {scores.source} holds {scores.kind}"
-        )
+    if source.kind != kind:
+        raise SettingsError(f"{source.source} was fitted on {source.kind}, {scores} holds {kind}")
     if links and rules and not _fit_together(links[0], rules[0]):
         raise SettingsError(
             f"{rules[0].source} was fitted on other probabilities than those of "
             f"{links[0].source}; leave {links[0].source} out, or fit the rule on its probabilities"
         )
-    names = source.labels
-    logits = scores.logits[:, columns[source.source]]
-    probs = source.link(logits.double())
-    sets = None
-    if rules and rules[0].rule is not None:
-        order = matching_columns(rules[0].labels, names, of=rules[0].source, in_=source.source)
-        chosen = rules[0].rule(source.link.decision_probs(logits)[:, order])
-        sets = torch.empty_like(chosen)
-        sets[:, order] = chosen
-    return Applied(scores.ids, names, probs, sets)
+    return source, (rules[0] if rules else None)
+
+
+@torch.no_grad()
+def save_detections(path: Path, found: Detections, fitted: Sequence[FittedFile]) -> tuple[int, int]:
+    """Write each detection with the probability that it is right, and whether a rule chooses it.
+
+    Return how many there are and how many are chosen (all, without a rule). Columns: file, start,
+    label, score, probability and, with a rule, chosen.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise SettingsError(f"detections are written as .parquet or .csv, got {path.name!r}")
+    source, rule = _source_of(fitted, found.kind, found.source)
+    place = {name: number for number, name in enumerate(source.labels)}
+    strange = [name for name in found.names if name not in place]
+    if strange:
+        raise DataError(
+            f"{source.source} was fitted without {strange[0]!r}, which {found.source} has; check "
+            "some of its detections and calibrate again, or leave its rows out"
+        )
+    link, names = source.link, source.labels
+    if link is None:
+        raise ValueError(f"{source.source} must hold a link")
+    own = np.array([place[name] for name in found.names])
+    moved = replace(found, names=names, label=own[found.label])
+    probs = moved.by_label(link)
+    columns: dict[str, Any] = {
+        "file": _spelled(found.files, found.file),
+        "start": pa.array(found.start),
+        "label": _spelled(names, moved.label),
+        "score": pa.array(found.scores),
+        "probability": pa.array(probs),
+    }
+    chosen = np.ones(len(found), bool)
+    if rule is not None and rule.rule is not None:
+        cuts = rule.rule.thresholds(len(rule.labels))
+        if cuts is None:
+            raise SettingsError(
+                f"{rule.source} chooses by comparing labels of a clip; detections need a rule with "
+                "a threshold per label, such as precision-0.9"
+            )
+        order = matching_columns(rule.labels, names, of=rule.source, in_=source.source)
+        limits = np.empty(len(names))
+        limits[order] = cuts
+        chosen = moved.by_label(link.decision_probs) >= limits[moved.label]
+        columns["chosen"] = pa.array(chosen)
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            pq.write_table(pa.table(columns), temporary)
+        else:
+            arrow_csv.write_csv(pa.table(columns), temporary)
+    return len(found), int(chosen.sum())
+
+
+def _spelled(names: Sequence[str], codes: Any) -> Any:
+    words = pa.array([as_cell(name) for name in names], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes), words).cast(pa.string())
 
 
 def _fit_together(link: FittedFile, rule: FittedFile) -> bool:

@@ -21,6 +21,7 @@ from labelwise.data.load import load_for_labels
 from labelwise.data.moments import days_spanned, read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Subgroups
+from labelwise.fitting.detections import Detections, is_detections, read_detections
 from labelwise.fitting.embeddings import Texts, read_cosines
 from labelwise.fitting.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.links import Link, Sigmoid, Softmax
@@ -37,6 +38,8 @@ __all__ = [
     "load_for_labels",
     "read_scores",
     "read_unlabelled",
+    "unlabelled_scores",
+    "with_checks",
 ]
 
 LINK_NAMES = ("sigmoid", "softmax", "none")
@@ -62,7 +65,7 @@ class ScoreTable:
 
     ``unlabelled`` holds the logits (M, K) of rows that no label is known of, ``unlabelled_ids``
     their ids; ``notes`` say what was left out. ``facts`` are columns that were asked for, such as
-    the site of each row.
+    the site of each row. Of a result table, ``detections`` are all of its rows.
     """
 
     source: str
@@ -73,6 +76,7 @@ class ScoreTable:
     kind: Kind = "logits"
     unlabelled_ids: tuple[str, ...] = ()
     facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    detections: Detections | None = None
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:
         """Return the subgroups, by a column that was asked for, of some of the rows."""
@@ -113,6 +117,8 @@ def read_scores(
     """
     if texts is not None and (kind is not None or link is not None):
         raise SettingsError("--texts makes the scores and knows their link; leave out --scores")
+    if texts is None and is_detections(path):
+        return _checked_clips(path, kind, link, labels, keep)
     if _is_predictions(path):
         if kind == "probs" or link is not None or labels is not None:
             raise SettingsError(
@@ -128,10 +134,10 @@ def read_scores(
         return ScoreTable(str(path), predictions, np.full(len(predictions), predictions.split))
     if texts is None:
         raw = read_raw(path, keep)
-        scores = _unlabelled(raw, kind, link)
+        scores = unlabelled_scores(raw, kind, link)
     else:
         raw = read_cosines(path, texts)
-        scores = _unlabelled(raw, "logits", "sigmoid" if texts.gives_logits else "none")
+        scores = unlabelled_scores(raw, "logits", "sigmoid" if texts.gives_logits else "none")
     group: Sequence[str] | None
     if labels is None:
         if raw.labels is None:
@@ -172,6 +178,42 @@ def read_scores(
     return ScoreTable(str(path), predictions, split, rest, tuple(notes), scores.kind, others, facts)
 
 
+def with_checks(found: Detections, labels: str | Path) -> Detections:
+    """Return detections with what a second table, or any labelled data, says of them."""
+    if is_detections(Path(labels)):
+        return found.checked_by(read_detections(Path(labels)), str(labels))
+    return found.checked_by_table(load_for_labels(labels, found.names))
+
+
+def _checked_clips(
+    path: Path,
+    kind: Kind | None,
+    link: str | None,
+    labels: str | Path | None,
+    keep: Sequence[str],
+) -> ScoreTable:
+    """Return the clips of a result table in which a person has checked a label."""
+    found = read_detections(path, keep)
+    if kind not in (None, found.kind) or link is not None:
+        raise SettingsError(
+            f"{path} is a table of results, which holds {found.kind}; leave out --scores and --link"
+        )
+    if labels is not None:
+        found = with_checks(found, labels)
+    predictions, rows = found.predictions()
+    checked = int((~np.isnan(found.correct)).sum())
+    note = (
+        f"A person checked {checked:,} of {len(found):,} detections, in {len(rows):,} clips of "
+        f"{len(set(predictions.group or ())):,} recordings; the others are unknown. Figures hold "
+        "for detections like the checked ones: draw them at random."
+    )
+    split = None if found.split is None else found.split[rows]
+    facts = {name: values[rows] for name, values in found.facts.items()}
+    return ScoreTable(
+        str(path), predictions, split, None, (note,), found.kind, (), facts, detections=found
+    )
+
+
 def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -> UnlabelledScores:
     """Return the scores of a file; labels in it are left alone."""
     if _is_predictions(path):
@@ -184,7 +226,7 @@ def read_unlabelled(path: Path, kind: Kind | None, *, link: str | None = None) -
         return UnlabelledScores(
             str(path), tuple(own.ids), own.names, own.logits, own.link, "logits"
         )
-    return _unlabelled(read_raw(path), kind, link)
+    return unlabelled_scores(read_raw(path), kind, link)
 
 
 def _is_predictions(path: Path) -> bool:
@@ -198,7 +240,8 @@ def _is_predictions(path: Path) -> bool:
     return b"labelwise" in (schema.metadata or {}) and {"id", "logits"} <= set(schema.names)
 
 
-def _unlabelled(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
+def unlabelled_scores(raw: RawScores, kind: Kind | None, link: str | None) -> UnlabelledScores:
+    """Return the scores of a table as logits, once it is said what they are."""
     if raw.scores is None:
         raise DataError(
             f"{raw.source}: there are no scores; name one column per label like 'score:dog'"

@@ -1,0 +1,267 @@
+"""Results of MegaDetector and SpeciesNet: what they found in each photo, as JSON files hold it.
+
+    MegaDetector   {"images": [{"file", "detections": [{"category", "conf", "bbox",
+                   "classifications": [[class, p], ...]}]}], "detection_categories": {...}}
+    SpeciesNet     {"predictions": [{"filepath", "classifications": {"classes", "scores"},
+                   "detections": [...]}]}, of which classes are "id;class;...;species;common name"
+
+A box is [x, y, width, height] as shares of the photo. The score of a label in a photo is that of its
+surest detection: conf for a category, conf times p for a class of MegaDetector's format, and the
+classifier's own score for SpeciesNet. What is not listed is not known to be absent: programs leave
+out what lies below a threshold, or below the first five. ``failure`` says why a photo has no result.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from labelwise.data.rows import read_json
+from labelwise.errors import DataError
+from labelwise.system.files import replacing
+
+__all__ = [
+    "Box",
+    "CameraPhoto",
+    "CameraResults",
+    "cut_crops",
+    "read_camera_results",
+    "with_classes",
+]
+
+CROPS = "crops.csv"
+CROP_COLUMNS = ("path", "image", "detection", "category", "conf", "group")
+
+
+@dataclass(frozen=True)
+class Box:
+    """One detection: its category, confidence, place in the photo, and its number there."""
+
+    number: int
+    category: str
+    conf: float
+    place: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class CameraPhoto:
+    """What was found in one photo: boxes, and a score for each label that was reported."""
+
+    file: str
+    boxes: tuple[Box, ...]
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class CameraResults:
+    """The photos of a result file; ``failed`` have no result."""
+
+    source: str
+    program: str
+    photos: tuple[CameraPhoto, ...]
+    failed: tuple[str, ...]
+
+
+def read_camera_results(path: Path) -> CameraResults:
+    """Return the results of MegaDetector's or SpeciesNet's JSON."""
+    content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("images"), list):
+        categories = _names(content, "detection_categories", path)
+        if not categories:
+            raise DataError(f"{path}: MegaDetector's results must name 'detection_categories'")
+        classes = _names(content, "classification_categories", path)
+        return _collected(
+            path,
+            "MegaDetector",
+            content["images"],
+            "file",
+            lambda one, where: _megadetector(one, where, categories, classes),
+        )
+    if isinstance(content, dict) and isinstance(content.get("predictions"), list):
+        return _collected(path, "SpeciesNet", content["predictions"], "filepath", _speciesnet)
+    raise DataError(
+        f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other JSON is "
+        "read as a label table"
+    )
+
+
+def _collected(
+    path: Path, program: str, listed: Sequence[Any], key: str, read: Any
+) -> CameraResults:
+    photos: list[CameraPhoto] = []
+    failed: list[str] = []
+    seen: set[str] = set()
+    for number, one in enumerate(listed, 1):
+        where = f"{path.name}, photo {number}"
+        name = one.get(key) if isinstance(one, dict) else None
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{where}: it must name its {key!r}")
+        if name in seen:
+            raise DataError(f"{where}: {name} stands there twice; keep one")
+        seen.add(name)
+        found = read(one, f"{where} ({name})")
+        if found is None:
+            failed.append(name)
+        else:
+            photos.append(CameraPhoto(name, *found))
+    return CameraResults(str(path), program, tuple(photos), tuple(failed))
+
+
+def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
+    found = content.get(key) or {}
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and name for name in found.values()
+    ):
+        raise DataError(f"{path}: {key!r} must give each number a name")
+    return dict(found)
+
+
+Found = tuple[tuple[Box, ...], dict[str, float]]
+
+
+def _megadetector(
+    one: Mapping[str, Any], where: str, categories: Mapping[str, str], classes: Mapping[str, str]
+) -> Found | None:
+    if one.get("failure") is not None:
+        return None
+    listed = one.get("detections")
+    if not isinstance(listed, list):
+        raise DataError(f"{where}: 'detections' must be a list; it may be empty")
+    boxes = tuple(_box(found, number, where, categories) for number, found in enumerate(listed))
+    scores: dict[str, float] = {}
+    for box, found in zip(boxes, listed, strict=True):
+        _raise(scores, box.category, box.conf)
+        for pair in found.get("classifications") or ():
+            if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in classes:
+                raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
+            name = classes[str(pair[0])]
+            _raise(scores, name, box.conf * _share(pair[1], where, f"the share of {name!r}"))
+    return boxes, scores
+
+
+def _speciesnet(one: Mapping[str, Any], where: str) -> Found | None:
+    told = one.get("classifications")
+    if told is None:
+        return None
+    classes = told.get("classes") if isinstance(told, dict) else None
+    values = told.get("scores") if isinstance(told, dict) else None
+    if not isinstance(classes, list) or not isinstance(values, list) or len(classes) != len(values):
+        raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
+    boxes = tuple(
+        _box(found, number, where, {"1": "animal", "2": "human", "3": "vehicle"})
+        for number, found in enumerate(one.get("detections") or ())
+    )
+    scores: dict[str, float] = {}
+    for name, value in zip(classes, values, strict=True):
+        _raise(scores, _common_name(name, where), _share(value, where, f"the score of {name!r}"))
+    return boxes, scores
+
+
+def _common_name(name: Any, where: str) -> str:
+    """Return the common name of "id;class;order;family;genus;species;common name", or the last."""
+    parts = [part for part in str(name).split(";") if part] if isinstance(name, str) else []
+    if not parts:
+        raise DataError(f"{where}: a class must be text such as 'id;class;...;name', got {name!r}")
+    return parts[-1]
+
+
+def _box(found: Any, number: int, where: str, categories: Mapping[str, str]) -> Box:
+    place = found.get("bbox") if isinstance(found, dict) else None
+    if not isinstance(place, list) or len(place) != 4:
+        raise DataError(f"{where}: detection {number + 1} must have a 'bbox' of four shares")
+    x, y, width, height = (_share(value, where, "a side of a box") for value in place)
+    category = str(found.get("category"))
+    if category not in categories:
+        raise DataError(
+            f"{where}: detection {number + 1} has the category {category!r}, which has no name"
+        )
+    conf = _share(found.get("conf"), where, "'conf'")
+    return Box(number, categories[category], conf, (x, y, width, height))
+
+
+def _share(value: Any, where: str, what: str) -> float:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not -1e-6 <= value <= 1 + 1e-6:
+        raise DataError(f"{where}: {what} must lie in [0, 1], got {value!r}")
+    return min(max(float(value), 0.0), 1.0)
+
+
+def _raise(scores: dict[str, float], name: str, value: float) -> None:
+    scores[name] = max(scores.get(name, 0.0), value)
+
+
+def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2) -> int:
+    """Write each detection of at least ``least`` confidence as a picture, and crops.csv of them.
+
+    Return how many there are. The table names the photo as its group: crops of a photo are alike.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[tuple[str, ...]] = []
+    for number, photo in enumerate(results.photos):
+        boxes = [box for box in photo.boxes if box.conf >= least]
+        if boxes:
+            rows += _cut(photo, boxes, root / photo.file, out, f"{number:06}")
+    if not rows:
+        raise DataError(f"{results.source}: no detection reaches {least:g}; lower --least")
+    path = out / CROPS
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(CROP_COLUMNS)
+        table.writerows(rows)
+    return len(rows)
+
+
+def _cut(
+    photo: CameraPhoto, boxes: Sequence[Box], path: Path, out: Path, stem: str
+) -> Iterator[tuple[str, ...]]:
+    try:
+        with Image.open(path) as picture:
+            upright = ImageOps.exif_transpose(picture).convert("RGB")
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path}: the photo cannot be read ({error})") from None
+    for box in boxes:
+        left, top = box.place[0] * upright.width, box.place[1] * upright.height
+        right, bottom = left + box.place[2] * upright.width, top + box.place[3] * upright.height
+        edges = (
+            int(left),
+            int(top),
+            max(round(right), int(left) + 1),
+            max(round(bottom), int(top) + 1),
+        )
+        name = f"{stem}-{box.number}.png"
+        with replacing(out / name) as temporary:
+            upright.crop(edges).save(temporary, "PNG")
+        yield name, photo.file, str(box.number), box.category, f"{box.conf:g}", photo.file
+
+
+def with_classes(
+    content: Any, crops: Sequence[Mapping[str, str]], answers: Mapping[str, Mapping[str, float]]
+) -> tuple[Any, int]:
+    """Return MegaDetector's JSON with the classes that a model gave to its crops, and how many.
+
+    ``crops`` are the rows of crops.csv, ``answers`` the probabilities of each crop by its name.
+    """
+    names = sorted({name for probs in answers.values() for name in probs})
+    number = {name: str(place) for place, name in enumerate(names)}
+    photos = {one["file"]: one for one in content["images"]}
+    given = 0
+    for row in crops:
+        probs = answers.get(row["path"])
+        if probs is None:
+            continue
+        photo = photos.get(row["image"])
+        listed = (photo or {}).get("detections") or []
+        place = int(row["detection"])
+        if place >= len(listed):
+            raise DataError(
+                f"{row['path']} was cut from detection {place + 1} of {row['image']}, which is not "
+                "in this file; cut the crops again"
+            )
+        order = sorted(probs, key=lambda name: -probs[name])
+        listed[place]["classifications"] = [[number[name], round(probs[name], 5)] for name in order]
+        given += 1
+    content["classification_categories"] = {place: name for name, place in number.items()}
+    return content, given

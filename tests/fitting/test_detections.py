@@ -1,0 +1,300 @@
+"""Result tables of BirdNET and Perch: held to the tables themselves and to worlds with known truth.
+
+Layouts are those that BirdNET-Analyzer (csv and Raven tables) and Perch (hoplite, chirp) write.
+"""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.special import expit, logit
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import DataError
+from labelwise.fitting import read_scores
+from labelwise.fitting.calls import count_calls
+from labelwise.fitting.detections import is_detections, read_detections
+
+BIRDNET = ["Start (s)", "End (s)", "Scientific name", "Common name", "Confidence", "File"]
+NAMES = ("Strix aluco", "Turdus merula", "Parus major")
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def world(rows=3000, seed=0, checked=120):
+    """Return detections whose confidences mean something else for each species."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 3, rows)
+    site = rng.integers(0, 4, rows)
+    odds = rng.normal(size=rows) + 0.4 * site
+    truth = rng.random(rows) < expit(np.array([0.6, 1.0, 1.4])[label] * odds - label + 0.5)
+    drawn = np.zeros(rows, bool)
+    for k in range(3):
+        drawn[rng.choice(np.flatnonzero(label == k), checked, replace=False)] = True
+    return label, site, np.round(expit(odds), 4), truth, drawn
+
+
+def write(path, *, rows=3000, seed=0, correct=True, bom=False):
+    label, site, score, truth, drawn = world(rows, seed)
+    with path.open("w", newline="", encoding="utf-8-sig" if bom else "utf-8") as file:
+        table = csv.writer(file)
+        table.writerow([*BIRDNET, "site", *(["correct"] if correct else [])])
+        for row in range(rows):
+            start = 3.0 * (row // 60)
+            name = NAMES[label[row]]
+            cells = [start, start + 3, name, name.upper(), score[row], f"rec-{row % 60}.wav"]
+            told = [int(truth[row]) if drawn[row] else ""] if correct else []
+            table.writerow([*cells, f"site-{site[row]}", *told])
+    return label, site, score, truth, drawn
+
+
+def test_a_birdnet_table_is_read_as_it_stands(tmp_path):
+    label, site, score, truth, drawn = write(tmp_path / "birdnet.csv", bom=True)
+    found = read_detections(tmp_path / "birdnet.csv", ("site",))
+    assert [found.names[k] for k in found.label[:50]] == [NAMES[k] for k in label[:50]]
+    assert found.scores.tolist() == score.tolist()
+    assert found.facts["site"][:9].tolist() == [f"site-{s}" for s in site[:9]]
+    assert np.isnan(found.correct).tolist() == (~drawn).tolist()
+    assert (found.correct[drawn] == truth[drawn]).all()
+    assert (found.start[61], found.files[found.file[61]]) == (3.0, "rec-1.wav")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "labels", "file"),
+    [
+        (
+            "x.txt",
+            "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)"
+            "\tCommon Name\tSpecies Code\tConfidence\tBegin Path\tFile Offset (s)\n"
+            "1\tSpectrogram 1\t1\t3.0\t6.0\t0\t15000\tTawny Owl\ttawowl1\t0.5\t/a/x.wav\t3.0\n",
+            "probs",
+            ("Tawny Owl",),
+            "/a/x.wav",
+        ),
+        (
+            "hoplite.csv",
+            "idx,project,filename,window_start,window_end,label,logits\n"
+            "17,demo,x.wav,3.0,8.0,comrav,1.23\n",
+            "logits",
+            ("comrav",),
+            "x.wav",
+        ),
+        (
+            "chirp.csv",
+            "filename, timestamp_s, label, logit\nx.wav,3.00,comrav,1.23\n",
+            "logits",
+            ("comrav",),
+            "x.wav",
+        ),
+        (
+            "night.BirdNET.results.csv",
+            "Start (s),End (s),Scientific name,Common name,Confidence\n3.0,6.0,,Engine,0.5\n",
+            "probs",
+            ("Engine",),
+            "night",
+        ),
+    ],
+)
+def test_other_layouts(tmp_path, name, text, kind, labels, file):
+    (tmp_path / name).write_text(text)
+    found = read_detections(tmp_path / name)
+    assert (found.kind, found.names, found.files) == (kind, labels, (file,))
+    assert (found.start.tolist(), found.scores.tolist()) == (
+        [3.0],
+        [0.5 if kind == "probs" else 1.23],
+    )
+    assert found.log_odds[0] == pytest.approx(0 if kind == "probs" else 1.23)
+    assert is_detections(tmp_path / name)
+    again = read_detections(tmp_path)  # the folder holds this one table
+    assert (again.names, again.files) == (found.names, found.files)
+
+
+def test_checked_detections_become_clips_with_unknown_labels(tmp_path):
+    label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
+    table = read_scores(tmp_path / "birdnet.csv", None)
+    own = table.predictions
+    assert int(own.observed.sum()) == drawn.sum() == 360
+    assert set(own.group) == {f"rec-{n}.wav" for n in range(60)}
+    row = int(np.flatnonzero(drawn)[0])
+    place = own.ids.index(f"rec-{row % 60}.wav@{3 * (row // 60)}")
+    column = own.names.index(NAMES[label[row]])
+    assert own.logits[place, column].item() == pytest.approx(logit(score[row]))
+    assert own.labels[place, column].item() == truth[row]
+    assert "checked 360 of 3,000 detections" in table.notes[0]
+
+
+def test_what_was_checked_may_stand_in_a_second_table(tmp_path):
+    write(tmp_path / "all.csv", correct=False)
+    write(tmp_path / "both.csv")
+    checked = [
+        line for line in (tmp_path / "both.csv").read_text().splitlines() if line[-1] in "t10"
+    ]
+    (tmp_path / "checked.csv").write_text("\n".join(checked) + "\n")
+    one = read_scores(tmp_path / "both.csv", None).predictions
+    two = read_scores(tmp_path / "all.csv", None, labels=tmp_path / "checked.csv").predictions
+    assert one.ids == two.ids
+    assert (one.observed == two.observed).all()
+    assert (one.labels == two.labels).all()
+    assert one.logits.tolist() == two.logits.tolist()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (",0.", ",1.", "a confidence must lie in [0, 1], got 1."),
+        ("0.0,3.0,", "soon,3.0,", "the table cannot be read"),
+        ("3.0,6.0,", "0.0,3.0,", "stands there twice"),
+        (",site-", ",,", "has no 'site'"),
+    ],
+)
+def test_tables_that_cannot_be_meant(tmp_path, old, new, sentence):
+    write(tmp_path / "birdnet.csv", rows=400)
+    text = (tmp_path / "birdnet.csv").read_text()
+    if "twice" in sentence:
+        line = text.splitlines()[5]
+        text += line + "\n"
+    elif "site" in sentence:
+        text = text.replace("site-0", "", 1)
+    else:
+        text = text.replace(old, new, 1)
+    (tmp_path / "birdnet.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_detections(tmp_path / "birdnet.csv", ("site",))
+    assert sentence in str(caught.value)
+
+
+def test_answers_that_are_none_and_rows_that_are_not_there(tmp_path):
+    write(tmp_path / "all.csv", correct=False)
+    head = "Start (s),Scientific name,Confidence,File,correct\n"
+    (tmp_path / "maybe.csv").write_text(head + "0.0,Parus major,0.5,rec-1.wav,perhaps\n")
+    (tmp_path / "lost.csv").write_text(head + "0.5,Parus major,0.5,rec-1.wav,1\n")
+    with pytest.raises(DataError, match="'correct' must be 1, 0, yes, no or empty, got 'perhaps'"):
+        read_scores(tmp_path / "all.csv", None, labels=tmp_path / "maybe.csv")
+    with pytest.raises(DataError, match=r"Parus major at 0.5 s of rec-1.wav\) is not a row of"):
+        read_scores(tmp_path / "all.csv", None, labels=tmp_path / "lost.csv")
+    with pytest.raises(DataError, match="nobody has checked a detection"):
+        read_scores(tmp_path / "all.csv", None)
+
+
+def test_scores_are_calibrated_decided_and_applied_without_a_picture(tmp_path):
+    label, _, score, truth, drawn = write(tmp_path / "birdnet.csv")
+    result = run("calibrate", tmp_path / "birdnet.csv", "--method", "platt", "-o", tmp_path / "cal")
+    assert result.exit_code == 0, result.exception
+    written = pq.read_table(tmp_path / "cal" / "detections.parquet")
+    probs = written["probability"].to_numpy()
+    assert written["label"].to_pylist()[:20] == [NAMES[k] for k in label[:20]]
+    spec = json.loads((tmp_path / "cal" / "link.json").read_text())
+    names, link = spec["names"], spec["link"]
+    slope, offset = np.array(link["slope"]), np.array(link["offset"])
+    column = np.array([names.index(NAMES[k]) for k in label])
+    expected = expit(slope[column] * logit(score) + offset[column])
+    assert probs == pytest.approx(expected, abs=1e-5)
+    for k in range(3):  # as often right as they say, also where nobody looked
+        own = (label == k) & ~drawn
+        assert probs[own].mean() == pytest.approx(truth[own].mean(), abs=0.08)
+    out = tmp_path / "rule.json"
+    result = run("decide", tmp_path / "birdnet.csv", "--rule", "precision-0.5", "-o", out)
+    assert result.exit_code == 0, result.exception
+    result = run("apply", out, tmp_path / "birdnet.csv", "-o", tmp_path / "kept.csv")
+    assert result.exit_code == 0, result.exception
+    with (tmp_path / "kept.csv").open() as file:
+        kept = [row["chosen"] == "true" for row in csv.DictReader(file)]
+    cuts = json.loads(out.read_text())["thresholds"]
+    assert kept == [score[r] >= cuts[NAMES[label[r]]] for r in range(len(label))]
+    promise = ("--promise", "recall=0.6")
+    result = run("decide", tmp_path / "birdnet.csv", *promise)
+    assert result.exit_code == 0, result.exception
+    assert "at least 60.0% of the labels of an image are found" in result.stdout
+
+
+@pytest.mark.parametrize("digits", [2, 9])
+def test_each_detection_is_asked_about_under_its_own_label(tmp_path, digits):
+    write(tmp_path / "birdnet.csv")
+    found = read_detections(tmp_path / "birdnet.csv")
+    found = replace(found, scores=np.round(found.scores * 0.999, digits))
+    asked = found.by_label(lambda odds: odds * torch.tensor([1.0, 10.0, 100.0]))
+    assert asked == pytest.approx(found.log_odds * np.array([1.0, 10.0, 100.0])[found.label])
+
+
+def test_a_species_that_nobody_checked_is_not_guessed(tmp_path):
+    write(tmp_path / "birdnet.csv")
+    rule = ("--rule", "sensitivity-0.9", "-o", tmp_path / "rule.json")
+    assert run("decide", tmp_path / "birdnet.csv", *rule).exit_code == 0
+    text = (tmp_path / "birdnet.csv").read_text().replace("Parus major", "Corvus corax", 1)
+    (tmp_path / "other.csv").write_text(text)
+    result = run("apply", tmp_path / "rule.json", tmp_path / "other.csv", "-o", tmp_path / "x.csv")
+    assert "was fitted without 'Corvus corax'" in str(result.exception)
+
+
+def test_calls_are_counted_by_site_and_species(tmp_path):
+    label, site, _, truth, drawn = write(tmp_path / "birdnet.csv")
+    counts = tmp_path / "counts.csv"
+    result = run("estimate", tmp_path / "birdnet.csv", "--by", "site", "--csv", counts)
+    assert result.exit_code == 0, result.exception
+    assert "if a score means the same in every group" in result.stdout
+    assert "calls that the program missed are not among them" in result.stdout
+    with counts.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    held = 0
+    for row in rows:
+        cell = (label == NAMES.index(row["label"])) & (site == int(row["site"][-1]))
+        assert int(row["detections"]) == cell.sum()
+        assert int(row["checked"]) == (cell & drawn).sum()
+        assert int(row["right"]) == (cell & drawn & truth).sum()
+        held += float(row["low"]) <= truth[cell].sum() <= float(row["high"])
+    assert held >= 10
+    result = run("estimate", tmp_path / "birdnet.csv", "Strix aluco", "--method", "answers")
+    assert result.exit_code == 0, result.exception
+    assert "prediction-powered" in result.stdout
+
+
+def test_a_table_of_scores_is_counted_by_site_too(tmp_path):
+    rng = np.random.default_rng(0)
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "site", "score:deer", "label:deer"])
+        for row in range(600):
+            odds = rng.normal()
+            told = int(rng.random() < expit(odds)) if row % 4 == 0 else ""
+            table.writerow([row, f"s{row % 2}", odds, told])
+    result = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--by", "site")
+    assert result.exit_code == 0, result.exception
+    assert "deer" in result.stdout
+    refused = run("estimate", tmp_path / "scores.csv", "--scores", "logits", "--answers", 5)
+    assert "--answers is for an index of photos" in str(refused.exception)
+
+
+@pytest.mark.parametrize("checked", [6, 40])
+def test_intervals_of_cells_hold_the_truth(checked):
+    held, total = 0, 0
+    for seed in range(40):
+        label, site, score, truth, drawn = world(2400, seed, checked)
+        correct = np.where(drawn, truth, np.nan)
+        for one in count_calls(logit(score), label, NAMES, correct, site, list("0123")):
+            cell = (label == NAMES.index(one.label)) & (site == int(one.part))
+            held += one.low <= truth[cell].sum() <= one.high
+            total += 1
+    assert held / total > 0.92
+
+
+def test_recordings_that_are_alike_widen_the_interval():
+    rng = np.random.default_rng(0)
+    code = np.repeat(np.arange(20), 15)
+    odds = rng.normal(size=300)
+    right = rng.random(300) < expit(odds + 2 * rng.normal(size=20)[code])
+    correct = np.where(np.arange(300) % 3 == 0, right, np.nan)
+    same = np.zeros(300, np.int64)
+    width = [
+        one.high - one.low
+        for groups in (None, code)
+        for one in count_calls(odds, same, ("a",), correct, same, [""], groups=groups)
+    ]
+    assert width[1] > 1.2 * width[0]
