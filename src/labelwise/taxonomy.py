@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.errors import DataError
+from labelwise.system.skos import is_skos, read_skos
 from labelwise.types import LabelSpace, nearest
 
 __all__ = ["LabelTree", "Taxonomy"]
@@ -47,12 +48,14 @@ FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
 class Taxonomy:
     """Which label or group is a kind of which: asking for the parent finds the children.
 
-    ``lines`` says in which line of ``source`` each child was named.
+    ``lines`` says in which line of ``source`` each child was named; ``uris`` are the addresses
+    that a vocabulary such as AAT gives to its names.
     """
 
     parents: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False)
     source: str = field(default="", compare=False)
+    uris: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         sound: set[str] = set()
@@ -71,11 +74,19 @@ class Taxonomy:
             sound.update(path)  # `|=` with the keys of a dictionary would copy the set
 
     def _at(self, name: str) -> str:
-        return f"{self.source}, line {self.lines[name]}: " if name in self.lines else ""
+        if name not in self.lines:
+            return f"{self.source}: " if self.source else ""
+        return f"{self.source}, line {self.lines[name]}: "
 
     @classmethod
     def read(cls, path: Path) -> "Taxonomy":
-        """Return the taxonomy of a CSV file ``child,parent``, or of one ``a|b|c`` per line."""
+        """Return the taxonomy of a CSV file ``child,parent``, or of one ``a|b|c`` per line.
+
+        SKOS vocabularies are read as N-Triples (.nt), RDF/XML (.rdf, .xml) and JSON-LD (.jsonld).
+        """
+        if is_skos(Path(path)):
+            found_names = read_skos(Path(path))
+            return cls(found_names.parents, {}, str(path), found_names.uris)
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
             rows = list(csv.reader(text.splitlines(), skipinitialspace=True, strict=True))

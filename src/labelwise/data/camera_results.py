@@ -5,10 +5,11 @@
     SpeciesNet     {"predictions": [{"filepath", "classifications": {"classes", "scores"},
                    "detections": [...]}]}, of which classes are "id;class;...;species;common name"
 
-A box is [x, y, width, height] as shares of the photo. The score of a label in a photo is that of its
-surest detection: conf for a category, conf times p for a class of MegaDetector's format, and the
-classifier's own score for SpeciesNet. What is not listed is not known to be absent: programs leave
-out what lies below a threshold, or below the first five. ``failure`` says why a photo has no result.
+A box is [x, y, width, height] as shares of the photo. The score of a label in a photo is that of
+its surest detection: conf for a category, conf times p for a class of MegaDetector's format, and
+the classifier's own score for SpeciesNet. What is not listed is not known to be absent: programs
+leave out what lies below a threshold, or below the first five. ``failure`` says why a photo has no
+result.
 """
 
 import csv
@@ -83,8 +84,8 @@ def read_camera_results(path: Path) -> CameraResults:
     if isinstance(content, dict) and isinstance(content.get("predictions"), list):
         return _collected(path, "SpeciesNet", content["predictions"], "filepath", _speciesnet)
     raise DataError(
-        f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other JSON is "
-        "read as a label table"
+        f"{path}: it must hold 'images' (MegaDetector) or 'predictions' (SpeciesNet); other JSON "
+        "is read as a label table"
     )
 
 

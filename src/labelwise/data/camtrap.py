@@ -220,8 +220,8 @@ def write_camtrap(
     unmatched = set(answers) - {row["filePath"] for row in tables["media"]}
     if unmatched:
         raise DataError(
-            f"{folder}/media.csv has no photo {min(unmatched)!r}; answers must name photos by their "
-            "filePath"
+            f"{folder}/media.csv has no photo {min(unmatched)!r}; answers must name photos by "
+            "their filePath"
         )
     out.mkdir(parents=True)
     for one in stated["resources"]:

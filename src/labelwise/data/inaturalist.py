@@ -2,10 +2,10 @@
 
 A row is one observation: ``id``, ``scientific_name``, ``quality_grade``, ``image_url`` and others.
 Its photos are the files ``ID.jpg`` or ``ID_1.jpg``, ``ID_2.jpg``, ... beside the table, or under
-``root``; nothing is downloaded. The observation says what was seen, not what was not: its species is
-present and every other label unknown. Where the community does not agree yet (a grade other than
-"research") the species is unknown too, unless ``grades`` names that grade. Photos of one observation
-are a group.
+``root``; nothing is downloaded. The observation says what was seen, not what was not: its species
+is present and every other label unknown. Where the community does not agree yet (a grade other than
+"research") the species is unknown too, unless ``grades`` names that grade. Photos of one
+observation are a group.
 """
 
 import csv

@@ -130,7 +130,7 @@ def count_calls(
     total = len(names) * len(parts)
     sizes = np.bincount(cell, minlength=total)
     checked = np.bincount(cell[known], minlength=total)
-    right = np.bincount(cell[known], weights=correct[known], minlength=total)
+    right = np.asarray(np.bincount(cell[known], correct[known], total), np.float64)
     if method == "answers":
         bounds = _answered(probs, cell, correct, sizes, confidence)
     else:
@@ -144,7 +144,7 @@ def count_calls(
             int(right[place]),
             *bounds[place],
         )
-        for place in np.flatnonzero(sizes)
+        for place in np.flatnonzero(sizes).tolist()
     ]
 
 
@@ -168,7 +168,7 @@ def _calibrated(
     wobble = p * (1 - p)
 
     def summed(values: Floats) -> Floats:
-        return np.bincount(cells, weights=values, minlength=len(sizes))
+        return np.asarray(np.bincount(cells, values, len(sizes)), np.float64)
 
     count = right + summed(p)
     slope = np.stack([summed(wobble * u), summed(wobble)], 1)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from pyarrow import compute
@@ -298,7 +299,7 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
 
 def _tables(folder: Path) -> list[Path]:
     """Return the result tables of a folder, in the order of their names."""
-    found = sorted(one for one in folder.iterdir() if one.suffix.lower() in SUFFIXES)
+    found = sorted(one for one in folder.iterdir() if one.suffix.lower() in SUFFIXES[:3])
     return [one for one in found if is_detections(one)]
 
 
@@ -309,7 +310,7 @@ def _options(path: Path) -> Any:
 
 def _header(path: Path) -> list[str]:
     if path.suffix.lower() == ".parquet":
-        names = parquet_table(path).column_names
+        names = _schema(path)
     else:
         try:
             with path.open(encoding="utf-8-sig") as stream:
@@ -318,6 +319,13 @@ def _header(path: Path) -> list[str]:
             raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
         names = line.replace('"', "").split(_options(path).delimiter)
     return [name.strip() for name in names]
+
+
+def _schema(path: Path) -> list[str]:
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError):
+        return list(parquet_table(path).column_names)  # which says what is wrong
 
 
 def _form(header: Sequence[str]) -> ResultForm | None:

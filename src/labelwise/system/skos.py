@@ -1,0 +1,186 @@
+"""SKOS vocabularies, such as Getty's AAT: concepts with addresses, names and broader concepts.
+
+    N-Triples (.nt)   one statement per line, as AAT's dumps are
+    RDF/XML (.rdf, .xml)  skos:Concept elements with rdf:about
+    JSON-LD (.jsonld)     expanded or compact, under @graph or alone
+
+A concept is named by its ``prefLabel`` in the language asked for, else without a language, else in
+the first one by name. Two concepts of one name are named by their addresses. What a concept is a
+kind of is Getty's ``broaderPreferred`` where it has one, else ``broader``; a taxonomy allows one.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from labelwise.errors import DataError
+
+__all__ = ["SKOS_SUFFIXES", "SkosNames", "is_skos", "read_skos"]
+
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+SKOSXL = "http://www.w3.org/2008/05/skos-xl#"
+GVP = "http://vocab.getty.edu/ontology#"
+RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")
+TRIPLE = re.compile(
+    r'<([^>]*)>\s+<([^>]*)>\s+(?:<([^>]*)>|"((?:[^"\\]|\\.)*)"(?:@([A-Za-z0-9-]+)|\^\^<[^>]*>)?)\s*\.'
+)
+PREFERRED, BROADER = GVP + "broaderPreferred", SKOS + "broader"
+NAME = SKOS + "prefLabel"
+ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
+
+Statement = tuple[str, str, str, str | None]  # concept, property, value, language
+
+
+@dataclass(frozen=True)
+class SkosNames:
+    """The parent of each name, and the address of each concept by its name."""
+
+    parents: dict[str, str]
+    uris: dict[str, str]
+
+
+def is_skos(path: Path) -> bool:
+    """Return whether a file is a vocabulary by its suffix."""
+    return path.suffix.lower() in SKOS_SUFFIXES
+
+
+def read_skos(path: Path, language: str = "en") -> SkosNames:
+    """Return the names and parents of a vocabulary."""
+    suffix = path.suffix.lower()
+    if suffix == ".ttl":
+        raise DataError(
+            f"{path}: Turtle is not read; write it as N-Triples (.nt) or RDF/XML (.rdf), for "
+            "example with `rapper -i turtle -o ntriples`"
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
+    if suffix == ".nt":
+        statements = _triples(path, text)
+    elif suffix == ".jsonld":
+        statements = _json_ld(path, text)
+    else:
+        statements = _xml(path, text)
+    return _names(path, statements, language)
+
+
+def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNames:
+    labels: dict[str, dict[str, str]] = {}
+    broader: dict[str, set[str]] = {}
+    preferred: dict[str, set[str]] = {}
+    for concept, what, value, tongue in statements:
+        if what == NAME:
+            labels.setdefault(concept, {}).setdefault(tongue or "", value.strip())
+        elif what == BROADER:
+            broader.setdefault(concept, set()).add(value)
+        elif what == PREFERRED:
+            preferred.setdefault(concept, set()).add(value)
+    if not labels:
+        raise DataError(f"{path}: no concept has a skos:prefLabel")
+    chosen = {concept: _chosen(told, language) for concept, told in labels.items()}
+    counts: dict[str, int] = {}
+    for name in chosen.values():
+        counts[name] = counts.get(name, 0) + 1
+    names = {concept: name if counts[name] == 1 else concept for concept, name in chosen.items()}
+    parents: dict[str, str] = {}
+    for concept, name in names.items():
+        above = preferred.get(concept) or broader.get(concept, set())
+        above = {one for one in above if one in names}
+        if len(above) > 1:
+            first, second, *_ = sorted(names[one] for one in above)
+            raise DataError(
+                f"{path}: {name!r} ({concept}) has two parents, {first!r} and {second!r}; a "
+                "taxonomy has one: keep one, or state it as gvp:broaderPreferred"
+            )
+        if above:
+            parents[name] = names[above.pop()]
+    if not parents:
+        raise DataError(f"{path}: the vocabulary says of nothing what it is a kind of")
+    return SkosNames(parents, {name: concept for concept, name in names.items()})
+
+
+def _chosen(told: dict[str, str], language: str) -> str:
+    """Return the name in a language, or a variant of it, or without one, or the first."""
+    for tongue in (language, *(one for one in sorted(told) if one.startswith(f"{language}-")), ""):
+        if tongue in told:
+            return told[tongue]
+    return told[min(told)]
+
+
+def _triples(path: Path, text: str) -> Iterator[Statement]:
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        found = TRIPLE.fullmatch(line)
+        if found is None:
+            if line.startswith("_:"):  # a node without an address names no concept
+                continue
+            raise DataError(f"{path}, line {number}: not a statement of N-Triples")
+        concept, what, other, words, tongue = found.groups()
+        value = other if other is not None else _unescaped(words)
+        yield concept, what, value, tongue
+
+
+def _unescaped(text: str) -> str:
+    def plain(found: re.Match[str]) -> str:
+        code = found[0]
+        return ESCAPES.get(code) or chr(int(code[2:], 16))
+
+    return re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
+
+
+def _xml(path: Path, text: str) -> Iterator[Statement]:
+    if "<!ENTITY" in text:
+        raise DataError(f"{path}: entities are not allowed in a vocabulary")
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"{path}: not XML ({error})") from None
+    for node in root:
+        concept = node.get(f"{RDF}about")
+        if concept is None:
+            continue
+        for child in node:
+            what = child.tag.replace("{", "").replace("}", "")
+            value = child.get(f"{RDF}resource") or (child.text or "")
+            yield concept, what, value, child.get(XML_LANG)
+
+
+def _json_ld(path: Path, text: str) -> Iterator[Statement]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON ({error})") from None
+    nodes = content.get("@graph", [content]) if isinstance(content, dict) else content
+    for node in nodes if isinstance(nodes, list) else ():
+        concept = node.get("@id", node.get("id")) if isinstance(node, dict) else None
+        if not isinstance(concept, str):
+            continue
+        for key, value in node.items():
+            what = {"prefLabel": NAME, "broader": BROADER, "broaderPreferred": PREFERRED}.get(
+                key.rpartition(":")[2].rpartition("#")[2]
+            )
+            if what is not None:
+                for one in value if isinstance(value, list) else [value]:
+                    yield from _values(concept, what, one)
+
+
+def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
+    if isinstance(one, str):
+        yield concept, what, one, None
+    elif isinstance(one, dict):
+        value = one.get("@id", one.get("id", one.get("@value")))
+        if isinstance(value, str):
+            yield concept, what, value, one.get("@language")
+        elif what == NAME:  # a language map: {"en": "dog"}
+            for tongue, word in one.items():
+                if isinstance(word, str) and not tongue.startswith("@"):
+                    yield concept, what, word, tongue

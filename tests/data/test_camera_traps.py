@@ -1,0 +1,352 @@
+"""Camera trap files in the official layouts, held to what was put into them.
+
+MegaDetector's output format 1.6 (agentmorris/MegaDetector), SpeciesNet's ensemble output
+(google/cameratrapai), Camtrap DP 1.0 (tdwg/camtrap-dp), the export of iNaturalist.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from labelwise import load
+from labelwise.cli.app import app
+from labelwise.data.camera_results import read_camera_results
+from labelwise.data.moments import bursts, read_times
+from labelwise.errors import DataError
+from labelwise.fitting import read_scores
+from labelwise.fitting.detections import read_detections
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def megadetector():
+    return {
+        "info": {"format_version": "1.6", "detector": "MDV5A"},
+        "detection_categories": {"1": "animal", "2": "person", "3": "vehicle"},
+        "classification_categories": {"0": "fox", "1": "elk"},
+        "images": [
+            {
+                "file": "a/1.png",
+                "detections": [
+                    {
+                        "category": "1",
+                        "conf": 0.9,
+                        "bbox": [0.25, 0.5, 0.5, 0.25],
+                        "classifications": [["0", 0.8], ["1", 0.1]],
+                    },
+                    {"category": "1", "conf": 0.05, "bbox": [0.0, 0.0, 0.1, 0.1]},
+                    {"category": "2", "conf": 0.4, "bbox": [0.0, 0.0, 0.2, 1.0]},
+                ],
+            },
+            {"file": "b/2.png", "detections": []},
+            {"file": "b/3.png", "failure": "Failure image access", "detections": None},
+        ],
+    }
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Photos whose left quarter is red, and MegaDetector's results beside them."""
+    for name in ("a/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pixels = np.zeros((40, 80, 3), np.uint8)
+        pixels[:, :20, 0] = 255
+        pixels[20:30, 20:60, 1] = 200
+        Image.fromarray(pixels).save(tmp_path / name)
+    (tmp_path / "md.json").write_text(json.dumps(megadetector()))
+    return tmp_path
+
+
+def test_megadetector_results_are_scores_of_photos(photos):
+    results = read_camera_results(photos / "md.json")
+    assert results.program == "MegaDetector"
+    assert results.failed == ("b/3.png",)
+    first, second = results.photos
+    assert first.scores == pytest.approx({"animal": 0.9, "person": 0.4, "fox": 0.72, "elk": 0.09})
+    assert second.scores == {}
+    found = read_detections(photos / "md.json")
+    assert found.names == ("animal", "elk", "fox", "person")
+    assert found.files == ("a/1.png", "b/2.png")
+
+
+def test_labels_of_photos_check_what_was_reported(photos):
+    (photos / "truth.csv").write_text("path,labels\na/1.png,animal|fox\nb/2.png,elk\n")
+    own = read_scores(photos / "md.json", None, labels=photos / "truth.csv").predictions
+    known = {
+        name: (bool(own.labels[0, k]), bool(own.observed[0, k])) for k, name in enumerate(own.names)
+    }
+    assert known == {
+        "animal": (True, True),
+        "elk": (False, True),
+        "fox": (True, True),
+        "person": (False, True),
+    }
+    assert own.ids == ["a/1.png@0"]  # of the other photo nothing was reported
+
+
+def test_crops_go_out_and_their_classes_come_back(photos):
+    result = run("data", "crops", photos / "md.json", "-o", photos / "crops", "--least", "0.2")
+    assert result.exit_code == 0, result.exception
+    with (photos / "crops" / "crops.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["image"], row["detection"], row["category"]) for row in rows] == [
+        ("a/1.png", "0", "animal"),
+        ("a/1.png", "2", "person"),
+    ]
+    with Image.open(photos / "crops" / rows[0]["path"]) as crop:
+        assert crop.size == (40, 10)
+        assert np.asarray(crop)[..., 1].min() == 200  # the green field and nothing else
+    with Image.open(photos / "crops" / rows[1]["path"]) as crop:
+        assert crop.size == (16, 40)
+    (photos / "answers.csv").write_text(
+        f"path,labels,error,badger,fox\ncrops/{rows[0]['path']},fox,,0.25,0.75\n"
+    )
+    out = photos / "back.json"
+    crops = ("--crops", photos / "crops" / "crops.csv")
+    result = run(
+        "data", "write-back", photos / "md.json", photos / "answers.csv", *crops, "-o", out
+    )
+    assert result.exit_code == 0, result.exception
+    again = read_camera_results(out)
+    assert again.photos[0].scores == pytest.approx(
+        {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
+    )
+    listed = json.loads(out.read_text())["images"][0]["detections"]
+    assert listed[0]["classifications"] == [["1", 0.75], ["0", 0.25]]  # in falling order
+    assert "classifications" not in listed[2]
+
+
+def test_speciesnet_results_are_scores_of_photos(tmp_path):
+    content = {
+        "predictions": [
+            {
+                "filepath": "a.jpg",
+                "classifications": {
+                    "classes": [
+                        "1;mammalia;carnivora;canidae;vulpes;vulpes;red fox",
+                        "2;;;;;;blank",
+                        "3;mammalia;;;;;mammal",
+                    ],
+                    "scores": [0.7, 0.2, 0.1],
+                },
+                "detections": [
+                    {"category": "1", "label": "animal", "conf": 0.9, "bbox": [0, 0, 1, 1]}
+                ],
+                "prediction": "1;mammalia;carnivora;canidae;vulpes;vulpes;red fox",
+                "prediction_score": 0.7,
+                "model_version": "4.0.1a",
+            },
+            {"filepath": "b.jpg", "failures": ["CLASSIFIER"], "model_version": "4.0.1a"},
+        ]
+    }
+    (tmp_path / "sn.json").write_text(json.dumps(content))
+    results = read_camera_results(tmp_path / "sn.json")
+    assert (results.program, results.failed) == ("SpeciesNet", ("b.jpg",))
+    assert results.photos[0].scores == {"red fox": 0.7, "blank": 0.2, "mammal": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda c: c.pop("detection_categories"), "must name 'detection_categories'"),
+        (lambda c: c["images"][0]["detections"][0].update(conf=1.5), "'conf' must lie in"),
+        (lambda c: c["images"][0]["detections"][0].update(bbox=[1]), "'bbox' of four shares"),
+        (lambda c: c["images"][0]["detections"][0].update(category="9"), "which has no name"),
+        (lambda c: c["images"][1].update(detections=None), "'detections' must be a list"),
+        (lambda c: c["images"][1].update(file="a/1.png"), "stands there twice"),
+    ],
+)
+def test_results_that_cannot_be_meant_are_named(tmp_path, change, sentence):
+    content = megadetector()
+    change(content)
+    (tmp_path / "md.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=sentence):
+        read_camera_results(tmp_path / "md.json")
+
+
+OBSERVATIONS = """observationID,deploymentID,mediaID,eventID,observationLevel,observationType,\
+scientificName,classificationMethod
+o1,d1,m1,e1,media,animal,Vulpes vulpes,human
+o2,d1,m1,e1,media,human,,human
+o3,d1,m2,e1,media,blank,,human
+o4,d1,m3,e2,media,animal,Meles meles,machine
+o5,d2,,e3,event,animal,Meles meles,human
+o6,d2,m5,e4,media,unclassified,,
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A Camtrap DP package of five photos."""
+    folder = tmp_path / "package"
+    (folder / "media").mkdir(parents=True)
+    resources = [
+        {"name": name, "path": f"{name}.csv", "profile": "tabular-data-resource"}
+        for name in ("deployments", "media", "observations")
+    ]
+    stated = {
+        "profile": "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0/camtrap-dp-profile.json",
+        "name": "made",
+        "resources": resources,
+    }
+    (folder / "datapackage.json").write_text(json.dumps(stated))
+    (folder / "deployments.csv").write_text(
+        "deploymentID,locationID,locationName\nd1,forest,Forest\nd2,,\n"
+    )
+    events = ["e1", "e1", "e2", "e3", "e4"]
+    lines = ["mediaID,deploymentID,eventID,timestamp,filePath,filePublic,fileMediatype"]
+    for number, event in enumerate(events, 1):
+        name = f"media/{number}.png"
+        Image.new("RGB", (8, 8)).save(folder / name)
+        place = "d1" if number < 4 else "d2"
+        lines.append(f"m{number},{place},{event},2024-05-0{number}T06:30:00Z,{name},true,image/png")
+    (folder / "media.csv").write_text("\n".join(lines) + "\n")
+    (folder / "observations.csv").write_text(OBSERVATIONS)
+    return folder
+
+
+def states(table):
+    found = {}
+    for row, name in enumerate(table.ids):
+        words = [table.space.names[k] for k in table.present.row(row)]
+        found[name[6]] = (words, [table.space.names[k] for k in table.unknown.row(row)])
+    return found
+
+
+def test_a_camtrap_package_is_read_with_all_three_states(package):
+    table = load(package)
+    every = ["Meles meles", "Vulpes vulpes", "human"]
+    assert states(table) == {
+        "1": (["Vulpes vulpes", "human"], []),
+        "2": ([], []),  # looked at, and blank
+        "3": ([], every),  # a machine's word is not a label
+        "4": ([], ["Meles meles"]),  # somewhere in the event; nothing else is
+        "5": ([], every),
+    }
+    assert list(table.group) == ["forest", "forest", "forest", "d2", "d2"]
+    machine = load(f"camtrap-dp:{package}", machine=True)
+    assert states(machine)["3"] == (["Meles meles"], [])
+
+
+def test_answers_become_machine_observations_and_people_stay(package, tmp_path):
+    answers = tmp_path / "answers.csv"
+    answers.write_text(
+        "path,labels,error,Vulpes vulpes,human\n"
+        f"{package}/media/1.png,,,0.9,0.2\n{package}/media/2.png,,,0.1,0.1\n"
+    )
+    out = tmp_path / "again"
+    result = run("data", "write-back", package, answers, "-o", out, "--model", "foxes 1.0")
+    assert result.exit_code == 0, result.exception
+    with (out / "observations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    people = [row for row in rows if row["classificationMethod"] != "machine"]
+    assert [row["observationID"] for row in people] == ["o1", "o2", "o3", "o5", "o6"]
+    machine = [row for row in rows if row["classificationMethod"] == "machine"]
+    told = [
+        (r["mediaID"], r["observationType"], r["scientificName"], r["classificationProbability"])
+        for r in machine
+    ]
+    assert told == [("m1", "animal", "Vulpes vulpes", "0.9"), ("m2", "blank", "", "")]
+    assert {row["classifiedBy"] for row in machine} == {"foxes 1.0"}
+    assert machine[0]["eventStart"] == "2024-05-01T06:30:00Z"
+    again = load(f"camtrap-dp:{out}", check_files=False)
+    assert states(again) == {**states(load(package)), "3": ([], list(again.space.names))}
+    refused = run("data", "write-back", package, answers, "-o", out)
+    assert "exists; choose a new folder" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "sentence"),
+    [
+        ("observations.csv", "media,blank", "media,nothing", "observationType must be one of"),
+        ("observations.csv", "scientificName", "name", "there is no column 'scientificName'"),
+        ("media.csv", "media/1.png", "https://x.org/1.png", "is an address; download"),
+        ("deployments.csv", "d2,,", "d1,,", "'d1' stands there twice"),
+        ("datapackage.json", '"media.csv"', '"https://x.org/m.csv"', "a path within the package"),
+    ],
+)
+def test_packages_that_cannot_be_meant_are_named(package, file, old, new, sentence):
+    path = package / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(DataError, match=sentence):
+        load(package)
+
+
+def test_an_inaturalist_export_says_what_was_seen_and_not_what_was_not(tmp_path):
+    (tmp_path / "observations.csv").write_text(
+        "id,observed_on,quality_grade,license,url,image_url,scientific_name,common_name,taxon_id\n"
+        "11,2024-05-01,research,CC-BY,u,https://x/1.jpg,Vulpes vulpes,Red Fox,42069\n"
+        "12,2024-05-02,needs_id,CC-BY,u,https://x/2.jpg,Meles meles,Badger,43\n"
+        "13,2024-05-02,research,CC-BY,u,https://x/3.jpg,Meles meles,Badger,43\n"
+    )
+    for name in ("11_1.jpg", "11_2.jpg", "12.jpg"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    table = load(f"inaturalist:{tmp_path / 'observations.csv'}")
+    found = {
+        name: (list(table.present.row(row)), list(table.unknown.row(row)))
+        for row, name in enumerate(table.ids)
+    }
+    assert table.space.names == ("Meles meles", "Vulpes vulpes")
+    assert found == {"11_1.jpg": ([1], [0]), "11_2.jpg": ([1], [0]), "12.jpg": ([], [0, 1])}
+    assert list(table.group) == ["11", "11", "12"]
+    assert any("1 observations of observations.csv have no photo here" in n for n in table.notes)
+    open_ = load(f"inaturalist:{tmp_path / 'observations.csv'}", grades=["research", "needs_id"])
+    assert list(open_.present.row(2)) == [0]
+    with pytest.raises(DataError, match="grades must be of research, needs_id, casual"):
+        load(f"inaturalist:{tmp_path / 'observations.csv'}", grades=["good"])
+
+
+def slow_bursts(times, cameras, gap):
+    """Return the sets of rows that follow each other, found camera by camera."""
+    found = []
+    for camera in sorted(set(cameras)):
+        rows = sorted(
+            (row for row, name in enumerate(cameras) if name == camera), key=lambda r: times[r]
+        )
+        for row in rows:
+            late = not found or cameras[found[-1][-1]] != camera
+            if late or (times[row] - times[found[-1][-1]]) / np.timedelta64(1, "s") > gap:
+                found.append([])
+            found[-1].append(row)
+    return [sorted(one) for one in found]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bursts_are_those_of_a_plain_loop(seed):
+    rng = np.random.default_rng(seed)
+    seconds = rng.integers(0, 2000, 60)
+    times = np.datetime64("2024-05-01T06:00:00", "us") + seconds.astype("timedelta64[s]")
+    cameras = [f"cam-{n}" for n in rng.integers(0, 3, 60)]
+    found = bursts(times, cameras, 30.0)
+    assert [sorted(np.flatnonzero(found == b).tolist()) for b in range(found.max() + 1)] == (
+        slow_bursts(times, cameras, 30.0)
+    )
+
+
+def test_bursts_are_written_as_groups(tmp_path):
+    (tmp_path / "photos.csv").write_text(
+        "path,labels,time,camera\n1.jpg,fox,2024:05:01 06:30:00,north\n"
+        "2.jpg,,2024:05:01 06:30:40,north\n3.jpg,,2024:05:01 06:30:50,south\n"
+        "4.jpg,,2024:05:01 07:30:00,north\n"
+    )
+    out = tmp_path / "grouped.csv"
+    options = ("--camera", "camera", "-o", out)
+    result = run("data", "bursts", tmp_path / "photos.csv", *options)
+    assert result.exit_code == 0, result.exception
+    with out.open() as file:
+        groups = [row["group"] for row in csv.DictReader(file)]
+    assert groups == ["north-0", "north-0", "south-2", "north-1"]
+    assert "4 photos in 3 bursts of up to 2" in result.stdout
+    refused = run("data", "bursts", out, *options)
+    assert "has a column 'group' already" in str(refused.exception)
+
+
+def test_times_with_a_zone_are_taken_to_one():
+    found = read_times(["2024-05-01T06:30:00Z", "2024-05-01T08:30:00+02:00"], "t.csv", "time")
+    assert found[0] == found[1]
