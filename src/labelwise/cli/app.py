@@ -12,6 +12,7 @@ import typer
 
 from labelwise import __version__
 from labelwise.cli import (
+    aggregate,
     apply,
     calibrate,
     check,
@@ -19,6 +20,7 @@ from labelwise.cli import (
     data,
     decide,
     demo,
+    dossier,
     estimate,
     evaluate,
     export,
@@ -60,6 +62,7 @@ for verb in (
     evaluate.evaluate,
     calibrate.calibrate,
     decide.decide,
+    aggregate.aggregate,
     apply.apply,
     predict.predict,
     export.export,
@@ -68,6 +71,7 @@ for verb in (
     estimate.estimate,
     check.check,
     verify.verify,
+    dossier.dossier,
     label.review,
     label.label,
     tag.tag,

@@ -1,0 +1,212 @@
+"""``labelwise dossier``: what is known about a run, for those who must judge it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from labelwise.cli.options import A_RUN
+
+if TYPE_CHECKING:
+    from labelwise.decide import Promise
+    from labelwise.evaluate import Evaluation, Subgroups
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.predictions import Predictions
+
+__all__ = ["dossier"]
+
+FEW = 20
+NOT_IN_TABLE = "(not in the table)"
+FILES = ("settings.yaml", "model.json", "model.safetensors", "evaluation.json")
+
+
+def dossier(
+    run: Annotated[Path, typer.Argument(help="The folder of a run."), A_RUN],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for dossier.html and dossier.json.")
+    ],
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of --table, as site, sex or camera: figures by its values."),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="A table of id or path and the columns of --by.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The photos that are measured.")] = "test",
+    intended_use: Annotated[
+        str | None, typer.Option(help="What the model is for, in your words.")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option(help="An index whose lists' receipts are shown.")
+    ] = None,
+) -> None:
+    """Write one page and one JSON file about a run.
+
+    Data, splits, groups, figures by subgroup with differences told apart, calibration, promises
+    and receipts, limits, versions and hashes, under the headings of a model card and of Annex IV
+    of the EU's AI Act. No legal claim is made.
+    """
+    from labelwise.api import origin_of
+    from labelwise.cli.evaluate import measured_run
+    from labelwise.cli.text import say
+    from labelwise.errors import SettingsError
+    from labelwise.evaluate import describe_link
+    from labelwise.fitting import read_run
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.report.dossier import NOT_STATED, Dossier, write_dossier
+
+    if bool(by) != (table is not None):
+        raise SettingsError("--by names columns of a --table: give both, or neither")
+    files = RunFolder(run)
+    spec = files.spec
+    own = read_run(run, split)
+    parts = [_subgroups(column, Path(str(table)), own.predictions) for column in by or ()]
+    figures: dict[str, Any] = {"bins": 10, "k": 4, "query_length": 0, "curves": True, "by": parts}
+    evaluation, _ = measured_run(run, split, None, figures)
+    link = spec.made_link
+    origin = origin_of(files)
+    found = Dossier(
+        title=f"Dossier of {files.name}",
+        intended_use=intended_use or f"{NOT_STATED}: give it with --intended-use".capitalize(),
+        model={
+            "Task": f"which of {len(spec.labels):,} labels a picture carries: none, one or many",
+            "Method": spec.method,
+            "Backbone": f"{spec.backbone.name}, {spec.backbone.channels:,} channels",
+            "Head": spec.head.name,
+            "Input": f"pictures at {spec.transform.size} pixels",
+            "Probabilities": "none: it ranks" if link is None else describe_link(link),
+            "Decides by": str(spec.made_rule),
+            "Taxonomy": "none" if spec.taxonomy is None else f"{len(spec.taxonomy):,} parents",
+            "Labels": ", ".join(spec.labels[:200]) + (", ..." if len(spec.labels) > 200 else ""),
+        },
+        data={"Source": origin.get("Data", ""), "Measured on": f"the split {split}"},
+        splits=[_split(files, name) for name in files.splits],
+        training={name: text for name, text in origin.items() if name != "Data"},
+        promises=_promises(own.promises or _stated(files), own.standing()),
+        receipts=[] if index is None else _receipts(index),
+        limits=_limits(evaluation, own.predictions, bool(by)),
+        versions=dict(spec.versions),
+        hashes=_hashes(run),
+        history=[
+            f"{len(files.journal.read()):,} records of training in metrics.jsonl."
+            if files.journal.read()
+            else "No record of training in this folder.",
+            "The run and its hashes above are one state; a run trained or calibrated again has "
+            "other hashes and needs a dossier of its own.",
+        ],
+        evaluation=evaluation,
+    )
+    write_dossier(found, out)
+    say(f"dossier: {out / 'dossier.html'} and {out / 'dossier.json'}")
+
+
+def _stated(files: "RunFolder") -> "tuple[Promise, ...]":
+    from labelwise.decide import Promise
+
+    return tuple(Promise.from_spec(one) for one in files.spec.promises)
+
+
+def _promises(promises: "tuple[Promise, ...]", standing: tuple[str, ...]) -> list[str]:
+    if standing:
+        return list(standing)
+    return [f"{promise} (not checked here)." for promise in promises]
+
+
+def _subgroups(column: str, table: Path, rows: "Predictions") -> "Subgroups":
+    """Return the subgroups of a run's photos by a column of a table."""
+    from labelwise.data.tabular import open_tabular
+    from labelwise.errors import DataError
+    from labelwise.evaluate import Subgroups
+    from labelwise.types import nearest
+
+    file = open_tabular(table)
+    key = next((name for name in ("id", "path") if name in file.header), None)
+    if key is None:
+        raise DataError(f"{table}: there is no column 'id' or 'path' that names the photos")
+    if column not in file.header:
+        raise DataError(f"{table}: there is no column {column!r}{nearest(column, file.header)}")
+    told: dict[str, str] = {}
+    for batch in file.batches([key, column]):
+        for name, value in zip(*(batch.column(c).to_pylist() for c in (key, column)), strict=True):
+            if value is not None and str(value).strip():
+                told[str(name)] = str(value)
+    values = [told.get(name, NOT_IN_TABLE) for name in rows.ids]
+    if set(values) == {NOT_IN_TABLE}:
+        raise DataError(
+            f"{table} names no photo of the split, first {rows.ids[0]!r}"
+            f"{nearest(rows.ids[0], told)}"
+        )
+    return Subgroups.of(column, values)
+
+
+def _split(files: "RunFolder", name: str) -> dict[str, str]:
+    from hashlib import sha256
+
+    rows = files.predictions(name)
+    observed = rows.observed
+    unknown = 0 if observed is None else int((~observed).sum())
+    groups = "none named" if rows.group is None else f"{len(set(rows.group)):,}"
+    photos = sha256("\n".join(sorted(rows.ids)).encode("utf-8", "surrogatepass")).hexdigest()
+    return {
+        "split": name,
+        "photos": f"{len(rows):,}",
+        "labels present": f"{int(rows.majority.sum()):,}",
+        "unknown": f"{unknown:,}",
+        "groups": groups,
+        "SHA-256 of the photos' names": photos[:16],
+    }
+
+
+def _receipts(folder: Path) -> list[str]:
+    from labelwise.search import Index, verify_lists
+
+    with Index(folder) as index:
+        verified = verify_lists(index, None)
+    lines = [
+        f"Receipt {receipt.number}, {receipt.query}: {receipt.promise}; now: {verdict}."
+        for receipt, verdict in verified.lists
+    ]
+    return [*lines, f"{verified.together}."] if lines else ["The index has no receipt."]
+
+
+def _limits(evaluation: "Evaluation", rows: "Predictions", by: bool) -> list[str]:
+    """Return what the figures do not say."""
+    found = [
+        "All figures are of the photos measured here; on photos of another kind they may be far "
+        "worse.",
+        "Things that are none of its labels are not seen.",
+    ]
+    few = [row.name for row in evaluation.rows if 0 < row.present < FEW]
+    if few:
+        some = ", ".join(few[:12]) + (", ..." if len(few) > 12 else "")
+        found.append(f"{len(few):,} labels have fewer than {FEW} positives here: {some}.")
+    undefined = evaluation.ranking.undefined_labels
+    if undefined:
+        found.append(f"{len(undefined):,} labels were never seen with a positive here.")
+    if rows.group is None:
+        found.append("No groups are named: if photos come in groups, intervals are too narrow.")
+    if not by:
+        found.append("Not examined for differences between subgroups: none were named.")
+    lone = [row for row in evaluation.subgroups if row.groups < 2]
+    if lone:
+        found.append(
+            f"{len(lone):,} subgroups are one group of photos each, so that nothing can be said "
+            "about their difference from others."
+        )
+    return [*found, *evaluation.notes]
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of each file that makes the run."""
+    from hashlib import sha256
+
+    paths = [folder / name for name in FILES] + sorted((folder / "predictions").glob("*.parquet"))
+    found = {}
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as stream:
+                digest = sha256()
+                while part := stream.read(1 << 20):
+                    digest.update(part)
+            found[path.relative_to(folder).as_posix()] = digest.hexdigest()
+    return found

@@ -1,0 +1,117 @@
+"""The dossier of a run, held to the run's own files and to their hashes."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from sample_scores import NAMES, sample, spec_of
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.decide import Threshold
+from labelwise.errors import LabelwiseError
+from labelwise.links import Sigmoid
+from labelwise.report.dossier import ANNEX_IV
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of 300 test photos of 30 patients, one sex of which is scored upside down."""
+    place = tmp_path_factory.mktemp("run")
+    own = sample(300)
+    sex = np.where(np.arange(300) // 10 % 3 == 0, "f", "m")
+    logits = own.logits.clone()
+    logits[sex == "f"] *= -1
+    group = [f"patient-{row // 10}" for row in range(300)]
+    replace(own, logits=logits, group=group).save(place / "predictions" / "test.parquet")
+    sample(100, seed=1).save(place / "predictions" / "val.parquet")
+    spec_of(NAMES, Sigmoid(), Threshold(0.4)).save(place / "model.json")
+    with (place / "facts.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "sex", "camera"])
+        table.writerows([[name, s, "a"] for name, s in zip(own.ids, sex, strict=True)])
+    return place
+
+
+@pytest.fixture(scope="module")
+def written(folder):
+    out = folder / "dossier"
+    by = ("--by", "sex", "--table", folder / "facts.csv")
+    result = run("dossier", folder, "-o", out, *by, "--intended-use", "To sort <b>photos</b>.")
+    assert result.exit_code == 0, result.exception
+    return (out / "dossier.html").read_text(), json.loads((out / "dossier.json").read_text())
+
+
+def test_headings_are_those_of_annex_iv_in_order(written):
+    page, record = written
+    found = re.findall(r"<h2 id=\"[a-z]+\">([^<]+)</h2>", page)
+    assert [heading for heading in found if heading[0].isdigit()] == list(ANNEX_IV.values())
+    assert [key for key in record if key[0].isdigit()] == list(ANNEX_IV.values())
+
+
+def test_hashes_and_splits_are_those_of_the_files(folder, written):
+    _, record = written
+    made = record[ANNEX_IV["development"]]
+    for name in ("model.json", "predictions/test.parquet", "predictions/val.parquet"):
+        assert made["hashes"][name] == sha256((folder / name).read_bytes()).hexdigest()
+    rows = {row["split"]: row for row in made["splits"]}
+    assert (rows["test"]["photos"], rows["test"]["groups"]) == ("300", "30")
+    assert (rows["val"]["photos"], rows["val"]["groups"]) == ("100", "none named")
+    assert made["versions"]["labelwise"]
+
+
+def test_the_subgroup_that_is_treated_worse_is_told_apart(written):
+    page, record = written
+    rows = {row["name"]: row for row in record[ANNEX_IV["metrics"]]["subgroups"]}
+    assert (rows["f"]["photos"], rows["f"]["groups"]) == (100, 10)
+    wrong = {one["name"]: one for one in rows["f"]["figures"]}["wrong labels"]
+    assert wrong["p_value"] < 0.05
+    assert "wrong labels of f" in page
+    assert "ROC curve of dog" in page
+
+
+def test_it_makes_no_claim_and_runs_nothing(written):
+    page, record = written
+    assert "no legal statement" in record["disclaimer"]
+    assert record[ANNEX_IV["declaration"]].startswith("None.")
+    for word in ("compliant", "complies", "conforms", "certified"):
+        assert word not in page.lower()
+    assert "To sort &lt;b&gt;photos&lt;/b&gt;." in page
+    assert "<b>tree & co</b>" not in page
+    assert "http-equiv" in page
+    assert not re.search(r"(?:src|href)=\"https?:", page)
+
+
+def test_what_nobody_said_is_said_to_be_missing(folder, tmp_path):
+    result = run("dossier", folder, "-o", tmp_path, "--split", "val")
+    assert result.exit_code == 0, result.exception
+    record = json.loads((tmp_path / "dossier.json").read_text())
+    assert record[ANNEX_IV["general"]]["intended use"].startswith("Not stated")
+    limits = " ".join(record[ANNEX_IV["risks"]])
+    assert "No groups are named" in limits
+    assert "Not examined for differences between subgroups" in limits
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--by", "sex"), "--by names columns of a --table"),
+        (("--by", "age", "--table", "facts.csv"), "there is no column 'age'"),
+        (("--by", "sex", "--table", "other.csv"), "names no photo of the split"),
+        (("--split", "train"), "train"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, tmp_path, options, sentence):
+    (folder / "other.csv").write_text("id,sex\nnobody,f\n")
+    words = [folder / word if word.endswith(".csv") else word for word in options]
+    result = run("dossier", folder, "-o", tmp_path / "x", *words)
+    assert isinstance(result.exception, LabelwiseError)
+    assert sentence in str(result.exception)
