@@ -1,8 +1,8 @@
 """The dossier of a run: what is known about a model, for those who must judge it, on one page.
 
 Its sections follow the headings of Annex IV of the EU's AI Act (technical documentation), and
-within them those of a model card (Mitchell et al., 2019). It states what was recorded and measured, says
-"not stated" where nothing was, and makes no claim that any law or standard is met.
+within them those of a model card (Mitchell et al., 2019). It states what was recorded and measured,
+says "not stated" where nothing was, and makes no claim that any law or standard is met.
 """
 
 import json
@@ -38,8 +38,8 @@ LEFT_TO_PEOPLE = {
     "say; nothing here was measured against one.",
     "declaration": "None. This file declares nothing: it lists what was recorded and measured.",
     "after": "Not stated by the run. labelwise can count and check: `labelwise estimate` (how "
-    "many, with an interval), `labelwise check` and `verify` (were promises kept), the trust view of "
-    "`labelwise serve` (does calibration still hold).",
+    "many, with an interval), `labelwise check` and `verify` (were promises kept), the trust view "
+    "of `labelwise serve` (does calibration still hold).",
 }
 DISCLAIMER = (
     "The headings are those of Annex IV of Regulation (EU) 2024/1689 and of a model card. "
