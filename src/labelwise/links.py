@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from labelwise.attributes import AttributeColumns
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.numeric.arrays import numpy_or_torch
 from labelwise.numeric.ops import log_softmax_and_rest
-from labelwise.taxonomy import LabelTree
+from labelwise.taxonomy import FAR, LabelTree
 
 __all__ = [
     "Consistent",
+    "Grouped",
     "Link",
     "Sigmoid",
     "Softmax",
@@ -242,6 +244,68 @@ class Consistent(Link):
 
     def spec(self) -> dict[str, Any]:
         return {"link": self.link, "parents": list(self.tree.parent)}
+
+
+class Grouped(Link):
+    """The probabilities of ``link`` within groups of labels that exclude each other.
+
+    ``exactly_one`` and ``at_most_one`` are the columns of each group; the formulas stand in
+    :mod:`labelwise.attributes`. No image is without a label where a group must have one.
+    """
+
+    kind = "grouped"
+
+    def __init__(
+        self,
+        link: Link,
+        exactly_one: Sequence[Sequence[int]] = (),
+        at_most_one: Sequence[Sequence[int]] = (),
+    ) -> None:
+        super().__init__()
+        self.link = link
+        self.columns = AttributeColumns.of(exactly_one, at_most_one)
+
+    @property
+    def couples_labels(self) -> bool:
+        return True
+
+    def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_p, log_q = self.link.log_probs(logits)
+        odds = (log_p - log_q).clamp(-FAR, FAR)
+        every = range(log_p.shape[-1])
+        grouped = [column for group in self.columns.groups for column in group]
+        if grouped and max(grouped) >= log_p.shape[-1]:
+            raise ValueError(f"the groups reach column {max(grouped)}, got {log_p.shape[-1]}")
+        free = [column for column in every if column not in set(grouped)]
+        parts = [(log_p[..., free], log_q[..., free])]
+        parts += [log_softmax_and_rest(odds[..., list(g)]) for g in self.columns.exactly_one]
+        for group in self.columns.at_most_one:
+            own = odds[..., list(group)]
+            pair = log_softmax_and_rest(torch.cat([own, torch.zeros_like(own[..., :1])], dim=-1))
+            parts.append((pair[0][..., :-1], pair[1][..., :-1]))
+        order = [*free, *grouped]
+        back = [order.index(column) for column in every]
+        present, absent = (torch.cat(part, dim=-1)[..., back] for part in zip(*parts, strict=True))
+        return present, absent
+
+    def log_none(self, logits: Tensor) -> Tensor:
+        log_p, log_q = self.link.log_probs(logits)
+        odds = (log_p - log_q).clamp(-FAR, FAR)
+        grouped = {column for group in self.columns.groups for column in group}
+        free = [column for column in range(log_p.shape[-1]) if column not in grouped]
+        found = log_q[..., free].sum(dim=-1)
+        for group in self.columns.at_most_one:
+            own = odds[..., list(group)]
+            none = torch.cat([own, torch.zeros_like(own[..., :1])], dim=-1)
+            found = found - none.logsumexp(dim=-1)
+        return found - FAR * len(self.columns.exactly_one)
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "link": self.link,
+            "exactly_one": [list(group) for group in self.columns.exactly_one],
+            "at_most_one": [list(group) for group in self.columns.at_most_one],
+        }
 
 
 def check_log_probs(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

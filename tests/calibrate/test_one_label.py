@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from labelwise import calibrate
-from labelwise.links import Consistent, Sigmoid, Softmax
+from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
 from labelwise.methods import LINKS
 from labelwise.objectives import (
     FocalMarginLink,
@@ -47,6 +47,7 @@ LIST = [
     Consistent(Sigmoid(), [-1, 0, 1, 1]),
     Consistent(WeightedSigmoid([0.5, 1.0, 2.0, 5.0]), [1, -1, -1, 2]),
     Consistent(Softmax(), [1, -1, -1, 2]),
+    Grouped(Sigmoid(), [[0, 2]], [[1, 3]]),
     calibrate.AveragedCurves(
         Sigmoid(), [[1, 2, 3, 4], [2, 1, 1, 2]], [[0, 1, 0, 1], [1, 0, 2, 1]], [0.3, 1.0], 50.0
     ),

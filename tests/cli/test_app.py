@@ -12,7 +12,7 @@ from labelwise.errors import LabelwiseError
 
 VERBS = {
     *("demo", "train", "compare", "evaluate", "calibrate", "decide", "predict", "reproduce"),
-    *("check", "estimate", "mcp", "start", "verify"),
+    *("aggregate", "check", "dossier", "estimate", "mcp", "start", "verify"),
     *("apply", "methods", "data", "index", "search", "review", "label", "tag", "export", "serve"),
 }
 

@@ -109,9 +109,7 @@ def test_crops_go_out_and_their_classes_come_back(photos):
     )
     out = photos / "back.json"
     crops = ("--crops", photos / "crops" / "crops.csv")
-    result = run(
-        "data", "write-back", photos / "md.json", photos / "answers.csv", *crops, "-o", out
-    )
+    result = run("data", "answers", photos / "md.json", photos / "answers.csv", *crops, "-o", out)
     assert result.exit_code == 0, result.exception
     again = read_camera_results(out)
     assert again.photos[0].scores == pytest.approx(
@@ -241,7 +239,7 @@ def test_answers_become_machine_observations_and_people_stay(package, tmp_path):
         f"{package}/media/1.png,,,0.9,0.2\n{package}/media/2.png,,,0.1,0.1\n"
     )
     out = tmp_path / "again"
-    result = run("data", "write-back", package, answers, "-o", out, "--model", "foxes 1.0")
+    result = run("data", "answers", package, answers, "-o", out, "--model", "foxes 1.0")
     assert result.exit_code == 0, result.exception
     with (out / "observations.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -257,7 +255,7 @@ def test_answers_become_machine_observations_and_people_stay(package, tmp_path):
     assert machine[0]["eventStart"] == "2024-05-01T06:30:00Z"
     again = load(f"camtrap-dp:{out}", check_files=False)
     assert states(again) == {**states(load(package)), "3": ([], list(again.space.names))}
-    refused = run("data", "write-back", package, answers, "-o", out)
+    refused = run("data", "answers", package, answers, "-o", out)
     assert "exists; choose a new folder" in str(refused.exception)
 
 

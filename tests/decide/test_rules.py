@@ -14,6 +14,7 @@ from labelwise.decide import (
     NEVER,
     AtMost,
     ExpectedF,
+    OnePerGroup,
     Threshold,
     TopK,
     WithParents,
@@ -148,6 +149,11 @@ def test_expected_f_works_row_by_row_for_every_kind_of_array():
         (
             WithParents(TopK(3), (-1, 0)),
             "the 3 most probable labels of each image, with what these are kinds of",
+        ),
+        (
+            OnePerGroup(Threshold(0.25), ((0, 1),)),
+            "every label with probability at least 0.25, with one label of each group that "
+            "excludes others",
         ),
     ],
 )

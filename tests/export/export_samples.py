@@ -11,8 +11,8 @@ import torch
 
 from labelwise.backbones import create_backbone
 from labelwise.calibrate import CALIBRATORS, AveragedCurves, ZeroShare
-from labelwise.decide import AtMost, ExpectedF, Threshold, TopK, WithParents
-from labelwise.links import Consistent, Sigmoid, Softmax
+from labelwise.decide import AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents
+from labelwise.links import Consistent, Grouped, Sigmoid, Softmax
 from labelwise.methods import LINKS
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.objectives import (
@@ -115,6 +115,8 @@ def fitted_links():
     makers["consistent, zero share"] = lambda: ZeroShare(
         fitted_links()["consistent platt of sigmoid"], 0.4
     )
+    makers["grouped"] = partial(Grouped, Sigmoid(), [[3, 0]], [[1, 4]])
+    makers["grouped platt"] = lambda: Grouped(fitted_links()["platt of sigmoid"], [[2, 0, 4]], [])
     makers["consistent, no parents"] = partial(Consistent, Sigmoid(), (-1,) * LABELS)
     return Made(makers)
 
@@ -143,6 +145,7 @@ def rules():
         "at most 2": AtMost(Threshold(0.2), 2),
         "at most 1 of expected F": AtMost(ExpectedF(0.5), 1),
         "with parents": WithParents(Threshold((0.9, 0.3, 0.5, 0.2, 0.4)), PARENTS),
+        "one per group": OnePerGroup(Threshold(0.3), ((3, 0),), ((1, 4),)),
         "with parents of the top 2": WithParents(TopK(2), PARENTS),
     }
 

@@ -28,7 +28,7 @@ def aggregate(
     ] = "any",
     scores: ScoresOption = None,
 ) -> None:
-    """Make one score and one label per burst, site, season or patient.
+    """Make one score and one label per burst, site or patient.
 
     Photos of a unit are taken as independent, which they are not: calibrate the units as any other
     scores before their probabilities are believed.

@@ -7,6 +7,7 @@ import typer
 
 from labelwise.cli.options import (
     ROWS_GIVEN,
+    AttributesOption,
     FitOnOption,
     FoldsOption,
     LabelsOption,
@@ -18,6 +19,7 @@ from labelwise.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from labelwise.attributes import AttributeColumns
     from labelwise.calibrate import Candidate
     from labelwise.fitting import ScoreTable
 
@@ -51,6 +53,7 @@ def calibrate(
     fit_on: FitOnOption = None,
     report_on: ReportOnOption = None,
     folds: FoldsOption = None,
+    attributes: AttributesOption = None,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -61,6 +64,7 @@ def calibrate(
 
     Writes link.json, predictions.parquet, probabilities.parquet, the report and its charts.
     """
+    from labelwise.attributes import AttributeGroups
     from labelwise.cli.evaluate import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
@@ -82,6 +86,8 @@ def calibrate(
     if embedded is not None and embedded.prompts:
         out.mkdir(parents=True, exist_ok=True)
         write_prompts(out / "prompts.csv", embedded)
+    if attributes is not None and (method == "few" or table.unlabelled is not None):
+        raise SettingsError("--attributes needs another --method than few")
     if method == "few" or (method == "auto" and table.unlabelled is not None):
         if test is not None or fit_on is not None or report_on is not None:
             raise SettingsError("--test, --fit-on and --report-on need another --method than few")
@@ -91,7 +97,12 @@ def calibrate(
     divided = test is not None or fit_on is not None or report_on is not None
     parts = number_of_folds(folds, ROWS_GIVEN if divided and method != "auto" else "")
     other = None if test is None else read_scores(test, scores, link=link)
-    plan = FitPlan(calibrator=method, folds=parts, seed=seed)
+    groups: AttributeColumns | None = None
+    if attributes is not None:
+        table, groups = table.settled(AttributeGroups.read(attributes))
+        if other is not None:
+            other, _ = other.settled(AttributeGroups.read(attributes))
+    plan = FitPlan(calibrator=method, folds=parts, seed=seed, attributes=groups)
     judged = judge(table, plan, other=other, fit_on=fit_on, report_on=report_on, curves=True)
     save_calibration(out, judged, table.predictions if other is None else judged.predictions)
     write_folder(judged.evaluation, out, title=f"{source.name}, calibrated")

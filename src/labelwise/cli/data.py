@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from labelwise.cli.data_field import burst_groups, crop_detections, fetch_iiif, write_back
+from labelwise.cli.data_field import (
+    attribute_conflicts,
+    burst_groups,
+    crop_detections,
+    fetch_iiif,
+    write_back,
+)
 from labelwise.cli.data_keywords import keywords_table
 from labelwise.cli.data_next import next_questions
 from labelwise.cli.data_review import repair_table, suspects
@@ -31,9 +37,10 @@ data_app.command("next")(next_questions)
 data_app.command("votes")(votes_table)
 data_app.command("keywords")(keywords_table)
 data_app.command("crops")(crop_detections)
-data_app.command("write-back")(write_back)
+data_app.command("answers")(write_back)
 data_app.command("iiif")(fetch_iiif)
 data_app.command("bursts")(burst_groups)
+data_app.command("clashes")(attribute_conflicts)
 
 Source = Annotated[
     str,

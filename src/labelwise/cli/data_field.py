@@ -1,4 +1,4 @@
-"""``labelwise data crops``, ``write-back``, ``iiif`` and ``bursts``: files of the field."""
+"""``labelwise data crops``, ``answers``, ``iiif``  ``bursts``, ``clashes``: the field."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["burst_groups", "crop_detections", "fetch_iiif", "write_back"]
+__all__ = ["attribute_conflicts", "burst_groups", "crop_detections", "fetch_iiif", "write_back"]
 
 
 def crop_detections(
@@ -22,9 +22,10 @@ def crop_detections(
         float, typer.Option(min=0, max=1, help="Least confidence of a detection.")
     ] = 0.2,
 ) -> None:
-    """Cut each detection out of its photo, with a table of where it came from.
+    """Cut each detection out of its photo.
 
-    `labelwise predict RUN crops/` classifies them; `labelwise data write-back` puts the classes
+    A table, crops.csv, says where each crop came from.
+    `labelwise predict RUN crops/` classifies them; `labelwise data answers` puts the classes
     into the results.
     """
     from labelwise.cli.text import say
@@ -59,7 +60,7 @@ def write_back(
         ),
     ] = None,
 ) -> None:
-    """Put a model's answers into the files of other programs.
+    """Put a model's answers into files of other programs.
 
     Of MegaDetector's results: classes of the crops. Of Camtrap DP: machine observations of the
     photos; what people observed stays.
@@ -132,7 +133,7 @@ def fetch_iiif(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the pictures.")],
     size: Annotated[int, typer.Option(min=1, help="Most pixels of a picture's longer side.")] = 512,
 ) -> None:
-    """Fetch the pictures of IIIF image services, with a table of their addresses.
+    """Fetch pictures of IIIF services, with their addresses.
 
     Pictures that are there already are not fetched again. This opens the addresses that the
     source names, and nothing else.
@@ -158,10 +159,10 @@ def burst_groups(
         float, typer.Option(min=0, help="Seconds without a photo that end a burst.")
     ] = 60.0,
 ) -> None:
-    """Find bursts: photos of one camera, none taken more than --gap seconds after the one before.
+    """Find bursts of a camera, and write them as groups.
 
-    The burst of each row is written as its `group`, so that splits, intervals and promises keep
-    it together.
+    In a burst no photo was taken more than --gap seconds after the one before. The burst of each
+    row is written as its `group`, so that splits, intervals and promises keep it together.
     """
     import csv
 
@@ -194,6 +195,65 @@ def burst_groups(
             writer.writerow(row | {"group": f"{name}-{burst}" if name else f"burst-{burst}"})
     count = int(found.max()) + 1
     say(f"wrote {out}: {len(rows):,} photos in {count:,} bursts of up to {_longest(found):,}")
+
+
+def attribute_conflicts(
+    source: Annotated[str, typer.Argument(help="A label table, or any labelled data.")],
+    groups: Annotated[
+        Path, typer.Argument(help="A CSV of group, kind (exactly-one, at-most-one, any), labels.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the table as the rules leave it.")
+    ] = None,
+) -> None:
+    """Find photos whose labels break a rule.
+
+    A thing has one main colour, a photo is taken by day or by night: groups of labels that exclude
+    each other.
+    With -o the labels that follow are written too: where one is present the others are absent,
+    and labels of a group that a photo breaks become unknown.
+    """
+    import numpy as np
+
+    from labelwise.attributes import AttributeGroups
+    from labelwise.cli.text import say, show_table
+    from labelwise.data import LabelTable, load
+    from labelwise.data.export import export
+    from labelwise.system.text import counted
+
+    table = load(source, check_files=False)
+    table.require_hard("rules of groups know yes, no and unknown")
+    labels, observed = table.targets()
+    rules = AttributeGroups.read(groups)
+    found = rules.within(table.space).settled(labels.astype(np.float64), observed)
+    broken = np.flatnonzero(found.conflicts)
+    if len(broken):
+        names = table.space.names
+        show_table(
+            ("photos that break a rule", "labels"),
+            [
+                (table.ids[row], ", ".join(names[k] for k in table.present.row(int(row))) or "none")
+                for row in broken[:20].tolist()
+            ],
+        )
+    say(
+        f"{counted(len(broken), 'photo')} of {len(table):,} break a rule; {found.learned:,} more "
+        "labels are known by the rules"
+    )
+    if out is not None:
+        split = None if table.split is None else table.split
+        group = None if table.group is None else list(table.group)
+        done = LabelTable.from_arrays(
+            table.space,
+            table.images,
+            np.where(found.observed, found.labels, 0).astype(np.uint8),
+            found.observed,
+            split=split,
+            group=group,
+            name=table.name,
+        )
+        export(done, out)
+        say(f"wrote {out}")
 
 
 def _longest(found: "NDArray[np.int64]") -> int:

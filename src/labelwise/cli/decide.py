@@ -7,6 +7,7 @@ import typer
 
 from labelwise.cli.options import (
     ROWS_GIVEN,
+    AttributesOption,
     FitOnOption,
     FoldsOption,
     LabelsOption,
@@ -18,6 +19,7 @@ from labelwise.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from labelwise.attributes import AttributeColumns
     from labelwise.decide import LabelFigures
     from labelwise.evaluate import Subgroups
     from labelwise.fitting import FitPlan, Judged
@@ -78,6 +80,7 @@ def decide(
         list[str] | None,
         typer.Option(help="A column, such as site: the rule's figures for each of its values too."),
     ] = None,
+    attributes: AttributesOption = None,
     seed: Annotated[int, typer.Option(help="Deals rows into folds.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The thresholds, a JSON file.")
@@ -90,6 +93,7 @@ def decide(
 
     With --promise the rule is tested, so that it keeps a precision, recall or F on new photos.
     """
+    from labelwise.attributes import AttributeGroups
     from labelwise.errors import SettingsError
     from labelwise.fitting import FitPlan, read_scores
 
@@ -104,6 +108,8 @@ def decide(
     divided = test is not None or fit_on is not None or report_on is not None
     reason = ROWS_GIVEN if divided and calibrate != "auto" else ""
     parts = number_of_folds(folds, reason if promise is None else "a promise is made without them")
+    if attributes is not None and promise is not None:
+        raise SettingsError("--attributes shapes a rule; leave it out of a promise")
     if by and promise is not None:
         raise SettingsError("--by shows figures of a rule; a promise is tested on all rows")
     columns = tuple(dict.fromkeys(by or ()))
@@ -111,6 +117,11 @@ def decide(
     keep = (*columns, "time") if per_day and "time" not in columns else columns
     table = read_scores(source, scores, link=link, labels=labels, keep=keep)
     other = None if test is None else read_scores(test, scores, link=link, keep=columns)
+    groups: AttributeColumns | None = None
+    if attributes is not None:
+        table, groups = table.settled(AttributeGroups.read(attributes))
+        if other is not None:
+            other, _ = other.settled(AttributeGroups.read(attributes))
     rows: dict[str, Any] = {"other": other, "fit_on": fit_on, "report_on": report_on, "seed": seed}
     if promise is not None:
         options = {"calibrator": calibrate, "share": promise_share, "cross_fit": cross_fit, **rows}
@@ -118,7 +129,8 @@ def decide(
             table, promise, 0.95 if confidence is None else confidence, options, out, json=json
         )
         return
-    plan = FitPlan(calibrate, str(rule), parts, seed, table.photos_per_day() if per_day else None)
+    pace = table.photos_per_day() if per_day else None
+    plan = FitPlan(calibrate, str(rule), parts, seed, pace, groups)
     _rule(table, plan, rows | {"by": columns}, out, json=json)
 
 
@@ -168,6 +180,7 @@ def _rule(
     for column, values in parts.items():
         say()
         _show_by(column, values)
+    _show_groups(judged, plan)
     say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
     if out is not None:
         say(f"thresholds: {out}")
@@ -235,6 +248,25 @@ def _write(record: dict[str, Any], out: Path | None, *, json: bool) -> None:
         import json as text
 
         say(text.dumps(record, ensure_ascii=False, allow_nan=False))
+
+
+def _show_groups(judged: "Judged", plan: "FitPlan") -> None:
+    """Print how often the sets hold the right label of each group that excludes others."""
+    from labelwise.cli.text import say
+    from labelwise.numeric.bounds import clopper_pearson
+
+    own = judged.predictions
+    if plan.attributes is None or judged.sets is None:
+        return
+    observed = None if own.observed is None else own.observed.numpy()
+    for group in plan.attributes.groups:
+        known, right = plan.attributes.right(
+            group, judged.sets.numpy(), own.majority.numpy(), observed
+        )
+        low, high = clopper_pearson(right, known, 0.975)
+        names = ", ".join(own.names[column] for column in group)
+        share = "–" if not known else f"{right / known:.3f} ({low:.3f} to {high:.3f})"
+        say(f"{names}: right in {right:,} of {known:,} photos, {share}")
 
 
 def _by(judged: "Judged", parts: "Subgroups") -> "dict[str, tuple[LabelFigures, ...]]":

@@ -100,6 +100,15 @@ DryRunOption = Annotated[
 ]
 
 
+AttributesOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Labels that exclude each other: a CSV of group, kind (exactly-one, at-most-one, any) "
+        "and labels (a|b|c)."
+    ),
+]
+
+
 def check_weights(features: str | None, weights: str | None) -> None:
     """Refuse the weights of --features where no features are asked for."""
     from labelwise.errors import SettingsError

@@ -5,6 +5,7 @@
     ExpectedF(beta)   per image, the set with the most expected F-beta
     AtMost(rule, k)   of a rule's set, the k most probable labels
     WithParents(rule) a rule's set with all that its labels are kinds of
+    OnePerGroup(rule) a rule's set with one label of each group whose labels exclude each other
 
 A rule is frozen and describes itself in plain data (``spec``), so that it is saved with a model.
 It takes numpy arrays and tensors alike. A threshold of ``NEVER`` lies above every probability.
@@ -29,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.attributes import AttributeColumns
 from labelwise.decide.arrays import as_numpy
 from labelwise.taxonomy import LabelTree
 
@@ -37,6 +39,7 @@ __all__ = [
     "Array",
     "AtMost",
     "ExpectedF",
+    "OnePerGroup",
     "Rule",
     "Threshold",
     "TopK",
@@ -247,6 +250,63 @@ class WithParents(Rule):
 
     def __str__(self) -> str:
         return f"{self.rule}, with what these are kinds of"
+
+
+@dataclass(frozen=True)
+class OnePerGroup(Rule):
+    """The labels that ``rule`` chooses, of groups that exclude each other the most probable one.
+
+    Of a group in ``exactly_one`` the most probable label is chosen always, of one in
+    ``at_most_one`` the most probable of those that ``rule`` chooses.
+    """
+
+    rule: Rule
+    exactly_one: tuple[tuple[int, ...], ...] = ()
+    at_most_one: tuple[tuple[int, ...], ...] = ()
+    kind: ClassVar[str] = "one-per-group"
+
+    def __post_init__(self) -> None:
+        columns = AttributeColumns.of(self.exactly_one, self.at_most_one)
+        object.__setattr__(self, "exactly_one", columns.exactly_one)
+        object.__setattr__(self, "at_most_one", columns.at_most_one)
+
+    def __call__(self, probs: Array) -> Array:
+        sets = self.rule(probs)
+        for group in (*self.exactly_one, *self.at_most_one):
+            columns = list(group)
+            if max(columns) >= probs.shape[-1]:
+                raise ValueError(f"the groups reach column {max(columns)}, got {probs.shape[-1]}")
+            first = TopK(1)(probs[..., columns])
+            if isinstance(sets, Tensor):
+                own = (
+                    first
+                    if group in self.exactly_one
+                    else first & sets[..., columns].any(dim=-1, keepdim=True)
+                )
+                place = torch.tensor(columns, device=sets.device)
+                sets = sets.index_copy(sets.dim() - 1, place, own)
+            else:
+                own = (
+                    first
+                    if group in self.exactly_one
+                    else first & sets[..., columns].any(axis=-1, keepdims=True)
+                )
+                sets = sets.copy()
+                sets[..., columns] = own
+        return sets
+
+    def thresholds(self, labels: int) -> tuple[float, ...] | None:
+        return self.rule.thresholds(labels)
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "rule": {"kind": self.rule.kind, **self.rule.spec()},
+            "exactly_one": [list(group) for group in self.exactly_one],
+            "at_most_one": [list(group) for group in self.at_most_one],
+        }
+
+    def __str__(self) -> str:
+        return f"{self.rule}, with one label of each group that excludes others"
 
 
 def just_below(score: float) -> float:

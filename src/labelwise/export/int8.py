@@ -32,7 +32,7 @@ from labelwise.export.measure import measured_predictions
 from labelwise.export.network import LOGITS, export_network
 from labelwise.export.parity import compare_answers
 from labelwise.export.quiet import quiet
-from labelwise.links import Consistent, Link
+from labelwise.links import Consistent, Grouped, Link
 from labelwise.metrics import average_precision, log_loss_from_logs, reliability
 from labelwise.metrics.intervals import BootstrapInterval, bootstrap
 from labelwise.models import Predictor
@@ -294,6 +294,10 @@ def _fitted_anew(link: Link, predictions: Predictions) -> Link:
         return ZeroShare(_fitted_anew(link.link, predictions), link.ratio)
     if isinstance(link, Consistent):
         return Consistent(_fitted_anew(link.link, predictions), link.tree.parent)
+    if isinstance(link, Grouped):
+        groups = link.columns
+        anew = _fitted_anew(link.link, predictions)
+        return Grouped(anew, groups.exactly_one, groups.at_most_one)
     base = link.link if isinstance(link, OnLogOdds) else link
     with catch_warnings():
         simplefilter("ignore")

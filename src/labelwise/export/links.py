@@ -314,6 +314,39 @@ def _consistent_none(g: Graph, link: Any, logits: Value) -> Value:
     return str(g.op("ReduceSum", tops, [-1], keepdims=1))
 
 
+def _put(g: Graph, values: Value, columns: tuple[int, ...], own: Value) -> Value:
+    """Write ``values`` (N, K) with some columns replaced by ``own`` (N, n)."""
+    place = g.op("Expand", g.constant([list(columns)]), g.op("Shape", own))
+    return str(g.op("ScatterElements", values, place, own, axis=-1))
+
+
+def _grouped(g: Graph, link: Any, logits: Value) -> Pair:
+    log_p, log_q = _log_probs(g, link.link, logits)
+    odds = g.clip(g.op("Sub", log_p, log_q), -FAR, FAR)
+    for group in link.columns.groups:
+        own = g.op("Gather", odds, list(group), axis=-1)
+        if group in link.columns.exactly_one:
+            pair = _softmax_and_rest(g, own)
+        else:
+            whole = _softmax_and_rest(g, _with_none(g, own))
+            rise, fall = (g.op("Slice", part, [0], [-1], [-1]) for part in whole)
+            pair = (rise, fall)
+        log_p, log_q = _put(g, log_p, group, pair[0]), _put(g, log_q, group, pair[1])
+    return log_p, log_q
+
+
+def _grouped_none(g: Graph, link: Any, logits: Value) -> Value:
+    log_p, log_q = _log_probs(g, link.link, logits)
+    odds = g.clip(g.op("Sub", log_p, log_q), -FAR, FAR)
+    rest: Value = g.constant([[FAR * len(link.columns.exactly_one)]])
+    for group in link.columns.groups:
+        own = g.op("Gather", odds, list(group), axis=-1)
+        log_q = _put(g, log_q, group, g.op("Mul", own, 0.0))
+        if group in link.columns.at_most_one:
+            rest = g.op("Add", rest, g.logsumexp(_with_none(g, own)))
+    return str(g.op("Sub", g.op("ReduceSum", log_q, [-1], keepdims=1), rest))
+
+
 def _by_odds(odds: Callable[[Graph, Any, Value], Value], *, both: bool = False) -> LinkOps:
     """Return the writer of a link whose log-odds have a formula.
 
@@ -344,4 +377,5 @@ LINK_OPS: dict[str, LinkOps] = {
     "isotonic": LinkOps(_isotonic),
     "zero share": LinkOps(_zero_share, log_none=_zero_share_none),
     "consistent": LinkOps(_consistent, log_none=_consistent_none),
+    "grouped": LinkOps(_grouped, log_none=_grouped_none),
 }

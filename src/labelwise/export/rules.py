@@ -78,6 +78,22 @@ def _with_parents(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -
     return sets
 
 
+def _one_per_group(g: Graph, rule: Any, probs: Value, thresholds: Value | None) -> Value:
+    sets = write_rule(g, rule.rule, probs, thresholds)
+    for group in (*rule.exactly_one, *rule.at_most_one):
+        columns = list(group)
+        own = g.op("Gather", probs, columns, axis=-1)
+        best = g.op("ArgMax", own, axis=-1, keepdims=1)
+        first = g.cast(g.op("Equal", g.constant([list(range(len(columns)))]), best), "int64")
+        if group not in rule.exactly_one:
+            chosen = g.cast(g.op("Gather", sets, columns, axis=-1), "int64")
+            first = g.op("Mul", first, g.op("ReduceMax", chosen, [-1], keepdims=1))
+        place = g.op("Expand", g.constant([columns]), g.op("Shape", first))
+        whole = g.op("ScatterElements", g.cast(sets, "int64"), place, first, axis=-1)
+        sets = g.cast(whole, "bool")
+    return sets
+
+
 def _with(g: Graph, law: Value, p: Value) -> Value:
     """Write the law (N, M) of a count and one more label of probability ``p`` (N, 1)."""
     shifted = g.op("Slice", g.op("Pad", law, [0, 1, 0, 0], 0.0), [0], [-1], [-1])
@@ -199,4 +215,5 @@ RULE_OPS: dict[str, Callable[[Graph, Any, Value, Value | None], Value]] = {
     "top-k": _top_k,
     "expected-f": _expected_f,
     "with-parents": _with_parents,
+    "one-per-group": _one_per_group,
 }

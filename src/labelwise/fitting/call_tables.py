@@ -44,7 +44,7 @@ def calls_of_table(
     label: str | None,
 ) -> CallTable:
     """Return how many of a table's detections, or rows, are right, by label and group."""
-    keep = () if by in (None, "folder") else (by,)
+    keep: tuple[str, ...] = () if by is None or by == "folder" else (by,)
     unit = "detections"
     if is_detections(source):
         if kind is not None:

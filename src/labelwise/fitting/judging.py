@@ -18,15 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.attributes import AttributeColumns
 from labelwise.calibrate import Candidate, Choice
 from labelwise.calibrate.auto import AUTO
-from labelwise.decide import Rule, find_rule
+from labelwise.decide import OnePerGroup, Rule, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
 from labelwise.fitting.fit import fit_calibrator, fit_rule
 from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import Kind
-from labelwise.links import Link
+from labelwise.links import Grouped, Link
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
@@ -57,6 +58,7 @@ class FitPlan:
     folds: int = 5
     seed: int = 0
     photos_per_day: float | None = None  # for rules per day
+    attributes: AttributeColumns | None = None  # labels that exclude each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +207,10 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
         if link is None:
             notes = ("No calibrator had less log loss than the scores as they are.",)
     last = link or given
+    if plan.attributes is not None and last is not None:
+        groups = (plan.attributes.exactly_one, plan.attributes.at_most_one)
+        link = last = Grouped(last, *groups)
+        words = f"{words or 'own probabilities'}, one label per group"
     compared = () if choice is None else choice.candidates
     if plan.rule == "none":
         return FittedPair(link, words, None, "", compared, notes)
@@ -214,6 +220,9 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
             "for example with --calibrate platt"
         )
     rule, rule_words = fit_rule(plan.rule, predictions, last, plan.photos_per_day)
+    if plan.attributes is not None:
+        rule = OnePerGroup(rule, plan.attributes.exactly_one, plan.attributes.at_most_one)
+        rule_words = f"{rule_words}, one label per group"
     return FittedPair(link, words, rule, rule_words, compared, notes)
 
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.data import LabelTable
 from labelwise.data.load import load_for_labels
 from labelwise.data.moments import days_spanned, read_times
@@ -27,7 +28,7 @@ from labelwise.fitting.tables import Kind, RawScores, parquet_table, read_raw
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
-from labelwise.types import matching_columns, nearest
+from labelwise.types import LabelSpace, matching_columns, nearest
 
 __all__ = [
     "LINK_NAMES",
@@ -77,6 +78,27 @@ class ScoreTable:
     unlabelled_ids: tuple[str, ...] = ()
     facts: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
     detections: Detections | None = None
+
+    def settled(self, groups: AttributeGroups) -> "tuple[ScoreTable, AttributeColumns]":
+        """Return the table with labels completed by what excludes what, and the columns of that.
+
+        Rows that break a rule are counted in a note, and their labels of that group unknown.
+        """
+        own = self.predictions
+        columns = groups.within(LabelSpace(own.names))
+        seen = None if own.observed is None else own.observed.numpy()
+        found = columns.settled(own.labels.numpy(), seen)
+        broken = np.flatnonzero(found.conflicts)
+        note = f"By {groups.source} {found.learned:,} more labels are known."
+        if len(broken):
+            note = (
+                f"{len(broken):,} rows break a rule of {groups.source}, first "
+                f"{own.ids[int(broken[0])]!r}; their labels of that group are unknown."
+            )
+        truth = np.where(found.observed, found.labels, np.nan)
+        present, known = label_tensors(truth)
+        done = replace(own, labels=present, observed=known)
+        return replace(self, predictions=done, notes=(*self.notes, note)), columns
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:
         """Return the subgroups, by a column that was asked for, of some of the rows."""

@@ -12,9 +12,9 @@ from labelwise.calibrate import (
     Temperature,
     ZeroShare,
 )
-from labelwise.decide import AtMost, ExpectedF, Rule, Threshold, TopK, WithParents
+from labelwise.decide import AtMost, ExpectedF, OnePerGroup, Rule, Threshold, TopK, WithParents
 from labelwise.errors import SettingsError
-from labelwise.links import Consistent, Link, Sigmoid, Softmax
+from labelwise.links import Consistent, Grouped, Link, Sigmoid, Softmax
 from labelwise.numeric.finite import require_finite
 from labelwise.objectives import (
     FocalMarginLink,
@@ -37,11 +37,12 @@ LINKS: dict[str, type[Link]] = {
         *(Sigmoid, WeightedSigmoid, Softmax, SoftmaxOrNoneLink, PhiLink, SPALink, QuasibinaryLink),
         FocalMarginLink,
         *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare, Consistent),
+        Grouped,
     )
 }
 
 RULES: dict[str, type[Rule]] = {
-    rule.kind: rule for rule in (AtMost, ExpectedF, Threshold, TopK, WithParents)
+    rule.kind: rule for rule in (AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents)
 }
 
 

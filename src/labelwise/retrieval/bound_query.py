@@ -5,7 +5,11 @@
     odds     P / (1 - P) by sums and products of (P, 1 - P) alone, which never cancel: a tenth of
              the time of logarithms, and the same to rounding
 
-Labels that occur twice in a query are conditioned on, so the product is exact.
+Labels that occur twice in a query are conditioned on, so the product is exact. Labels of a group
+that exclude each other (:mod:`labelwise.attributes`) are not independent: with such groups
+
+    P(query) = sum over the group's labels k in it of p_k P(query | k alone)
+               + (1 - sum of p_k) P(query | none of them)
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.attributes import AttributeColumns
 from labelwise.numeric.arrays import Array, Mask, as_mask, to_numpy
 from labelwise.retrieval.logic import given, independent_parts, repeated_labels, simplified
 from labelwise.retrieval.query import AllOf, AnyOf, Expression, Has, Not, Query, labels_of
@@ -35,12 +40,14 @@ class BoundQuery:
 
     Every method takes these columns in this order: arrays (N, len(columns)), or one (N,) each.
     ``limits`` are (column, bound, above): only images with p above, or below, the bound count.
+    ``groups`` are columns of which at most one is present.
     """
 
     query: Query
     columns: tuple[int, ...]
     expression: Expression
     limits: tuple[tuple[int, float, bool], ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
 
     def log_scores(self, log_p: Array, log_q: Array) -> Numbers:
         """Return the (N,) log of the product; -inf where a limit leaves an image out."""
@@ -51,7 +58,7 @@ class BoundQuery:
             raise ValueError(f"log_p and log_q must not hold NaN, got one in row {row}")
         pairs = dict(zip(self._names, zip(present.T, absent.T, strict=True), strict=True))
         logs = _LogPairs(pairs, np.zeros(len(present)))
-        scores: Numbers = np.asarray(logs.of(self.expression)[0])
+        scores: Numbers = np.asarray(_grouped(self.expression, logs, self.groups))
         inside = self.inside(list(present.T))
         return scores if inside is None else np.where(inside, scores, -np.inf)
 
@@ -62,6 +69,8 @@ class BoundQuery:
 
         They lose their digits below 1e-30 and above 1e30, and end as 0 or infinity.
         """
+        if self.groups:
+            raise ValueError("odds are of labels that do not exclude each other; use log_scores")
         pairs = dict(zip(self._names, zip(present, absent, strict=True), strict=True))
         with np.errstate(divide="ignore", over="ignore", under="ignore"):
             over, under = _PlainPairs(pairs, np.ones_like(present[0])).of(self.expression)
@@ -104,7 +113,12 @@ class BoundQuery:
                 )
 
 
-def bind(query: Query, space: LabelSpace, taxonomy: Taxonomy | None = None) -> BoundQuery:
+def bind(
+    query: Query,
+    space: LabelSpace,
+    taxonomy: Taxonomy | None = None,
+    attributes: AttributeColumns | None = None,
+) -> BoundQuery:
     """Return the query over the columns of a label space; a parent's labels are any of them.
 
     It is put in its simplest form: ``animal, pet`` asks for pets. What then still names many labels
@@ -129,7 +143,34 @@ def bind(query: Query, space: LabelSpace, taxonomy: Taxonomy | None = None) -> B
     expression = simplified(bound(query.expression))
     limits = tuple((space.column(at.name), at.bound, at.above) for at in query.limits)
     touched = dict.fromkeys(map(int, labels_of(expression))) | dict.fromkeys(at[0] for at in limits)
-    return BoundQuery(query, tuple(touched), expression, limits)
+    groups = () if attributes is None else attributes.groups
+    return BoundQuery(query, tuple(touched), expression, limits, groups)
+
+
+def _grouped(
+    expression: Expression | bool, logs: "_LogPairs", groups: Sequence[tuple[int, ...]]
+) -> Values:
+    """Return log P of an expression; groups of which it names two labels are gone through."""
+    if isinstance(expression, bool) or not groups:
+        return logs.of(expression)[0]
+    mentioned = set(labels_of(expression))
+    named = [str(column) for column in groups[0] if str(column) in mentioned]
+    if len(named) < 2:
+        return _grouped(expression, logs, groups[1:])
+    total = np.full_like(logs.sure, -np.inf)
+    left = np.ones_like(logs.sure)
+    for one in (*named, None):
+        part: Expression | bool = expression
+        for name in named:
+            part = part if isinstance(part, bool) else given(part, name, name == one)
+        if one is None:
+            with np.errstate(divide="ignore"):
+                weight = np.log(np.maximum(left, 0.0))
+        else:
+            weight = logs.pairs[one][0]
+            left = left - np.exp(weight)
+        total = np.logaddexp(total, weight + _grouped(part, logs, groups[1:]))
+    return total
 
 
 def log1mexp(values: Numbers) -> Numbers:

@@ -2,14 +2,15 @@
 
     s = log P(query), for wanted and unwanted labels  sum of log p  +  sum of log(1 - p)
 
-The labels are taken as independent given the image. Products of many small probabilities
-underflow; their logs do not.
+The labels are taken as independent given the image, but for those that exclude each other.
+Products of many small probabilities underflow; their logs do not.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from labelwise.attributes import AttributeColumns
 from labelwise.numeric.arrays import Array
 from labelwise.retrieval.bound_query import bind
 from labelwise.retrieval.query import Query
@@ -39,14 +40,18 @@ def rank(
     *,
     top: int | None = None,
     taxonomy: Taxonomy | None = None,
+    attributes: AttributeColumns | None = None,
 ) -> RankedImages:
-    """Return the images (all, or the ``top`` first) in order of the query's joint probability."""
+    """Return the images (all, or the ``top`` first) in order of the query's joint probability.
+
+    ``attributes`` are labels that exclude each other: of two such labels none has both.
+    """
     if log_p.shape != log_q.shape:
         raise ValueError(
             "log_p and log_q must have one shape, "
             f"got {tuple(log_p.shape)} and {tuple(log_q.shape)}"
         )
-    bound = bind(query, space, taxonomy)
+    bound = bind(query, space, taxonomy, attributes)
     columns = list(bound.columns)
     scores = bound.log_scores(log_p[:, columns], log_q[:, columns])
     count = len(scores) if top is None else min(top, len(scores))
