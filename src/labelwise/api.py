@@ -7,6 +7,7 @@ from typing import Any, Literal
 from labelwise.data import LabelTable
 from labelwise.errors import CheckpointError, SettingsError
 from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.pictures.shown import shown_images
 from labelwise.report import choose_examples, write_report
 from labelwise.report.explain import model_with_attention
 from labelwise.system.progress import Silent, make_watch
@@ -86,7 +87,12 @@ def report_run(run: Run, *, command: str | None = None) -> Path:
     examples = (
         ()
         if link is None
-        else choose_examples(predictions, link, run.table.images, predictor=model)
+        else choose_examples(
+            predictions,
+            link,
+            shown_images(run.table.images, files.spec.transform),
+            predictor=model,
+        )
     )
     return write_report(
         run.evaluation,

@@ -99,6 +99,9 @@ def test_the_help_states_the_defaults_of_the_settings():
         "head": "the method's",
         "image_size": "the backbone's",
         "effort": "quick on photos",
+        "bands": "8-bit RGB",
+        "composite": "red,green,blue if there are such, else the first",
+        "window": "none",
     }
     for name, parameter in signature(train).parameters.items():
         option = parameter.annotation.__metadata__[0]

@@ -12,7 +12,7 @@ __all__ = ["Backbone", "Identity", "he_init", "names_by_child"]
 
 
 class Backbone(nn.Module, ABC):
-    """A map from images (B, 3, H, W) to features (B, channels, h, w), never pooled.
+    """A map from images (B, 3 or bands, H, W) to features (B, channels, h, w), never pooled.
 
     ``name`` builds it again and ``transform`` says how its input is made. A batch norm whose
     weight is frozen keeps its stored statistics in training mode too. ``classifier`` is what timm

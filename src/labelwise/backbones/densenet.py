@@ -22,11 +22,11 @@ STEM = 16
 class DenseNet40(Backbone):
     """DenseNet-40-``growth``: 40-12 of the DenseNet paper, 40-40 of the average-K paper."""
 
-    def __init__(self, growth: int, image_size: int = 32) -> None:
+    def __init__(self, growth: int, image_size: int = 32, in_chans: int = 3) -> None:
         widths = [STEM + block * LAYERS * growth for block in range(4)]
         transform = Transform(image_size, CIFAR_MEAN, CIFAR_STD)
         super().__init__(f"densenet40-{growth}", widths[3], transform)
-        self.stem = nn.Conv2d(3, STEM, 3, 1, 1, bias=False)
+        self.stem = nn.Conv2d(in_chans, STEM, 3, 1, 1, bias=False)
         self.block1 = _block(widths[0], growth)
         self.transition1 = Transition(widths[1])
         self.block2 = _block(widths[1], growth)

@@ -16,10 +16,10 @@ __all__ = ["ResNet18Small"]
 class ResNet18Small(Backbone):
     """The ResNet-18 the papers train on CIFAR."""
 
-    def __init__(self, image_size: int = 32) -> None:
+    def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("resnet18-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+            nn.Conv2d(in_chans, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
         )
         self.layer1 = _stage(64, 64, stride=1)
         self.layer2 = _stage(64, 128, stride=2)

@@ -23,11 +23,11 @@ __all__ = ["SmallCNN"]
 class SmallCNN(Backbone):
     """89,000 weights, 128 channels; 48 x 48 -> 1 x 1."""
 
-    def __init__(self, image_size: int = 48) -> None:
+    def __init__(self, image_size: int = 48, in_chans: int = 3) -> None:
         super().__init__(
             "small-cnn", 128, Transform(image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
         )
-        self.stem = _convolution(3, 24)
+        self.stem = _convolution(in_chans, 24)
         self.middle = _convolution(24, 64)
         self.top = _convolution(64, 128)
 

@@ -19,6 +19,7 @@ from labelwise.backbones.weights import (
     fetch_hub,
     fetch_url,
     read_state,
+    with_channels_of,
 )
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
@@ -29,8 +30,14 @@ __all__ = ["TimmBackbone", "read_classifier"]
 class TimmBackbone(Backbone):
     """A timm model without its classifier; transformer tokens are folded into a map."""
 
-    def __init__(self, name: str, weights: str | None = None, image_size: int | None = None):
-        network = _network(name, weights, image_size)
+    def __init__(
+        self,
+        name: str,
+        weights: str | None = None,
+        image_size: int | None = None,
+        in_chans: int = 3,
+    ) -> None:
+        network = _network(name, weights, image_size, in_chans)
         transform = _transform(network, image_size)
         super().__init__(name, network.num_features, transform)
         self.network = network
@@ -38,7 +45,7 @@ class TimmBackbone(Backbone):
         self.classifier = named if isinstance(named, str) else None
         with torch.no_grad():
             features = network.eval().forward_features(
-                torch.zeros(1, 3, transform.size, transform.size)
+                torch.zeros(1, in_chans, transform.size, transform.size)
             )
         network.train()
         try:
@@ -98,7 +105,7 @@ def read_classifier(
     )
 
 
-def _network(name: str, weights: str | None, image_size: int | None) -> Any:
+def _network(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Any:
     try:
         config = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
@@ -107,9 +114,17 @@ def _network(name: str, weights: str | None, image_size: int | None) -> Any:
     if image_size is not None and config is not None and config.fixed_input_size:
         options["img_size"] = image_size
     state = None
+    if in_chans != 3:
+        options["in_chans"] = in_chans
     if weights is not None:
         state = _pretrained(name, config) if weights == PRETRAINED else _given(name, weights)
-        options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": dict(state)}}
+        overlay: dict[str, Any] = {}
+        if in_chans != 3:  # timm would leave a first convolution out that has its channels already
+            with torch.device("meta"):
+                state = with_channels_of(timm.create_model(name, in_chans=in_chans), state)
+            overlay["first_conv"] = None
+        overlay["state_dict"] = dict(state)
+        options |= {"pretrained": True, "pretrained_cfg_overlay": overlay}
     try:
         network: Any = timm.create_model(name, num_classes=0, **options)
     except (RuntimeError, LookupError) as error:

@@ -19,9 +19,9 @@ __all__ = ["VGG16Dense", "VGG16Small"]
 class VGG16Small(Backbone):
     """The VGG16 the papers train on CIFAR."""
 
-    def __init__(self, image_size: int = 32) -> None:
+    def __init__(self, image_size: int = 32, in_chans: int = 3) -> None:
         super().__init__("vgg16-32", 512, Transform(image_size, CIFAR_MEAN, CIFAR_STD))
-        self.group1 = _group(3, 64, depth=2)
+        self.group1 = _group(in_chans, 64, depth=2)
         self.group2 = _group(64, 128, depth=2)
         self.group3 = _group(128, 256, depth=3)
         self.group4 = _group(256, 512, depth=3)

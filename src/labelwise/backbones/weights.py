@@ -34,6 +34,7 @@ __all__ = [
     "fetch_url",
     "load_state",
     "read_state",
+    "with_channels_of",
 ]
 
 PRETRAINED = "pretrained"
@@ -109,13 +110,30 @@ def architecture_of(folder: Path) -> str | None:
 
 def load_state(network: nn.Module, path: str | Path) -> None:
     """Load a weights file into a network; extra tensors, such as a classifier's, stay out."""
-    state = read_state(path)
+    state = with_channels_of(network, read_state(path))
     check_names(network, state, str(path))
     try:
         network.load_state_dict(state, strict=False)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise SettingsError(f"weights file {path} does not fit the backbone: {reason}") from None
+
+
+def with_channels_of(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights whose first convolution, of three channels, was made to fit a network's.
+
+    As timm does it: of one channel it is the sum over the three, of others these in turn, scaled.
+    """
+    from timm.models import adapt_input_conv
+
+    for name, wanted in network.state_dict().items():
+        given = state.get(name)
+        if wanted.ndim != 4 or given is None or given.ndim != 4:
+            continue
+        if given.shape[1] == 3 != wanted.shape[1]:
+            return {**state, name: adapt_input_conv(wanted.shape[1], given)}
+        return state  # the first convolution decides
+    return state
 
 
 def check_names(network: nn.Module, state: dict[str, Tensor], source: str) -> None:

@@ -19,6 +19,7 @@ from labelwise.backbones.small_cnn import SmallCNN
 from labelwise.backbones.vgg import VGG16Dense, VGG16Small
 from labelwise.backbones.weights import PRETRAINED, load_state
 from labelwise.errors import SettingsError
+from labelwise.pictures.bands import BandScale
 from labelwise.types import nearest
 
 __all__ = ["SMALL_BACKBONES", "backbone_names", "create_backbone", "create_classifier"]
@@ -42,6 +43,7 @@ def create_backbone(
     squash: bool = False,
     reduced_jpeg: bool = False,
     channels: int | None = None,
+    bands: BandScale | None = None,
 ) -> Backbone:
     """Return the backbone of a name, with random weights unless ``weights`` says otherwise.
 
@@ -51,11 +53,15 @@ def create_backbone(
     ``image_size`` overrides the side of the input. ``squash`` scales whole pictures to the input
     where the backbone's own transform would cut off their edges. ``reduced_jpeg`` decodes large
     JPEGs at a fraction of their size. ``channels`` is for ``identity`` alone: the number of
-    features of a row.
+    features of a row. ``bands`` are what its pictures hold instead of RGB; published weights are
+    adapted to them as timm does.
     """
     if image_size is not None and image_size < 1:
         raise SettingsError(f"image_size must be positive, got {image_size}")
-    backbone = _create(name, weights, image_size, channels)
+    in_chans = 3 if bands is None else len(bands.bands)
+    backbone = _create(name, weights, image_size, channels, in_chans)
+    if bands is not None:
+        backbone.transform = backbone.transform.with_bands(bands)
     if squash:
         backbone.transform = replace(backbone.transform, crop=None)
     if reduced_jpeg:
@@ -88,8 +94,13 @@ def create_classifier(
 
 
 def _create(
-    name: str, weights: str | None, image_size: int | None, channels: int | None
+    name: str, weights: str | None, image_size: int | None, channels: int | None, in_chans: int
 ) -> Backbone:
+    if in_chans != 3 and (name in ("identity", VGG16_DENSE) or name.startswith("torchvision/")):
+        raise SettingsError(
+            f"backbone {name!r} takes three channels, and the pictures have {in_chans} bands; take "
+            "small-cnn or a network of timm, such as resnet18"
+        )
     if name == "identity":
         if channels is None:
             raise SettingsError(
@@ -98,7 +109,8 @@ def _create(
         return Identity(channels)
     if name in SMALL_BACKBONES:
         build = SMALL_BACKBONES[name]
-        backbone = build() if image_size is None else build(image_size)
+        sized = {} if image_size is None else {"image_size": image_size}
+        backbone = build(**sized, in_chans=in_chans)
         if weights == PRETRAINED:
             raise SettingsError(f"backbone {name!r} has no published weights; give a file or none")
         if weights is not None:
@@ -122,7 +134,7 @@ def _create(
         if timm.is_model(name):
             from labelwise.backbones.timm_models import TimmBackbone
 
-            return TimmBackbone(name, weights, image_size)
+            return TimmBackbone(name, weights, image_size, in_chans)
     raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
 
 

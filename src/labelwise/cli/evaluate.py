@@ -441,6 +441,7 @@ def measured_data(
     from labelwise.fitting.shares import adapted_to_shares
     from labelwise.models.run_folder import RunFolder
     from labelwise.models.seen_photos import seen_photos
+    from labelwise.pictures.shown import shown_images
     from labelwise.report import choose_examples
     from labelwise.report.explain import model_with_attention
     from labelwise.system.progress import make_watch
@@ -466,7 +467,8 @@ def measured_data(
     link = run.calibrated or run.predictions.link
     if link is not None:
         model = model_with_attention(RunFolder(folder))
-        extras["examples"] = choose_examples(run.predictions, link, table.images, predictor=model)
+        images = shown_images(table.images, RunFolder(folder).spec.transform)
+        extras["examples"] = choose_examples(run.predictions, link, images, predictor=model)
     notes = (*notes, *seen.note(left_out=without_seen))
     return _measured(run, rule, {**figures, "notes": notes}), extras
 

@@ -48,7 +48,10 @@ def export(
     ] = "onnx",
     input: Annotated[
         Literal["image", "pixels"] | None,
-        typer.Option(help="One picture of any size (default), or batches of scaled pixels."),
+        typer.Option(
+            help="One picture of any size (default), or batches of scaled pixels (of a model of "
+            "bands always: their values, float32)."
+        ),
     ] = None,
     exact_resize: Annotated[
         bool | None,
@@ -148,6 +151,9 @@ def export(
             "calibrate the run first"
         )
     caution(folder.spec.caution)
+    form_of_input = input or ("image" if folder.spec.transform.bands is None else "pixels")
+    if with_runtime and folder.spec.transform.bands is not None:
+        raise SettingsError("--with-runtime reads photos, and this model takes bands; leave it out")
     if format == "hf":
         _hub(folder, out, data, license, push)
         return
@@ -161,7 +167,7 @@ def export(
     if int8:
         if pictures is not None:
             raise SettingsError("--pictures does not apply to --int8, which takes all of --data")
-        form = {"input": input or "image", "exact_resize": exact}
+        form = {"input": form_of_input, "exact_resize": exact}
         _int8(folder, out, data, form | {"open_thresholds": open_thresholds}, int8_anyway)
         if with_runtime:
             _write_runtime(out)
@@ -189,7 +195,7 @@ def export(
                 export_program(predictor, spec, out, images, rows, watch=watch)
                 if format == "torch-export"
                 else export_openvino(
-                    predictor, spec, out, images, rows, input=input or "image", watch=watch
+                    predictor, spec, out, images, rows, input=form_of_input, watch=watch
                 )
             )
         say(f"wrote {out} ({size / 1e6:.1f} MB)")
@@ -202,7 +208,7 @@ def export(
             out,
             images,
             rows,
-            input=input or "image",
+            input=form_of_input,
             exact_resize=exact,
             open_thresholds=open_thresholds,
             watch=watch,

@@ -86,6 +86,29 @@ def train(
         int | None,
         typer.Option(help="Side of the input, in pixels.", show_default="the backbone's"),
     ] = None,
+    bands: Annotated[
+        str | None,
+        typer.Option(
+            help="For pictures that are not 8-bit RGB (TIFF, DICOM, .npy): the names of their "
+            "bands, as B02,B03,B04, or all.",
+            show_default="8-bit RGB",
+        ),
+    ] = None,
+    composite: Annotated[
+        str | None,
+        typer.Option(
+            help="With --bands: the three (red,green,blue) or the one that people are shown.",
+            show_default="red,green,blue if there are such, else the first",
+        ),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="With --bands, of DICOM files: none takes the modality's values, file the first "
+            "window of each, CENTER,WIDTH this one.",
+            show_default="none",
+        ),
+    ] = None,
     augment: Annotated[
         str | None,
         typer.Option(

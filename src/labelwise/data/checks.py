@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from labelwise.data.rows import regular_files
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
+from labelwise.pictures.bands import Bands
+from labelwise.pictures.cubes import is_band_folder
 from labelwise.pictures.sources import (
     ArrayImages,
     BytesImages,
@@ -211,8 +213,12 @@ def _are_there(images: FileImages) -> NDArray[np.bool_]:
     root, real = str(images.root), images.real_names
     names = (real.get(name, name) for name in images.ids)
     # Asking a bucket for each would take as long as reading them; whoever reads one says so.
-    there = (is_uri(name) or os.path.isfile(os.path.join(root, name)) for name in names)
+    there = (is_uri(name) or _is_picture(os.path.join(root, name)) for name in names)
     return np.fromiter(there, np.bool_, len(images))
+
+
+def _is_picture(path: str) -> bool:
+    return os.path.isfile(path) or is_band_folder(path)
 
 
 def _searched_below(images: FileImages) -> list[str] | None:
@@ -251,15 +257,25 @@ class UnreadableImage:
 
 
 def find_unreadable(
-    table: LabelTable, *, workers: int = 2, progress: Callable[[int], None] | None = None
+    table: LabelTable,
+    *,
+    workers: int = 2,
+    progress: Callable[[int], None] | None = None,
+    bands: Bands | None = None,
 ) -> list[UnreadableImage]:
-    """Return the images that cannot be read to their last pixel; ``progress`` gets counts."""
-    if isinstance(table.images, FeatureRows | ArrayImages):
+    """Return the images that cannot be read to their last pixel; ``progress`` gets counts.
+
+    ``bands`` are what each must hold, if they are not 8-bit RGB.
+    """
+    if isinstance(table.images, FeatureRows | ArrayImages) and bands is None:
         return []
 
     def check(row: int) -> UnreadableImage | None:
         try:
-            table.images.read(row)
+            if bands is None:
+                table.images.read(row)
+            else:
+                table.images.read_bands(row, bands)
         except ImageError as error:
             return UnreadableImage(row, table.ids[row], str(error))
         return None
@@ -386,7 +402,10 @@ def _sizes(values: Any) -> bytes:
 
 
 def _size(images: FileImages, row: int) -> int:
+    path = images.path(row)
     try:
-        return os.stat(images.path(row)).st_size
+        if is_band_folder(path):
+            return sum(entry.stat().st_size for entry in os.scandir(path))
+        return os.stat(path).st_size
     except OSError:
         return -1

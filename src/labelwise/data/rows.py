@@ -18,7 +18,12 @@ from labelwise.data.columns import Vocabulary
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES, one_per_photo
+from labelwise.pictures.decode import (
+    IMAGE_SUFFIXES,
+    UNREAD_SUFFIXES,
+    install_for,
+    one_per_photo,
+)
 from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names, printable
 
@@ -136,7 +141,7 @@ def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
     if not skipped:
         return ()
     counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
-    return (f"skipped {counts}: `pip install 'labelwise[photos]'` reads them",)
+    return (f"skipped {counts}: `{install_for(skipped)}` reads them",)
 
 
 def require_file(path: Path) -> Path:

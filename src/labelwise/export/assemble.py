@@ -2,6 +2,7 @@
 
     image uint8 (H, W, 3)   -> resize -+
     pixels uint8 (N, 3, S, S) ---------+-> normalise -> network -> logits -> link -> rule
+    bands float32 (N, n, S, S), named ``pixels`` too, in their own units -> normalise -> ...
 
     inputs    ``image`` or ``pixels``; with ``open_thresholds`` also ``thresholds`` (K,) float64,
               optional, if the rule has any
@@ -30,14 +31,13 @@ IR_VERSION = 10
 
 def assemble(network: ModelProto, facts: Facts) -> ModelProto:
     """Return the whole model around the graph of a network."""
-    g, size, labels = Graph(), facts.transform.size, len(facts.space)
+    g, labels = Graph(), len(facts.space)
     if facts.input == "image":
         inputs = [helper.make_tensor_value_info("image", TensorProto.UINT8, ["height", "width", 3])]
         resized = write_resize(g, facts.transform, "image", exact=facts.exact_resize)
         g.named(g.op("Unsqueeze", resized, [0]), PIXELS)
     else:
-        shape: list[str | int] = ["batch", 3, size, size]
-        inputs = [helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, shape)]
+        inputs = [facts.pixels_info("batch")]
     normalised = write_normalise(g, facts.transform, PIXELS)
     g.nodes.append(helper.make_node("Identity", [normalised], [INPUT], name="network/input"))
     g.nodes.extend(network.graph.node)

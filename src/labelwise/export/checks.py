@@ -6,7 +6,13 @@ from pathlib import Path
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 
-__all__ = ["require_full_scale", "require_new_folder", "require_picture_model", "require_pictures"]
+__all__ = [
+    "require_full_scale",
+    "require_new_folder",
+    "require_picture_model",
+    "require_pictures",
+    "require_rgb",
+]
 
 
 def require_picture_model(predictor: Predictor) -> None:
@@ -24,6 +30,16 @@ def require_full_scale(predictor: Predictor) -> None:
             "this model decodes large JPEGs at a reduced scale (reduced_jpeg), which the program "
             "that runs an exported file does not; train without it, or give --input pixels, "
             "already decoded and scaled"
+        )
+
+
+def require_rgb(predictor: Predictor, what: str) -> None:
+    """Raise if a model takes bands, where only 8-bit RGB can be exported."""
+    if predictor.transform.bands is not None:
+        raise SettingsError(
+            f"{what} is for models of 8-bit RGB, and this one takes "
+            f"{predictor.transform.channels} bands; export it with --format onnx, openvino or "
+            "torch-export, and --input pixels"
         )
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from labelwise.errors import SettingsError
-from labelwise.export.checks import require_new_folder, require_picture_model
+from labelwise.export.checks import require_new_folder, require_picture_model, require_rgb
 from labelwise.export.folding import folded
 from labelwise.export.quiet import quiet
 from labelwise.models import WEIGHTS_FILE, Predictor
@@ -77,6 +77,7 @@ def export_hub(
     folder = Path(folder)
     require_new_folder(folder)
     require_picture_model(predictor)
+    require_rgb(predictor, "a folder for a hub")
     with replacing_folder(folder) as temporary:
         model = _write_model(predictor, temporary)
         write_card(temporary, model)

@@ -43,11 +43,12 @@ class _Logits(nn.Module):
 
 
 def export_network(model: Model, size: int) -> ModelProto:
-    """Return the graph from normalised pixels (N, 3, size, size) to logits (N, K)."""
+    """Return the graph from normalised pixels (N, C, size, size) to logits (N, K)."""
     network = _Logits(model).eval().cpu()
     generator = torch.Generator().manual_seed(0)
-    example = torch.randn(2, 3, size, size, generator=generator)
-    other = torch.randn(3, 3, size, size, generator=generator)
+    channels = model.backbone.transform.channels
+    example = torch.randn(2, channels, size, size, generator=generator)
+    other = torch.randn(3, channels, size, size, generator=generator)
     with torch.no_grad():
         expected = network(other).numpy()
     reasons = []

@@ -14,6 +14,7 @@ from labelwise.export.checks import (
     require_full_scale,
     require_picture_model,
     require_pictures,
+    require_rgb,
 )
 from labelwise.export.network import export_network
 from labelwise.export.parity import Parity, assert_parity
@@ -104,6 +105,7 @@ def facts_of(
     require_picture_model(predictor)
     if input == "image":
         require_full_scale(predictor)
+        require_rgb(predictor, "--input image")
     return Facts(
         predictor.space,
         predictor.link,

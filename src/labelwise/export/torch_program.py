@@ -1,6 +1,7 @@
 """``export --format torch-export``: a program of torch, from scaled pixels to decided labels.
 
     pixels uint8 (N, 3, size, size), N any -> {"logits", "probability", "label", "none"}
+    (of a model of bands: their values, float32 (N, bands, size, size))
 
 as in an ONNX file; a model that only ranks gives logits alone. The ``.pt2`` file holds the
 description of the model as ``model.json`` among its extra files. It is loaded again and compared
@@ -110,9 +111,10 @@ def _node_values(program: torch.fx.GraphModule, pixels: Tensor) -> list[NodeValu
 
 
 def _example(predictor: Predictor) -> Tensor:
-    size = predictor.transform.size
+    size, channels = predictor.transform.size, predictor.transform.channels
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(256, (2, 3, size, size), generator=generator).byte()
+    pixels = torch.randint(256, (2, channels, size, size), generator=generator)
+    return pixels.to(predictor.transform.dtype)
 
 
 def captured_program(answers: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
 
 from labelwise import __version__
@@ -80,6 +82,18 @@ class Facts:
         if self.input not in get_args(Input):
             choices = " or ".join(get_args(Input))
             raise ValueError(f"the input of a file must be {choices}, got {self.input!r}")
+
+    def pixels_info(self, batch: str | int) -> ValueInfoProto:
+        """Return the type and shape of the network's input, before it is normalised."""
+        size, channels = self.transform.size, self.transform.channels
+        kind = TensorProto.UINT8 if self.transform.bands is None else TensorProto.FLOAT
+        return helper.make_tensor_value_info(PIXELS, kind, [batch, channels, size, size])
+
+    def blank(self) -> NDArray[Any]:
+        """Return one such input of zeros."""
+        kind = np.uint8 if self.transform.bands is None else np.float32
+        size = self.transform.size
+        return np.zeros((1, self.transform.channels, size, size), kind)
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata, with the keys that other tools read too."""

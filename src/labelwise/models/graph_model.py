@@ -24,6 +24,7 @@ from labelwise.errors import CheckpointError, ImageError
 from labelwise.links import Link
 from labelwise.models.graph_file import INPUT, PIXELS, Facts, cut, read_model
 from labelwise.models.onnx_sessions import open_session
+from labelwise.pictures import Transform
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
@@ -66,6 +67,25 @@ class GraphTransform:
         """The side of the network's input."""
         return self.model.size
 
+    @property
+    def bands(self) -> None:
+        """None: the input is 8-bit RGB."""
+        return
+
+    @property
+    def channels(self) -> int:
+        """Red, green and blue."""
+        return 3
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the pixels."""
+        return torch.uint8
+
+    def resize_bands(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Raise: no graph scales bands."""
+        raise TypeError("this graph takes RGB")
+
     def at_least(self) -> int | None:
         """Return the side that a JPEG must not be decoded below; None: at full scale."""
         return self.model.facts.transform.at_least()
@@ -103,9 +123,12 @@ class GraphModel(ABC):
         return self.facts.transform.size
 
     @property
-    def transform(self) -> GraphTransform:
-        """How a picture becomes the input of the network: by the graph's own resize."""
-        return GraphTransform(self)
+    def transform(self) -> "GraphTransform | Transform":
+        """How a picture becomes the input of the network: by the graph's own resize.
+
+        A graph of bands begins with scaled ones, so there it is the model's.
+        """
+        return GraphTransform(self) if self.facts.transform.bands is None else self.facts.transform
 
     @property
     def space(self) -> LabelSpace:
@@ -155,9 +178,9 @@ class GraphModel(ABC):
         return np.asarray(found[PIXELS][0])
 
     def answers(
-        self, pixels: NDArray[np.uint8], thresholds: NDArray[np.float64] | None = None
+        self, pixels: NDArray[Any], thresholds: NDArray[np.float64] | None = None
     ) -> GraphAnswers:
-        """Return all outputs for pixels (n, 3, size, size)."""
+        """Return all outputs for pixels (n, 3, size, size), or for bands of that size."""
         inputs: dict[str, NDArray[Any]] = {PIXELS: np.ascontiguousarray(pixels)}
         if thresholds is not None:
             inputs["thresholds"] = np.asarray(thresholds, dtype=np.float64)
@@ -199,7 +222,7 @@ class OnnxModel(GraphModel):
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
         model = OnnxModel(*read_model(content, str(path)), str(path), threads)
-        model.answers(np.zeros((1, 3, model.size, model.size), np.uint8))
+        model.answers(model.facts.blank())
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -226,16 +249,12 @@ class OnnxModel(GraphModel):
 
     @cached_property
     def _resize(self) -> Any:
-        side = self.size
-        pixels = helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, [1, 3, side, side])
-        part = cut(self.proto, [self.proto.graph.input[0]], [pixels])
+        part = cut(self.proto, [self.proto.graph.input[0]], [self.facts.pixels_info(1)])
         return open_session(part, threads=1, name=self.name)  # decoding threads run side by side
 
     @cached_property
     def _network(self) -> Any:
-        side = self.size
-        pixels = helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, ["n", 3, side, side])
-        part = cut(self.proto, [pixels], self._outputs())
+        part = cut(self.proto, [self.facts.pixels_info("n")], self._outputs())
         return open_session(part, threads=self.threads, name=self.name)
 
     @cached_property

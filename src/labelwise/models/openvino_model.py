@@ -77,7 +77,7 @@ class OpenVinoModel(GraphModel):
         try:
             graph = openvino.Core().read_model(folder / GRAPH)
             model = OpenVinoModel(graph, facts, str(folder), threads)
-            model.answers(np.zeros((1, 3, model.size, model.size), np.uint8))
+            model.answers(facts.blank())
         except Exception as error:  # OpenVINO's own classes have no common base but this
             raise CheckpointError(
                 f"{folder} cannot be run by OpenVINO: {one_line_of(error)[:300]}"
@@ -122,8 +122,9 @@ class OpenVinoModel(GraphModel):
 
     @cached_property
     def _network(self) -> Any:
-        shape = [-1, 3, self.size, self.size]
-        return self._compiled(self._after(PIXELS, shape, np.uint8), self.threads)
+        blank = self.facts.blank()
+        part = self._after(PIXELS, [-1, *blank.shape[1:]], blank.dtype.type)
+        return self._compiled(part, self.threads)
 
     @cached_property
     def _decision(self) -> Any:

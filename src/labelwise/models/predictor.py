@@ -90,7 +90,8 @@ class Predictor:
             return self
         self._ensure_eval()
         side = self.transform.size
-        example = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+        shape = (1, self.transform.channels, side, side)
+        example = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         backbone = fused(self.model.backbone, example.to(self.device))
         mirrored, crops = self.model.mirrored, self.model.crops
         model = Model(backbone, self.model.head, mirrored=mirrored, crops=crops)
@@ -100,7 +101,8 @@ class Predictor:
         """Return the logits (N, K) of inputs on any device.
 
         uint8 pixels (N, 3, H, W) are normalised; float inputs are taken as they are: normalised
-        images, or feature rows (N, D).
+        images, or feature rows (N, D). A model of bands takes their values (N, bands, H, W), and
+        normalises them.
         """
         with torch.inference_mode():
             self._ensure_eval()
@@ -141,7 +143,7 @@ class Predictor:
         :func:`labelwise.models.scoring.score` goes on with the others.
         """
         parts = []
-        source = as_images(images)
+        source = as_images(images, any_depth=self.transform.bands is not None)
         for part in score(self, source, batch_size=batch_size, workers=workers):
             raise_failure(part)
             parts.append(part)
@@ -183,7 +185,10 @@ class Predictor:
     def untrained(spec: ModelSpec) -> "Predictor":
         """Return the predictor that a ``model.json`` describes, with new weights."""
         backbone = create_backbone(
-            spec.backbone.name, image_size=spec.transform.size, channels=spec.backbone.channels
+            spec.backbone.name,
+            image_size=spec.transform.size,
+            channels=spec.backbone.channels,
+            bands=spec.transform.band_scale,
         )
         backbone.transform = spec.transform
         head = spec.head.make(backbone.channels, len(spec.space))

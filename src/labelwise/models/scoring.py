@@ -68,7 +68,7 @@ class Scorer(Protocol):
 
     @property
     def transform(self) -> Resizer:
-        """How a picture becomes uint8 pixels (3, size, size)."""
+        """How a picture becomes uint8 pixels (3, size, size), or bands (n, size, size)."""
 
     @property
     def space(self) -> LabelSpace:
@@ -87,7 +87,7 @@ class Scorer(Protocol):
         """Where ``logits`` wants its inputs."""
 
     def logits(self, inputs: Tensor) -> Tensor:
-        """Return float32 logits (N, K) of uint8 pixels (N, 3, size, size) or features (N, D)."""
+        """Return float32 logits (N, K) of pixels (N, 3, size, size), bands or features (N, D)."""
 
 
 class DeployedModel(Scorer, Protocol):
@@ -359,18 +359,20 @@ def decoded(
     For images that are looked at again and again, such as a validation split. ``limit``, in bytes,
     is a sixteenth of the memory by default, at least one GiB.
     """
-    size = len(images) * transform.size**2 * 3
+    shape = (len(images), transform.size, transform.size, transform.channels)
+    kind = np.uint8 if transform.bands is None else np.float32
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
     if (
         size > (_memory_share() if limit is None else limit)
         or resized_array(images, transform) is not None
         or not len(images)
     ):
         return images
-    pixels = np.empty((len(images), transform.size, transform.size, 3), np.uint8)
+    pixels = np.empty(shape, kind)
     for part in infer(lambda inputs: (inputs,), images, transform, workers=workers):
         raise_failure(part)
         pixels[part.rows] = part.values[0].permute(0, 2, 3, 1).numpy()
-    return ArrayImages(pixels, images.ids, resized=True)
+    return ArrayImages(pixels, images.ids, resized=True, any_depth=transform.bands is not None)
 
 
 def raise_failure(part: Inferred | Scored) -> None:

@@ -158,6 +158,7 @@ class ModelSpec(BaseModel):
         }
         usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)
+        facts["transform"] = self.transform.spec()
         text = json.dumps(facts, indent=2, ensure_ascii=False)
         with replacing(Path(path)) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")

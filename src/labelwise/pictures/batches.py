@@ -63,11 +63,12 @@ def read_ahead(
     decode: Decode = "cpu",
 ) -> Iterator[Inputs]:
     """Yield the inputs of batches of rows on a device."""
-    on_gpu = decodes_on_gpu(decode, device)
+    on_gpu = decodes_on_gpu(decode, device, transform.bands)
     array = resized_array(images, transform)
     if array is not None:
-        yield from _from_array(array, batches, device)
-    elif device.type == "cuda" and isinstance(transform, PlanesResizer):
+        as_planes = isinstance(images, ArrayImages)
+        yield from _from_array(array, batches, device, as_planes)
+    elif device.type == "cuda" and isinstance(transform, PlanesResizer) and not transform.bands:
         processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
         loader = PictureLoader(images, transform, transform, device, on_gpu, processes)
         yield from DeviceFeeder(loader).batches(batches, workers)
@@ -84,7 +85,8 @@ def resized_array(
     if isinstance(images, ArrayImages):
         height, width = images.pixels.shape[1:3]
         kept = images.resized or (width, height) == transform.scale_size(width, height)
-        if kept and (height, width) == (transform.size,) * 2:
+        as_input = transform.bands is None and images.is_rgb  # of bands, gaps are filled first
+        if kept and (images.resized or as_input) and (height, width) == (transform.size,) * 2:
             return images.pixels
     return None
 
@@ -93,9 +95,10 @@ def _from_array(
     array: NDArray[np.generic] | MappedFeatures,
     batches: Sequence[NDArray[np.int64]],
     device: torch.device,
+    as_planes: bool,
 ) -> Iterator[Inputs]:
     pinned = device.type == "cuda"
     for batch in batches:
         values = torch.from_numpy(array[batch])  # indexing copies
         values = sent(values.pin_memory() if pinned else values, device)
-        yield Inputs(batch, values.permute(0, 3, 1, 2) if values.dtype == torch.uint8 else values)
+        yield Inputs(batch, values.permute(0, 3, 1, 2) if as_planes else values)

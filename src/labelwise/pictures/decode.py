@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from labelwise.errors import ImageError, SettingsError
+from labelwise.pictures.dicom import HAS_DICOM, is_dicom
 from labelwise.pictures.jpeg import plain_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.raw import HAS_RAW, RAW_SUFFIXES, decode_raw, is_raw
@@ -32,9 +33,11 @@ __all__ = [
     "by_pillow",
     "decode",
     "decode_pixels",
+    "install_for",
     "max_pixels",
     "one_per_photo",
     "open_picture",
+    "too_large",
 ]
 
 MAX_PIXELS = 89_478_485  # unless LABELWISE_MAX_PIXELS is set; 268 MB once decoded
@@ -46,6 +49,7 @@ MANY_CORES = (os.cpu_count() or 1) > 4
 FORMATS = {
     "AVIF": (".avif",),
     "BMP": (".bmp",),
+    "DICOM": (".dcm",),  # with pydicom installed, by models of bands
     "GIF": (".gif",),
     "HEIF": (".heic", ".heics", ".heif", ".heifs", ".hif"),  # with pillow-heif installed
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -60,11 +64,17 @@ NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pil
 HAS_HEIF = find_spec("pillow_heif") is not None
 UNREAD_SUFFIXES = frozenset(
     suffix
-    for name, installed in (("HEIF", HAS_HEIF), ("RAW", HAS_RAW))
+    for name, installed in (("DICOM", HAS_DICOM), ("HEIF", HAS_HEIF), ("RAW", HAS_RAW))
     for suffix in FORMATS[name]
     if not installed
 )
 IMAGE_SUFFIXES = frozenset(s for suffixes in FORMATS.values() for s in suffixes) - UNREAD_SUFFIXES
+
+
+def install_for(suffixes: Iterable[str]) -> str:
+    """Return the command that brings what reads files with some of the unread endings."""
+    extras = {"dicom" if suffix in FORMATS["DICOM"] else "photos" for suffix in suffixes}
+    return f"pip install 'labelwise[{','.join(sorted(extras))}]'"
 
 
 def max_pixels() -> int:
@@ -82,7 +92,8 @@ def max_pixels() -> int:
     return int(given)
 
 
-def _too_large(name: str) -> str:
+def too_large(name: str) -> str:
+    """Return what is said of a picture with too many pixels."""
     return (
         f"{name}: the image has more than {max_pixels():,} pixels; set LABELWISE_MAX_PIXELS to "
         "read it, which takes 3 bytes of memory for each"
@@ -111,19 +122,28 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
         with open_picture(content) as image:
             width, height = image.size
             if width * height > max_pixels():
-                raise ImageError(_too_large(name))
+                raise ImageError(too_large(name))
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
             return upright_rgb(image)
     except (ImageError, SettingsError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # of a frame inside
-        raise ImageError(_too_large(name)) from None
+        raise ImageError(too_large(name)) from None
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: this is not an image file") from None
+        raise ImageError(f"{name}: {_kind_of(content)}") from None
     except Exception as error:  # decoders raise a dozen kinds for broken bytes
         reason = str(error).strip() or type(error).__name__
         raise ImageError(f"{name}: the image cannot be read ({reason})") from error
+
+
+def _kind_of(content: bytes) -> str:
+    """Return what a file is that no model of 8-bit RGB reads."""
+    if is_dicom(content):
+        return "is a DICOM file, which is not 8-bit RGB; train with --bands all"
+    if content.startswith((b"\x93NUMPY", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+        return "holds bands, not 8-bit RGB; train with --bands all, or name them"
+    return "this is not an image file"
 
 
 def open_picture(content: bytes) -> ImageFile.ImageFile:

@@ -17,7 +17,9 @@ Whom a failure is blamed on:
 
 import logging
 import threading
+from dataclasses import replace
 from queue import LifoQueue
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +55,10 @@ class Decoders:
         self.apart = count > 0 and can_start()
         if self.apart:
             for _ in range(count):
-                self._idle.put(start_worker(self.limits))
+                self._idle.put(self._start())
+
+    def _start(self) -> Worker:
+        return start_worker(self.limits, bands=self.transform.bands is not None)
 
     def await_start(self) -> None:
         """Return once the processes are there; they start while other things are done."""
@@ -66,15 +71,19 @@ class Decoders:
         for worker in list(self._idle.queue):  # they stay, for those who wait for one
             worker.close()
 
-    def pixels(self, blob: bytes, name: str) -> NDArray[np.uint8]:
-        """Return the model's input (size, size, 3) of an encoded picture, or raise ImageError."""
+    def pixels(self, blob: bytes, name: str) -> NDArray[Any]:
+        """Return the model's input (size, size, C) of an encoded picture, or raise ImageError."""
         values = self._made(Work(Kind.RESIZED, self.transform), blob, name)
+        kind = np.uint8 if self.transform.bands is None else np.float32
         side = self.transform.size
-        return np.frombuffer(values, np.uint8).reshape(side, side, 3)
+        return np.frombuffer(values, kind).reshape(side, side, self.transform.channels)
 
     def thumbnail(self, blob: bytes, name: str, side: int) -> bytes:
         """Return a JPEG of at most ``side`` pixels with nothing but the picture in it."""
-        return self._made(Work(Kind.THUMBNAIL, Transform(side)), blob, name)
+        shown = Transform(side)
+        if self.transform.bands is not None:
+            shown = replace(self.transform, size=side)
+        return self._made(Work(Kind.THUMBNAIL, shown), blob, name)
 
     def _made(self, work: Work, blob: bytes, name: str) -> bytes:
         """Return the bytes of what a picture becomes."""
@@ -135,7 +144,7 @@ class Decoders:
         try:
             if self._is_closed:
                 raise DecoderError("the server is shutting down")
-            successor = start_worker(self.limits)
+            successor = self._start()
         except WorkerStartError:
             self._lose()
         finally:

@@ -148,10 +148,14 @@ def can_start() -> bool:
     return able and hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
 
 
-def start_worker(limits: Limits, memory: int | None = None) -> Worker:
-    """Return a worker that is being started; ``memory`` is the file of what it shares."""
+def start_worker(limits: Limits, memory: int | None = None, *, bands: bool = False) -> Worker:
+    """Return a worker that is being started; ``memory`` is the file of what it shares.
+
+    One that will read ``bands`` finds the code for them loaded.
+    """
     request = {
         "limits": asdict(limits),
+        "bands": bands,
         "max_pixels": os.environ.get(MAX_PIXELS_VARIABLE, ""),
     }
     ours, theirs = socket.socketpair()

@@ -2,13 +2,18 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+
+from labelwise.errors import SettingsError
+from labelwise.pictures.bands import Bands
+from labelwise.pictures.sources import ImageSource
+from labelwise.pictures.transform import Transform
 
 __all__ = [
     "CHUNK",
@@ -19,6 +24,7 @@ __all__ = [
     "Resizer",
     "available_cores",
     "decodes_on_gpu",
+    "input_of",
     "sent",
 ]
 
@@ -34,6 +40,18 @@ class Resizer(Protocol):
     def size(self) -> int:
         """The side of the input."""
 
+    @property
+    def bands(self) -> Bands | None:
+        """The bands of the input; None: it is 8-bit RGB."""
+
+    @property
+    def channels(self) -> int:
+        """How many numbers the input has at a place."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its numbers."""
+
     def at_least(self) -> int | None:
         """Return the side that a JPEG must not be decoded below; None: at full scale."""
 
@@ -42,6 +60,9 @@ class Resizer(Protocol):
 
     def resize(self, image: Image.Image) -> Image.Image:
         """Return the (size, size) picture of an RGB picture."""
+
+    def resize_bands(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the input (size, size, bands) of bands (H, W, bands)."""
 
 
 @runtime_checkable
@@ -73,6 +94,14 @@ class Inputs:
     failures: list[Failure] = field(default_factory=list)
 
 
+def input_of(images: ImageSource, row: int, transform: Transform) -> Tensor:
+    """Return the input (C, size, size) of one image, before it is normalised."""
+    if transform.bands is None:
+        return transform.pixels(images.read(row, transform.at_least()))
+    resized = transform.resize_bands(images.read_bands(row, transform.bands))
+    return torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))
+
+
 def available_cores() -> int:
     """Return the number of cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -80,13 +109,15 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def decodes_on_gpu(decode: Decode, device: torch.device) -> bool:
+def decodes_on_gpu(decode: Decode, device: torch.device, bands: Bands | None = None) -> bool:
     """Return whether JPEGs are decoded by a GPU; refuse what cannot be had."""
+    if decode == "cuda" and bands is not None:
+        raise SettingsError("decode=cuda is for JPEGs, and this model takes bands; leave it out")
     if decode not in ("auto", "cpu", "cuda"):
         raise ValueError(f"decode must be auto, cpu or cuda, got {decode!r}")
     if decode == "cuda" and device.type != "cuda":
         raise ValueError(f"decode=cuda needs a model on a CUDA device; this one is on {device}")
-    return decode != "cpu" and device.type == "cuda"
+    return decode != "cpu" and device.type == "cuda" and bands is None
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:

@@ -1,7 +1,7 @@
 """Batches of pictures resized on the host, by threads or by processes, in order.
 
 Scoring and training both read through this: the rows of a batch, cut to windows or whole, become
-pixels (n, size, size, 3) some batches before they are asked for. Threads and processes give the
+pixels (n, size, size, C) some batches before they are asked for. Threads and processes give the
 same pixels; what cannot be read is left black, with a reason.
 """
 
@@ -45,7 +45,7 @@ class BatchRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Resized:
-    """Pixels (n, size, size, 3) of a batch, width / height of whole pictures, reasons by place."""
+    """Pixels (n, size, size, C) of a batch, width / height of whole pictures, reasons by place."""
 
     values: Tensor
     aspects: NDArray[np.float32]
@@ -82,7 +82,8 @@ class HostResizer:
 
     def _empty(self, count: int) -> Resized:
         side, pinned = self.transform.size, self.device.type == "cuda"
-        values = torch.empty((count, side, side, 3), dtype=torch.uint8, pin_memory=pinned)
+        shape = (count, side, side, self.transform.channels)
+        values = torch.empty(shape, dtype=self.transform.dtype, pin_memory=pinned)
         return Resized(values, np.ones(count, np.float32))
 
     # By threads
@@ -110,7 +111,14 @@ class HostResizer:
         for at in places:
             row = int(batch.rows[at])
             try:
-                if batch.window is None:
+                if self.transform.bands is not None:
+                    values = self.images.read_bands(row, self.transform.bands)
+                    if batch.window is None:
+                        made.aspects[at] = values.shape[1] / values.shape[0]
+                        array[at] = self.transform.resize_bands(values)
+                    else:
+                        array[at] = self._cutter.resize_bands(values, batch.window(at))
+                elif batch.window is None:
                     image = self.images.read(row, self.transform.at_least())
                     made.aspects[at] = image.width / image.height
                     array[at] = np.asarray(self.transform.resize(image))
@@ -176,7 +184,8 @@ class HostResizer:
             if good:
                 whole = len(good) == len(chunk.entries)
                 places = slice(good[0], good[-1] + 1) if whole else good
-                made.values[places] = chunk.used[HEADER:].view(-1, side, side, 3)
+                used = chunk.used[HEADER:].view(self.transform.dtype)
+                made.values[places] = used.view(-1, side, side, self.transform.channels)
         return made
 
 
@@ -207,7 +216,8 @@ def resized_inputs(
     threads = workers or available_cores()
     longest = max(map(len, batches), default=1)
     ahead = max(AHEAD - 1, ceil(2 * threads * _chunk(longest, threads) / longest))
-    resizer = HostResizer(images, transform, device, threads, ahead=ahead)
+    by_processes = device.type == "cuda" and transform.bands is not None
+    resizer = HostResizer(images, transform, device, threads, by_processes, ahead=ahead)
     with closing(resizer.batches(map(BatchRows, batches))) as made:
         for rows, one in zip(batches, made, strict=True):
             failures = [

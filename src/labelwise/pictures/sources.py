@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
+from labelwise.pictures.bands import Bands
+from labelwise.pictures.cubes import Cube, chosen_bands, open_cube, pack_folder
 from labelwise.pictures.decode import decode, decode_pixels
 from labelwise.pictures.labelwise_runtime import upright_rgb
 from labelwise.pictures.mapped import Features, MappedFeatures
@@ -38,16 +40,20 @@ __all__ = [
 
 MAX_BYTES = 1 << 30  # of one encoded image
 
-Picture = str | Path | bytes | Image.Image | NDArray[np.uint8]
+Picture = str | Path | bytes | Image.Image | NDArray[Any]
 
 
 def read_image_file(path: Path, name: str) -> bytes:
-    """Return the bytes of an image file; anything but a regular file could wait for ever."""
+    """Return the bytes of an image file; anything but a regular file could wait for ever.
+
+    A folder of single-band TIFFs is one picture.
+    """
     try:
         facts = os.stat(path)
+        if stat.S_ISDIR(facts.st_mode):
+            return pack_folder(path, name)
         if not stat.S_ISREG(facts.st_mode):
-            kind = "a folder" if stat.S_ISDIR(facts.st_mode) else "a device, pipe or socket"
-            raise ImageError(f"{name}: the image cannot be opened (it is {kind})")
+            raise ImageError(f"{name}: the image cannot be opened (it is a device, pipe or socket)")
         if facts.st_size > MAX_BYTES:
             raise ImageError(f"{name}: the file has more than {MAX_BYTES >> 20:,} MiB")
         return path.read_bytes()
@@ -137,6 +143,14 @@ class ImageSource(ABC):
         """Return the pixels (H, W, 3) of :meth:`read`."""
         return np.asarray(self.read(row, at_least))
 
+    def cube(self, row: int, window: str = "none") -> Cube:
+        """Return one image at its full depth, with all its bands; ``window`` is for DICOM."""
+        return open_cube(self.content(row), self.shown_name(row), window)
+
+    def read_bands(self, row: int, bands: Bands) -> NDArray[Any]:
+        """Return the bands (H, W, n) of one image, in its own type; NaN where it has no data."""
+        return chosen_bands(self.cube(row, bands.window), self.shown_name(row), bands)
+
     def encoded(self, row: int) -> bytes | None:
         """Return the file that one image is the whole of, or None where there is no such file."""
         return None
@@ -170,28 +184,41 @@ class EncodedImages(ImageSource):
 class ArrayImages(ImageSource):
     """Images in memory: pixels (N, H, W, 3), uint8.
 
-    If they are ``resized``, a model's transform made them its inputs, and they are not scaled or
-    cut again.
+    Of ``any_depth`` they are bands (N, H, W, n) of any number type. If they are ``resized``, a
+    model's transform made them its inputs, and they are not scaled or cut again.
     """
 
     def __init__(
-        self, pixels: NDArray[np.uint8], ids: Sequence[str] | None = None, *, resized: bool = False
+        self,
+        pixels: NDArray[Any],
+        ids: Sequence[str] | None = None,
+        *,
+        resized: bool = False,
+        any_depth: bool = False,
     ) -> None:
-        if pixels.ndim != 4 or pixels.shape[3] != 3 or pixels.dtype != np.uint8:
-            raise ValueError(
-                f"pixels must be uint8 (N, H, W, 3), got {pixels.dtype} {pixels.shape}"
-            )
+        if pixels.ndim != 4 or not (any_depth or _is_rgb(pixels)):
+            kind = "(N, H, W, bands)" if any_depth else "uint8 (N, H, W, 3)"
+            raise ValueError(f"pixels must be {kind}, got {pixels.dtype} {pixels.shape}")
         self.pixels, self.resized = pixels, resized
         self.ids = _named(ids, len(pixels))
 
+    @property
+    def is_rgb(self) -> bool:
+        """Whether they are pixels of 8-bit RGB."""
+        return _is_rgb(self.pixels)
+
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
-        return Image.fromarray(self.pixels[row])
+        return _rgb_image(self.pixels[row], self.ids[row])
+
+    def cube(self, row: int, window: str = "none") -> Cube:
+        return Cube(self.pixels[row])
 
     def content(self, row: int) -> bytes:
         return bytes(self.pixels[row])
 
     def subset(self, rows: NDArray[np.int64]) -> "ArrayImages":
-        return ArrayImages(self.pixels[rows], _taken(self.ids, rows), resized=self.resized)
+        kind = {"resized": self.resized, "any_depth": not self.is_rgb}
+        return ArrayImages(self.pixels[rows], _taken(self.ids, rows), **kind)
 
 
 class FileImages(EncodedImages):
@@ -372,6 +399,10 @@ class JoinedImages(ImageSource):
         source, inside = self._find(row)
         return source.read_pixels(inside, at_least)
 
+    def cube(self, row: int, window: str = "none") -> Cube:
+        source, inside = self._find(row)
+        return source.cube(inside, window)
+
     def encoded(self, row: int) -> bytes | None:
         source, inside = self._find(row)
         return source.encoded(inside)
@@ -392,12 +423,21 @@ class CropImages(ImageSource):
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
         image = self.source.read(row)
+        return image.crop(self._box(row, image.width, image.height))
+
+    def cube(self, row: int, window: str = "none") -> Cube:
+        cube = self.source.cube(row, window)
+        height, width = cube.values.shape[:2]
+        left, top, right, bottom = self._box(row, width, height)
+        return cube._replace(values=cube.values[top:bottom, left:right])
+
+    def _box(self, row: int, width: int, height: int) -> tuple[int, int, int, int]:
         left, top, right, bottom = (round(float(edge)) for edge in self.boxes[row])
         left, top = max(0, left), max(0, top)
-        right, bottom = min(image.width, right), min(image.height, bottom)
+        right, bottom = min(width, right), min(height, bottom)
         if right <= left or bottom <= top:
             raise ImageError(f"{self.ids[row]}: the box {self.boxes[row].tolist()} is empty")
-        return image.crop((left, top, right, bottom))
+        return left, top, right, bottom
 
     def content(self, row: int) -> bytes:
         return self.source.content(row) + bytes(self.boxes[row])
@@ -430,11 +470,13 @@ class FeatureRows(ImageSource):
 class PictureImages(ImageSource):
     """Pictures as a program holds them: paths, encoded bytes, Pillow images, (H, W, 3) arrays.
 
-    The ids are the paths (what is not text in them escaped), or the rows of what has no path.
+    Of ``any_depth`` arrays are (H, W, bands). The ids are the paths (what is not text in them
+    escaped), or the rows of what has no path.
     """
 
-    def __init__(self, pictures: Sequence[Picture]) -> None:
-        self.pictures = [_checked(picture, row) for row, picture in enumerate(pictures)]
+    def __init__(self, pictures: Sequence[Picture], *, any_depth: bool = False) -> None:
+        self.any_depth = any_depth
+        self.pictures = [_checked(picture, row, any_depth) for row, picture in enumerate(pictures)]
         self.ids = Names([_name(picture, row) for row, picture in enumerate(pictures)])
 
     def read(self, row: int, at_least: int | None = None) -> Image.Image:
@@ -442,8 +484,16 @@ class PictureImages(ImageSource):
         if isinstance(picture, Image.Image):
             return upright_rgb(picture)
         if isinstance(picture, np.ndarray):
-            return Image.fromarray(picture)
+            return _rgb_image(picture, self.ids[row])
         return decode(self.content(row), self.ids[row], at_least)
+
+    def cube(self, row: int, window: str = "none") -> Cube:
+        picture = self.pictures[row]
+        if isinstance(picture, np.ndarray):
+            return Cube(picture)
+        if isinstance(picture, Image.Image):
+            return Cube(np.asarray(upright_rgb(picture)))
+        return super().cube(row, window)
 
     @property
     def all_encoded(self) -> bool:
@@ -461,45 +511,60 @@ class PictureImages(ImageSource):
         picture = self.pictures[row]
         if isinstance(picture, str | Path):
             return read_image_file(Path(picture), self.ids[row])
+        if isinstance(picture, np.ndarray):
+            return bytes(picture)
         return picture if isinstance(picture, bytes) else bytes(np.asarray(self.read(row)))
 
     def subset(self, rows: NDArray[np.int64]) -> "PictureImages":
-        part = PictureImages([self.pictures[row] for row in rows.tolist()])
+        chosen = [self.pictures[row] for row in rows.tolist()]
+        part = PictureImages(chosen, any_depth=self.any_depth)
         part.ids = _taken(self.ids, rows)
         return part
 
 
-def as_images(pictures: ImageSource | Picture | Sequence[Picture]) -> ImageSource:
+def as_images(
+    pictures: ImageSource | Picture | Sequence[Picture], *, any_depth: bool = False
+) -> ImageSource:
     """Return one picture or many, of any kind, as a source of images.
 
     A float array (N, D) holds features; a uint8 array is one picture (H, W, 3) or many of one
-    size (N, H, W, 3).
+    size (N, H, W, 3). Of ``any_depth`` arrays are (H, W, bands) or (N, H, W, bands).
     """
     if isinstance(pictures, ImageSource):
         return pictures
-    if isinstance(pictures, np.ndarray) and pictures.ndim == 4 and pictures.dtype == np.uint8:
-        return ArrayImages(pictures)
-    if isinstance(pictures, np.ndarray) and np.issubdtype(pictures.dtype, np.floating):
-        if pictures.ndim == 3:  # meant for a picture
-            return PictureImages([pictures])  # which says what it must be
-        return FeatureRows(pictures.astype(np.float32))
+    if isinstance(pictures, np.ndarray):
+        if pictures.ndim == 4 and (any_depth or pictures.dtype == np.uint8):
+            return ArrayImages(pictures, any_depth=any_depth)
+        if np.issubdtype(pictures.dtype, np.floating) and not (any_depth or pictures.ndim == 3):
+            return FeatureRows(pictures.astype(np.float32))
     if isinstance(pictures, str | Path | bytes | Image.Image | np.ndarray):
-        return PictureImages([pictures])
-    return PictureImages(list(pictures))
+        return PictureImages([pictures], any_depth=any_depth)
+    return PictureImages(list(pictures), any_depth=any_depth)
 
 
-def _checked(picture: Picture, row: int) -> Picture:
+def _is_rgb(pixels: NDArray[Any]) -> bool:
+    return pixels.shape[-1] == 3 and pixels.dtype == np.uint8
+
+
+def _checked(picture: Picture, row: int, any_depth: bool) -> Picture:
     if isinstance(picture, np.ndarray):
-        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
-            raise ValueError(
-                f"picture {row} must be uint8 (H, W, 3), got {picture.dtype} {picture.shape}"
-            )
+        if picture.ndim != 3 or not (any_depth or _is_rgb(picture)):
+            kind = "(H, W, bands)" if any_depth else "uint8 (H, W, 3)"
+            raise ValueError(f"picture {row} must be {kind}, got {picture.dtype} {picture.shape}")
     elif not isinstance(picture, str | Path | bytes | Image.Image):
         raise TypeError(
             f"picture {row} must be a path, bytes, a Pillow image or an array, "
             f"got {type(picture).__name__}"
         )
     return picture
+
+
+def _rgb_image(pixels: NDArray[Any], name: str) -> Image.Image:
+    if not _is_rgb(pixels):
+        raise ImageError(
+            f"{name}: a picture must be uint8 (H, W, 3), got {pixels.dtype} {pixels.shape}"
+        )
+    return Image.fromarray(pixels)
 
 
 def _name(picture: Picture, row: int) -> str:

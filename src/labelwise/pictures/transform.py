@@ -3,6 +3,7 @@
 crop = c     the shorter side becomes floor(size / c), then the middle size x size is cut out
 crop = None  the whole picture is squashed into size x size, so that nothing is cut off
 input        (pixels / 255 - mean) / std
+bands        (values - mean) / std, mean and deviation of each band in its own units
 
 A picture is decoded as any program does it: at full scale, turned as its EXIF data says, in 8-bit
 RGB. With ``reduced_jpeg`` a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, as long as both
@@ -10,18 +11,23 @@ sides stay as long as the scaled ones: several times faster, with pixels of its 
 
 A thin picture is made shorter before it is scaled, so that no picture takes much memory: under
 ``crop`` the ends that would be cut off go first, otherwise its long side is averaged down.
+
+A picture of ``bands`` is never rounded: its values, float32, are scaled by torch's interpolation
+with antialiasing, after pixels without data were given the band's mean, so that they become 0.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.numeric.finite import require_finite
 from labelwise.pictures.axes import Axis, height_first
+from labelwise.pictures.bands import Bands, BandScale, shown_levels
 from labelwise.pictures.window import Window
 
 if TYPE_CHECKING:
@@ -50,15 +56,18 @@ class Transform:
     """Size, crop and normalisation of a backbone's input; ``resize`` then ``normalise``."""
 
     size: int
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
     interpolation: str = "bilinear"
     crop: float | None = None
     reduced_jpeg: bool = False
+    bands: Bands | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", tuple(self.mean))  # JSON brings lists back
         object.__setattr__(self, "std", tuple(self.std))
+        if isinstance(self.bands, dict):
+            object.__setattr__(self, "bands", Bands(**self.bands))
         if not 1 <= self.size <= MAX_SIZE:
             raise ValueError(f"size must lie between 1 and {MAX_SIZE}, got {self.size}")
         if self.interpolation not in RESAMPLING:
@@ -67,8 +76,11 @@ class Transform:
             )
         if self.crop is not None and not 0 < self.crop <= 1:
             raise ValueError(f"crop must lie in (0, 1] or be None, got {self.crop}")
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
-            raise ValueError(f"mean and std must be three numbers, std positive, got {self}")
+        if {len(self.mean), len(self.std)} != {self.channels} or min(self.std) <= 0:
+            words = "three numbers" if self.bands is None else "one number per band"
+            raise ValueError(f"mean and std must be {words}, std positive, got {self}")
+        if self.bands is not None and (self.reduced_jpeg or self.interpolation == "lanczos"):
+            raise ValueError("bands are neither decoded at a reduced scale nor scaled by lanczos")
         require_finite(asdict(self), "transform")
 
     @staticmethod
@@ -84,7 +96,31 @@ class Transform:
 
     def spec(self) -> dict[str, Any]:
         """Return the fields as plain data; ``Transform(**spec)`` is the same transform."""
-        return asdict(self)
+        fields = asdict(self)
+        if self.bands is None:  # as versions wrote it that know no bands
+            del fields["bands"]
+        return fields
+
+    def with_bands(self, scale: BandScale) -> "Transform":
+        """Return the transform of this size for pictures of bands."""
+        return replace(self, bands=scale.bands, mean=scale.mean, std=scale.std)
+
+    @property
+    def band_scale(self) -> BandScale | None:
+        """The bands with their means and deviations; None: the input is 8-bit RGB."""
+        return None if self.bands is None else BandScale(self.bands, self.mean, self.std)
+
+    @property
+    def channels(self) -> int:
+        """How many numbers the input has at a place: three of RGB, or one per band."""
+        return 3 if self.bands is None else len(self.bands)
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """The type of a scaled picture's numbers, before they are normalised."""
+        import torch
+
+        return torch.uint8 if self.bands is None else torch.float32
 
     @property
     def resampling(self) -> Image.Resampling:
@@ -128,6 +164,54 @@ class Transform:
         """Return the (size, size) picture of a window of it, as training augments."""
         box = window.box(*image.size)
         return image.resize((self.size, self.size), self.resampling, box)
+
+    def resize_bands(
+        self, values: NDArray[Any], window: Window | None = None
+    ) -> NDArray[np.float32]:
+        """Return the (size, size, bands) input of bands (H, W, bands), or of a window of them."""
+        height, width = values.shape[:2]
+        if window is not None:
+            left, top, right, bottom = window.box(width, height)
+            rows = slice(floor(top), max(ceil(bottom), floor(top) + 1))
+            columns = slice(floor(left), max(ceil(right), floor(left) + 1))
+            return self._interpolated(self._filled(values[rows, columns]), self.size, self.size)
+        if self.crop is not None:
+            left, top = _thin_ends(width, height)
+            values = values[top : height - top, left : width - left]
+            height, width = values.shape[:2]
+        (_, tall, top, size), (_, wide, left, _) = self._axes(width, height)
+        scaled = self._interpolated(self._filled(values), tall, wide)
+        return scaled[top : top + size, left : left + size]
+
+    def _filled(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Return values as float32, with a band's mean where it has no data."""
+        found = np.ascontiguousarray(values, np.float32)
+        gaps = np.isnan(found) if values.dtype.kind == "f" else None
+        if gaps is None or not gaps.any():
+            return found
+        return np.where(gaps, np.asarray(self.mean, np.float32), found)
+
+    def _interpolated(
+        self, values: NDArray[np.float32], tall: int, wide: int
+    ) -> NDArray[np.float32]:
+        if values.shape[:2] == (tall, wide):
+            return values
+        import torch
+        from torch.nn.functional import interpolate
+
+        planes = torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))[None]
+        if self.interpolation == "nearest":
+            scaled = interpolate(planes, (tall, wide), mode="nearest-exact")
+        else:
+            mode = self.interpolation
+            scaled = interpolate(planes, (tall, wide), mode=mode, antialias=True)
+        return np.asarray(scaled[0].permute(1, 2, 0).numpy())
+
+    def composite(self, values: NDArray[Any]) -> Image.Image:
+        """Return bands (H, W, bands) as a picture to look at."""
+        if self.bands is None:
+            raise ValueError("a picture in RGB is its own composite")
+        return Image.fromarray(shown_levels(values, self.bands, self.mean, self.std))
 
     def _axes(self, width: int, height: int) -> tuple[Axis, Axis]:
         """Return how the rows and the columns of a picture are scaled, and which are kept."""
@@ -189,21 +273,26 @@ class Transform:
         return torch.from_numpy(array).permute(2, 0, 1)
 
     def statistics(self, device: "torch.device | str" = "cpu") -> "tuple[Tensor, Tensor]":
-        """Return mean and std of pixels from 0 to 255, each (3, 1, 1), on a device."""
+        """Return mean and std of pixels from 0 to 255, or of bands, each (C, 1, 1), on a device."""
         import torch
 
-        return _statistics(self.mean, self.std, torch.device(device))
+        levels = 255 if self.bands is None else 1
+        return _statistics(self.mean, self.std, levels, torch.device(device))
 
     def normalise(self, pixels: "Tensor") -> "Tensor":
-        """Return the float32 input (B, 3, H, W) of uint8 pixels, on their device."""
+        """Return the float32 input (B, C, H, W) of uint8 pixels or of bands, on their device."""
         mean, std = self.statistics(pixels.device)
         return (pixels - mean) / std
 
     def inputs(self, values: "Tensor") -> "Tensor":
-        """Return what a backbone takes: uint8 pixels normalised, anything else as it is."""
+        """Return what a backbone takes: uint8 pixels and bands normalised, features as they are.
+
+        Where there are no bands, float values of pictures are taken to be normalised already.
+        """
         import torch
 
-        return self.normalise(values) if values.dtype == torch.uint8 else values
+        is_raw = values.dtype == torch.uint8 or self.bands is not None
+        return self.normalise(values) if is_raw else values
 
     def __call__(self, image: Image.Image) -> "Tensor":
         """Return the float32 input (3, size, size) of one picture."""
@@ -226,10 +315,10 @@ def _middle(image: Image.Image, rows: Axis, columns: Axis) -> Image.Image:
 
 @lru_cache(maxsize=32)  # a copy to a GPU is waited for
 def _statistics(
-    mean: tuple[float, ...], std: tuple[float, ...], device: "torch.device"
+    mean: tuple[float, ...], std: tuple[float, ...], levels: int, device: "torch.device"
 ) -> "tuple[Tensor, Tensor]":
     import torch
 
     with torch.inference_mode(False):
-        both = 255 * torch.tensor([mean, std]).view(2, 3, 1, 1)
+        both = levels * torch.tensor([mean, std]).view(2, -1, 1, 1)
         return both[0].to(device), both[1].to(device)

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
+from labelwise.pictures.cubes import read_bands
 from labelwise.pictures.decode import decode, decode_pixels, max_pixels
 from labelwise.pictures.jpeg import plain_header
+from labelwise.pictures.shown import shown_picture
 from labelwise.pictures.sources import Location, read_location
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.window import Window
@@ -86,7 +88,7 @@ class Work:
     @property
     def resized_bytes(self) -> int:
         """The bytes of a picture that is resized."""
-        return 3 * self.transform.size**2
+        return self.transform.channels * self.transform.dtype.itemsize * self.transform.size**2
 
     @property
     def most_items(self) -> int:
@@ -106,7 +108,13 @@ class Work:
         The entry says what it is; its place is not known here.
         """
         if self.kind == Kind.THUMBNAIL:
-            return _thumbnail(content, self.transform.size, name)
+            side = self.transform.size
+            return _thumbnail(shown_picture(content, name, self.transform, side), side)
+        if self.transform.bands is not None:
+            bands = read_bands(content, name, self.transform.bands)
+            entry = Entry(Kind.RESIZED, 0, self.resized_bytes, *bands.shape[:2])
+            resized = np.ascontiguousarray(self.transform.resize_bands(bands, window))
+            return entry, np.frombuffer(resized.data.cast("B"), np.uint8)
         if self.kind == Kind.JPEG and len(content) <= room:
             header = plain_header(content)
             if header is not None and header.layers == 3 and not header.rgb:
@@ -140,9 +148,8 @@ class Work:
         return Work(Kind(facts["kind"]), Transform(**facts["transform"]))
 
 
-def _thumbnail(content: bytes, side: int, name: str) -> tuple[Entry, Values]:
+def _thumbnail(image: Image.Image, side: int) -> tuple[Entry, Values]:
     """Return a JPEG with nothing in it but the picture: no metadata of the file."""
-    image = decode(content, name, side)
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     buffer = BytesIO()
     Image.fromarray(np.asarray(image)).save(buffer, "JPEG", quality=QUALITY)

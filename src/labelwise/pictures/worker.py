@@ -33,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from labelwise.pictures.cubes import load_band_readers
 from labelwise.pictures.transform import Transform
 from labelwise.pictures.work import SLOT_BYTES, Item, Kind, Work, fill, items_from_json, loaded
 
@@ -156,10 +157,13 @@ def main(control: int) -> None:
             text, handles, *_ = socket.recv_fds(asked, LONGEST_START, 2)
             if not text:
                 return
+            facts = json.loads(text)
+            if facts.get("bands"):
+                load_band_readers()  # a worker opens no file, not even of Python's
             with suppress(BlockingIOError):  # no process can be had: whoever asked sees the end
                 if os.fork() == 0:
                     _lead_nowhere(control)  # which only the starter holds open
-                    _run_worker(json.loads(text), handles)
+                    _run_worker(facts, handles)
             for handle in handles:
                 os.close(handle)
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from labelwise.errors import LabelwiseError
 from labelwise.markup import Markup, document, tag
-from labelwise.pictures.decode import decode
+from labelwise.pictures.shown import shown_picture
 from labelwise.search import Index
 from labelwise.search.answering import Found, Hit
 from labelwise.system.files import replacing
@@ -80,7 +80,11 @@ def _thumbnail(index: Index, row: int) -> str | None:
     """Return a small picture without any of the file's metadata, as a data address."""
     found = index.picture(row)
     try:
-        return None if found is None else picture_address(decode(*found, SIDE))
+        return (
+            None
+            if found is None
+            else picture_address(shown_picture(*found, index.spec.transform, SIDE))
+        )
     except LabelwiseError:
         return None
 

@@ -103,7 +103,9 @@ def attended(
         if not part.values:
             continue
         for row, logits, maps, pixels in zip(part.rows.tolist(), *part.values, strict=True):
-            picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+            values = pixels.permute(1, 2, 0).contiguous().numpy()
+            of_bands = predictor.transform.bands is not None
+            picture = predictor.transform.composite(values) if of_bands else Image.fromarray(values)
             yield Attended(row, logits, maps.numpy(), picture)
 
 

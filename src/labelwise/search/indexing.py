@@ -17,6 +17,7 @@ from typing import Literal
 from labelwise.errors import CheckpointError, DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
+from labelwise.pictures.cubes import BAND_SUFFIXES
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
@@ -135,9 +136,10 @@ def _looked_at(
 ) -> tuple[Changes, list[FileToRead]]:
     """Return what changed below some roots, or in some of their folders, and what must be read."""
     changes, todo = Changes(), list[FileToRead]()
+    more = BAND_SUFFIXES if index.spec.transform.bands is not None else frozenset()
     for root, folders in roots.items():
-        found = None if folders is None else look_into(index.store, root, folders, changes)
-        todo += look_at(index.store, root, changes) if found is None else found
+        found = None if folders is None else look_into(index.store, root, folders, changes, more)
+        todo += look_at(index.store, root, changes, more) if found is None else found
     return changes, todo
 
 

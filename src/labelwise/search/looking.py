@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from labelwise.pictures.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES
+from labelwise.pictures.decode import IMAGE_SUFFIXES, UNREAD_SUFFIXES, install_for
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.store import PhotoFile, Store
 from labelwise.search.walk import photos_below
@@ -31,6 +31,7 @@ __all__ = ["Changes", "FileToRead", "look_at", "look_into"]
 
 NAMED_SUFFIXES = IMAGE_SUFFIXES | UNREAD_SUFFIXES
 PICTURE_SUFFIXES = IMAGE_SUFFIXES - RAW_SUFFIXES
+NO_MORE: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -70,12 +71,17 @@ class Changes:
     def notes(self) -> list[str]:
         """What was passed over, in words, and what would help."""
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
-        others = self.unread.total() - raw
+        dicom = self.unread[".dcm"]
+        others = self.unread.total() - raw - dicom
         notes = [self.unlike] if self.unlike else []
         if others:
             notes.append(
                 f"{counted(others, 'HEIC photo')} passed over; "
                 "pip install 'labelwise[photos]' reads them"
+            )
+        if dicom:
+            notes.append(
+                f"{counted(dicom, 'DICOM file')} passed over; {install_for(['.dcm'])} reads them"
             )
         if raw:
             notes.append(
@@ -108,16 +114,23 @@ class FileToRead:
     storage: Storage
 
 
-def look_at(store: Store, root: str, changes: Changes) -> list[FileToRead]:
-    """Compare one root with what is known of it; return the files that must be read."""
+def look_at(
+    store: Store, root: str, changes: Changes, more: frozenset[str] = NO_MORE
+) -> list[FileToRead]:
+    """Compare one root with what is known of it; return the files that must be read.
+
+    ``more`` are endings that are pictures to the model of this index, beside the usual ones.
+    """
     try:
-        return _compared_root(store, root, changes)
+        return _compared_root(store, root, changes, more)
     except StorageError as error:
         changes.refused.append(f"{error}. Nothing was changed")
         return []
 
 
-def _compared_root(store: Store, root: str, changes: Changes) -> list[FileToRead]:
+def _compared_root(
+    store: Store, root: str, changes: Changes, more: frozenset[str]
+) -> list[FileToRead]:
     storage = storage_at(root)
     number = store.root(root)
     known = store.count_files(number)
@@ -128,11 +141,12 @@ def _compared_root(store: Store, root: str, changes: Changes) -> list[FileToRead
     visited: set[str] = set()
     unlisted: list[str] = []
     found_any, unchanged = False, 0
-    for folder, found in photos_below(root, NAMED_SUFFIXES, {os.path.realpath(store.folder)}):
+    named = NAMED_SUFFIXES | more
+    for folder, found in photos_below(root, named, {os.path.realpath(store.folder)}):
         if found is None:
             unlisted.append(folder)
             continue
-        found = _readable(found, changes)
+        found = _readable(found, changes, more)
         visited.add(folder)
         found_any = found_any or bool(found)
         seen = _compared(store, storage, number, folder, found)
@@ -161,7 +175,11 @@ def _compared_root(store: Store, root: str, changes: Changes) -> list[FileToRead
 
 
 def look_into(
-    store: Store, root: str, folders: Collection[str], changes: Changes
+    store: Store,
+    root: str,
+    folders: Collection[str],
+    changes: Changes,
+    more: frozenset[str] = NO_MORE,
 ) -> list[FileToRead] | None:
     """Compare some folders with what is known of them; return the files that must be read.
 
@@ -171,11 +189,13 @@ def look_into(
     storage, number, seen = storage_at(root), store.root(root), list[_Compared]()
     passed_over = Changes()
     for folder in sorted(folders):
-        place = photos_below(root, NAMED_SUFFIXES, {os.path.realpath(store.folder)}, start=folder)
+        named, own = NAMED_SUFFIXES | more, {os.path.realpath(store.folder)}
+        place = photos_below(root, named, own, start=folder)
         for _, found in islice(place, 1):
             if found is None:
                 return None
-            seen.append(_compared(store, storage, number, folder, _readable(found, passed_over)))
+            readable = _readable(found, passed_over, more)
+            seen.append(_compared(store, storage, number, folder, readable))
     if any(one.lost for one in seen):
         return None
     with store.transaction():
@@ -185,7 +205,9 @@ def look_into(
     return [item for one in seen for item in one.todo]
 
 
-def _readable(found: Sequence[StoredFile], changes: Changes) -> list[StoredFile]:
+def _readable(
+    found: Sequence[StoredFile], changes: Changes, more: frozenset[str]
+) -> list[StoredFile]:
     """Return the files that can be read, and count the others; a RAW and JPEG pair is one photo."""
     named = [(*os.path.splitext(one.name), one) for one in found]
     pictures = {stem.casefold() for stem, end, _ in named if end.lower() in PICTURE_SUFFIXES}
@@ -193,7 +215,7 @@ def _readable(found: Sequence[StoredFile], changes: Changes) -> list[StoredFile]
     for stem, suffix, one in named:
         if suffix.lower() in RAW_SUFFIXES and stem.casefold() in pictures:
             continue
-        if suffix.lower() in IMAGE_SUFFIXES:
+        if suffix.lower() in IMAGE_SUFFIXES | more:
             kept.append(one)
         else:
             changes.unread[suffix.lower()] += 1

@@ -31,6 +31,7 @@ from labelwise.objectives import Objective
 from labelwise.objectives.base import refuse_accumulation
 from labelwise.pictures import FeatureRows, ImageSource
 from labelwise.system.storage import is_uri
+from labelwise.training.band_scale import scale_of
 from labelwise.training.settings import Settings
 from labelwise.types import DatasetFacts
 
@@ -89,6 +90,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
         squash=settings.squash,
         reduced_jpeg=settings.reduced_jpeg,
         channels=None if features is None else features.shape[1],
+        bands=None if features is not None else scale_of(settings, table),
     )
     if settings.freeze:
         freeze(backbone, settings.freeze)
@@ -102,7 +104,7 @@ def build_model(settings: Settings, table: LabelTable) -> tuple[Model, HeadSpec]
 def advice_for_photos(backbone: Backbone, images: ImageSource) -> str:
     """Return advice for photos that go through a network for small pictures, else nothing."""
     size = backbone.transform.size
-    if backbone.name not in SMALL_BACKBONES or not len(images):
+    if backbone.name not in SMALL_BACKBONES or not len(images) or backbone.transform.bands:
         return ""
     try:
         side = min(images.read(0).size)

@@ -25,6 +25,7 @@ from labelwise.data import LabelTable
 from labelwise.errors import DataError
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.pictures.bands import BandScale
 from labelwise.pictures.mapped import MappedFeatures
 from labelwise.system.files import locked, replacing, write_error
 from labelwise.system.progress import Silent, Watch
@@ -47,6 +48,7 @@ def frozen_backbone(
     squash: bool = False,
     reduced_jpeg: bool = False,
     channels: int | None = None,
+    bands: BandScale | None = None,
 ) -> Backbone:
     """Return the backbone of a name; without weights its random ones are the same each time."""
     with torch.random.fork_rng(devices=[]):
@@ -58,6 +60,7 @@ def frozen_backbone(
             squash=squash,
             reduced_jpeg=reduced_jpeg,
             channels=channels,
+            bands=bands,
         )
 
 

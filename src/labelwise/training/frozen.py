@@ -18,6 +18,7 @@ from labelwise.models import HeadSpec, Model
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import Features, moments_of, scaled
 from labelwise.system.progress import Watch
+from labelwise.training.band_scale import scale_of
 from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings
@@ -67,6 +68,7 @@ def frozen_features(
         squash=settings.squash,
         reduced_jpeg=settings.reduced_jpeg,
         channels=None if held is None else held.shape[1],
+        bands=None if held is not None else scale_of(settings, table),
     )
     if held is not None:
         if backbone.channels != held.shape[1]:

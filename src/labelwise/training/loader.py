@@ -35,6 +35,7 @@ from labelwise.training.augment import (
     draw_windows,
     make_augment,
     mix,
+    require_any_bands,
     zoom,
 )
 from labelwise.training.pixels import (
@@ -110,6 +111,8 @@ class Loader:
         self.table, self.transform, self.batch_size = table, transform, batch_size
         self.device, self.seed, self.workers = torch.device(device), seed, workers
         self.augment, self.shuffle, self.drop_last = make_augment(augment), shuffle, drop_last
+        if transform.bands is not None:
+            require_any_bands(augment)
         self.rank, self.world = rank, world
 
     def __len__(self) -> int:
@@ -205,12 +208,17 @@ class Loader:
         return self.transform.statistics(self.device)
 
     def _images(self, values: Tensor, index: Tensor, draws: ImageDraws) -> Tensor:
-        if values.dtype != torch.uint8:
+        bands = self.transform.bands
+        if values.dtype != torch.uint8 and bands is None:
             return values if values.ndim < 4 else values.contiguous(memory_format=CHANNELS_LAST)
         steps = self.augment.steps
+        if bands is not None:  # 0, which augmentation fills with, is then a band's mean
+            values = _normalised(values, *self._statistics)
         if self._cuts_windows:
             values, steps = self._cut(values, index, draws), steps[1:]
         values = Augments(steps)(values, draws)
+        if bands is not None:
+            return values.contiguous(memory_format=CHANNELS_LAST)
         return _normalised(values, *self._statistics)
 
     @cached_property

@@ -47,7 +47,7 @@ def choose_network(settings: Settings, table: LabelTable) -> tuple[Settings, str
     source = settings.start or settings.weights
     if settings.effort is None and source is not None and source != PRETRAINED:
         return _with(settings, backbone=_network_of(source)), f"the network of {source}"
-    side = _side(table.images) if settings.effort is None else None
+    side = _side(table.images, settings.bands is not None) if settings.effort is None else None
     if side is not None and side < PHOTO_SIDE:
         words = f"{SMALL_NETWORK}, trained from random values: the pictures are small"
         return _with(settings, backbone=SMALL_NETWORK), f"{words} ({side} pixels)"
@@ -98,14 +98,15 @@ def _network_of(place: str) -> str:
     return run.spec.backbone.name
 
 
-def _side(images: ImageSource) -> int | None:
+def _side(images: ImageSource, of_bands: bool) -> int | None:
     """Return the median of the shorter sides of a few pictures, None if none can be read."""
     few = 1 if images.blocks is not None else LOOKED_AT
     rows = np.unique(np.linspace(0, len(images) - 1, few).astype(int))
     sides = []
     for row in rows.tolist():
         try:
-            sides.append(min(images.read(row).size))
+            size = images.cube(row).values.shape[:2] if of_bands else images.read(row).size
+            sides.append(min(size))
         except ImageError:  # whoever reads it next says so
             continue
     return int(median(sides)) if sides else None

@@ -47,7 +47,7 @@ class RowRequest:
 
 
 class InputStore(ABC):
-    """Inputs by row: uint8 pixels (B, 3, H, W) in channels-last memory, or float32 features."""
+    """Inputs by row: pixels (B, C, H, W) in channels-last memory, or float32 features."""
 
     @abstractmethod
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
@@ -61,15 +61,18 @@ class InputStore(ABC):
 class DeviceStore(InputStore):
     """All inputs on the device; a batch is one gather.
 
+    Pictures are kept (N, H, W, C), and go out with their channels first (``as_planes``).
     ``aspects`` (N,), width / height, are given where whole pictures were squashed into squares.
     """
 
-    def __init__(self, values: Tensor, aspects: Tensor | None = None) -> None:
-        self.values, self.aspects = values, aspects
+    def __init__(
+        self, values: Tensor, aspects: Tensor | None = None, *, as_planes: bool = True
+    ) -> None:
+        self.values, self.aspects, self.as_planes = values, aspects, as_planes
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
-            yield _channels_first(self.values[request.index])
+            yield _channels_first(self.values[request.index], self.as_planes)
 
     def rows_at_once(self, labels: int) -> int:
         return AT_ONCE // (4 * (self.values[0].numel() + labels))
@@ -78,13 +81,19 @@ class DeviceStore(InputStore):
 class HostStore(InputStore):
     """All inputs in host memory or mapped; a batch is gathered there, copied without waiting."""
 
-    def __init__(self, values: NDArray[np.generic] | MappedFeatures, device: torch.device) -> None:
-        self.values, self.device = values, device
+    def __init__(
+        self,
+        values: NDArray[np.generic] | MappedFeatures,
+        device: torch.device,
+        *,
+        as_planes: bool = True,
+    ) -> None:
+        self.values, self.device, self.as_planes = values, device, as_planes
 
     def batches(self, requests: Iterable[RowRequest]) -> Iterator[Tensor]:
         for request in requests:
             part = torch.from_numpy(self.values[request.rows])
-            yield _channels_first(to_device(part, self.device))
+            yield _channels_first(to_device(part, self.device), self.as_planes)
 
 
 class FedStore(InputStore):
@@ -148,15 +157,15 @@ def make_store(
 ) -> InputStore:
     """Return the fastest store the memory allows; ``windows`` will be cut from its pictures."""
     if isinstance(images, FeatureRows):
-        return _array_store(images.features, device)
+        return _array_store(images.features, device, as_planes=False)
     side = transform.size
-    if isinstance(images, ArrayImages):
+    if isinstance(images, ArrayImages) and images.is_rgb and transform.bands is None:
         height, width = images.pixels.shape[1:3]
         if (height, width) == (side, side) == transform.scale_size(width, height):
-            return _array_store(images.pixels, device)
+            return _array_store(images.pixels, device, as_planes=True)
     kept = replace(transform, size=ceil(ROOMY * side), crop=None) if windows else transform
-    fits = len(images) * kept.size**2 * 3 <= _limit(device)
-    if device.type == "cuda" and not windows:
+    fits = len(images) * kept.size**2 * kept.channels * kept.dtype.itemsize <= _limit(device)
+    if device.type == "cuda" and not windows and transform.bands is None:
         fed = FedStore(images, transform, device, workers)
         return DeviceStore(_decode_all(fed, len(images))) if fits else fed
     if not fits:
@@ -166,17 +175,20 @@ def make_store(
     return DeviceStore(values, torch.from_numpy(stream.aspects).to(device) if windows else None)
 
 
-def _array_store(values: NDArray[np.generic] | MappedFeatures, device: torch.device) -> InputStore:
+def _array_store(
+    values: NDArray[np.generic] | MappedFeatures, device: torch.device, *, as_planes: bool
+) -> InputStore:
     if isinstance(values, MappedFeatures):
-        return HostStore(values, device)
+        return HostStore(values, device, as_planes=as_planes)
     if device.type == "cpu" or values.nbytes <= _limit(device):
-        return DeviceStore(torch.from_numpy(values).to(device))
-    return HostStore(values, device)
+        return DeviceStore(torch.from_numpy(values).to(device), as_planes=as_planes)
+    return HostStore(values, device, as_planes=as_planes)
 
 
 def _decode_all(stream: DecodingStore | FedStore, count: int, chunk: int = 256) -> Tensor:
-    side = stream.transform.size
-    values = torch.empty((count, side, side, 3), dtype=torch.uint8, device=stream.device)
+    side, channels = stream.transform.size, stream.transform.channels
+    shape = (count, side, side, channels)
+    values = torch.empty(shape, dtype=stream.transform.dtype, device=stream.device)
     starts = range(0, count, chunk)
     requests = (RowRequest(np.arange(start, min(start + chunk, count))) for start in starts)
     for start, pixels in zip(starts, stream.batches(requests), strict=True):
@@ -198,5 +210,5 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-def _channels_first(values: Tensor) -> Tensor:
-    return values.permute(0, 3, 1, 2) if values.dtype == torch.uint8 else values
+def _channels_first(values: Tensor, as_planes: bool = True) -> Tensor:
+    return values.permute(0, 3, 1, 2) if as_planes else values

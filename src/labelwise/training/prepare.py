@@ -41,7 +41,8 @@ from labelwise.system.distributed import value_of_first
 from labelwise.system.progress import Watch
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
-from labelwise.training.augment import make_augment
+from labelwise.training.augment import make_augment, require_any_bands
+from labelwise.training.band_scale import bands_of
 from labelwise.training.build import (
     advice_for_photos,
     build_model,
@@ -237,7 +238,10 @@ def _load(settings: Settings, watch: Watch, *, begun: bool) -> LabelTable:
         workers = settings.hardware.workers or os.cpu_count() or 1
         watch.start("checking pictures", len(table))
         try:
-            found = find_unreadable(table, workers=workers, progress=lambda _: watch.advance(1))
+            bands = bands_of(settings, table.images)
+            found = find_unreadable(
+                table, workers=workers, progress=lambda _: watch.advance(1), bands=bands
+            )
         finally:
             watch.finish()
         table = without_unreadable(table, found, on_error=settings.on_error)
@@ -270,6 +274,8 @@ def check_names(settings: Settings) -> None:
                 f"of chosen labels to a set; use {settings.rule.removesuffix('-per-label')}"
             )
     make_augment(settings.augment)
+    if settings.bands is not None:
+        require_any_bands(settings.augment)
     check_loggers(settings.hardware.loggers)
     higher_is_better(settings.recipe.metric)
 

@@ -23,6 +23,7 @@ from pydantic import (
 from labelwise.decide import find_promise
 from labelwise.decide.cross_fit import CROSS_FITTED_SHARE, check_cross_fit
 from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.pictures.bands import parse_window
 from labelwise.system.files import replacing
 from labelwise.system.yaml_values import nested, read_yaml, short_value
 from labelwise.types import nearest
@@ -72,6 +73,9 @@ SHORT_NAMES = {  # of the settings that are given most often
     "start": "start",
     "head": "head",
     "image_size": "image_size",
+    "bands": "bands",
+    "composite": "composite",
+    "window": "window",
     "augment": "augment",
     "batch_size": "batch_size",
     "precision": "precision",
@@ -234,7 +238,9 @@ class Settings(BaseModel):
     ``squash`` scales whole pictures to the input, so that no edge is cut off. ``reduced_jpeg``
     decodes large JPEGs at a fraction of their size, in training and ever after: several times
     faster, but no other program has the same pixels, so that exports which begin with a picture
-    refuse such a model.
+    refuse such a model. ``bands`` are what pictures hold that are not 8-bit RGB: their names, or
+    ``all``; ``composite`` the one or three that are shown to people, ``window`` what of a DICOM's
+    values is seen (:mod:`labelwise.pictures.bands`).
     ``batch_size`` is joined over all devices. ``freeze`` is the number of backbone stages that are
     not trained (-1: all). ``mirror`` answers with the mean over a picture and its mirror image, at
     twice the cost; ``crops=5`` with the mean over five windows of it, enlarged by 8/7.
@@ -266,6 +272,9 @@ class Settings(BaseModel):
     image_size: int | None = Field(default=None, ge=8, le=16384)
     squash: bool = False
     reduced_jpeg: bool = False
+    bands: str | None = None
+    composite: str | None = None
+    window: str | None = None
     freeze: int = Field(default=0, ge=-1)
     freeze_batch_norm: bool = False
     head: str | None = None
@@ -341,6 +350,22 @@ class Settings(BaseModel):
                     f"{key} moves the labels of an image together, so the sets of a promise would "
                     f"not stay; leave out cross_fit or {key}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_bands(self) -> "Settings":
+        if self.bands is None:
+            for key in ("composite", "window"):
+                if getattr(self, key) is not None:
+                    raise SettingsError(f"{key} belongs to bands; name them, or give bands=all")
+            return self
+        if self.reduced_jpeg:
+            raise SettingsError("reduced_jpeg is for JPEGs, and bands are read whole; leave it out")
+        if self.window is not None:
+            try:
+                parse_window(self.window)
+            except ValueError as error:
+                raise SettingsError(str(error)) from None
         return self
 
     @model_validator(mode="after")

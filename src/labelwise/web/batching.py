@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from labelwise.web.picture_size import claimed_pixels
 
 __all__ = ["Batcher", "BusyError", "Place", "Tagged", "Upload", "Watcher", "model_thread"]
 
-Pixels = NDArray[np.uint8]
+Pixels = NDArray[Any]  # uint8 (H, W, 3), or float32 (H, W, bands)
 
 
 class BusyError(LabelwiseError):

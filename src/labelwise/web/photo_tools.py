@@ -10,6 +10,7 @@ files below the folders of the index, or below those named at the start, are ope
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +23,7 @@ from labelwise.errors import DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import HeldOut, RunFolder
 from labelwise.models.scoring import require_probabilities
-from labelwise.pictures import BytesImages, Transform
+from labelwise.pictures import BytesImages
 from labelwise.pictures.sources import read_image_file
 from labelwise.pictures.work import Kind, Work
 from labelwise.retrieval import ListKind, Query
@@ -233,7 +234,8 @@ class PhotoTools:
                 "`labelwise index`"
             )
         blob, name = found
-        return Work(Kind.THUMBNAIL, Transform(SIDE)).load(blob, name=name)[1].tobytes()
+        transform = replace(self.index.spec.transform, size=SIDE)
+        return Work(Kind.THUMBNAIL, transform).load(blob, name=name)[1].tobytes()
 
     # Photos that are not in it
 

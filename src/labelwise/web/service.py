@@ -19,6 +19,7 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import require_probabilities, score
 from labelwise.pictures import ArrayImages, PictureImages
 from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.inputs import input_of
 from labelwise.web.batching import Batcher, Pixels, Place, Tagged, Upload, model_thread
 from labelwise.web.library import Library
 from labelwise.web.models import (
@@ -137,13 +138,17 @@ class Service:
         """Return the model's input of a picture, or raise ImageError."""
         if isinstance(upload.content, bytes):
             return self.decoders.pixels(upload.content, upload.name)
-        picture = PictureImages([upload.content]).read(0)
-        return np.array(self.spec.transform.resize(picture))
+        return (
+            input_of(PictureImages([upload.content]), 0, self.spec.transform)
+            .numpy()
+            .transpose(1, 2, 0)
+        )
 
     def forward(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pixels (n, size, size, 3)."""
         tagged: list[Tagged] = []
-        images = ArrayImages(pixels, resized=True)
+        of_bands = self.spec.transform.bands is not None
+        images = ArrayImages(pixels, resized=True, any_depth=of_bands)
         for part in score(self.predictor, images, batch_size=len(pixels)):
             answers = {
                 row: Tagged(names[row], logits, probs, chosen)

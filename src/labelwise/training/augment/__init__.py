@@ -7,11 +7,13 @@ Augmentations are names joined by ``+``, applied from left to right:
     shift          moved by up to a twelfth of the side, edge pixels repeated; never mirrored
     flip           mirrored half the time
     resized-crop   a random window scaled to the input (ImageNet's), mirrored half the time
+    turn           one of the eight ways a square can lie, for pictures without an upper edge
     trivial        TrivialAugment
     rand           RandAugment, two operations of strength 9
     cutout         one square of half the side, anywhere, set to zero
 
-``crop-flip+trivial+cutout`` is a usual one for CIFAR.
+``crop-flip+trivial+cutout`` is a usual one for CIFAR. Pictures of bands are normalised before, so
+that zero is each band's mean; ``rand`` and ``trivial`` change colours of 8 bits and are refused.
 """
 
 from labelwise.errors import SettingsError
@@ -21,6 +23,7 @@ from labelwise.training.augment.geometry import (
     Cutout,
     Flip,
     ResizedCrop,
+    Turn,
     Windows,
     draw_windows,
     zoom,
@@ -38,6 +41,7 @@ __all__ = [
     "draw_windows",
     "make_augment",
     "mix",
+    "require_any_bands",
     "zoom",
 ]
 
@@ -50,7 +54,9 @@ AUGMENTATIONS: dict[str, tuple[Augment, ...]] = {
     "resized-crop": (ResizedCrop(), Flip()),
     "shift": (Crop(pad=None, repeat_edge=True),),
     "trivial": (TrivialAugment(),),
+    "turn": (Turn(),),
 }
+OF_COLOURS = ("rand", "trivial")
 
 
 def make_augment(names: str) -> Augments:
@@ -61,3 +67,14 @@ def make_augment(names: str) -> Augments:
             raise SettingsError(f"unknown augmentation {name!r}{nearest(name, AUGMENTATIONS)}")
         steps += AUGMENTATIONS[name]
     return Augments(tuple(steps))
+
+
+def require_any_bands(names: str) -> None:
+    """Raise if an augmentation works on the colours of 8-bit RGB alone."""
+    for name in names.split("+"):
+        if name in OF_COLOURS:
+            kept = ", ".join(sorted(set(AUGMENTATIONS) - {"none", *OF_COLOURS}))
+            raise SettingsError(
+                f"augment {name!r} changes 8-bit colours, and these pictures are bands; "
+                f"take some of {kept}"
+            )

@@ -26,6 +26,7 @@ __all__ = [
     "Cutout",
     "Flip",
     "ResizedCrop",
+    "Turn",
     "Windows",
     "affine",
     "cut_out",
@@ -63,6 +64,17 @@ class Flip(Augment):
 
     def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
         return torch.where(draws.coin()[:, None, None, None], pixels.flip(3), pixels)
+
+
+@dataclass(frozen=True)
+class Turn(Augment):
+    """One of the eight ways a square can lie: turned by quarters, mirrored half the time."""
+
+    def __call__(self, pixels: Tensor, draws: ImageDraws) -> Tensor:
+        turn, mirror, upside = (draws.coin()[:, None, None, None] for _ in range(3))
+        pixels = torch.where(turn, pixels.transpose(2, 3), pixels)
+        pixels = torch.where(mirror, pixels.flip(3), pixels)
+        return torch.where(upside, pixels.flip(2), pixels)
 
 
 @dataclass(frozen=True)
@@ -205,4 +217,4 @@ def zoom(pixels: Tensor, boxes: Tensor, side: int | None = None) -> Tensor:
     shape = pixels.shape if side is None else (*pixels.shape[:2], side, side)
     grid = affine_grid(maps, list(shape), align_corners=False)
     window = grid_sample(pixels.float(), grid, padding_mode="border", align_corners=False)
-    return window.round_().to(torch.uint8)
+    return window.round_().to(torch.uint8) if pixels.dtype == torch.uint8 else window

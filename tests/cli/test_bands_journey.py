@@ -1,0 +1,274 @@
+"""Pictures of bands from `train` to `predict`, `evaluate`, `index`, `export` and `serve`.
+
+Oracles: values that tifffile reads, resized by torch and normalised by hand, through the saved
+network; onnxruntime on the same; the bytes of a patient's name, which may be in no written file.
+"""
+
+import csv
+import hashlib
+import json
+from io import BytesIO
+
+import numpy as np
+import onnxruntime
+import pytest
+import tifffile
+import torch
+from band_files import dicom, npy, tiff
+from open_indexes import open_index
+from PIL import Image
+from test_app import call
+from torch.nn.functional import interpolate
+from web_setup import running
+
+from labelwise.data import LabelTable, load, with_validation
+from labelwise.errors import DataError, SettingsError
+from labelwise.models import Predictor, load_model
+from labelwise.models.scoring import score
+from labelwise.pictures import ArrayImages, PictureImages
+from labelwise.training.band_scale import scale_of
+from labelwise.training.settings import read_settings
+
+SMALL = (
+    *("--backbone", "small-cnn", "--image-size", "24", "--epochs", "1", "--batch-size", "16"),
+    *("--accelerator", "cpu", "--calibrate", "none", "--rule", "0.5"),
+)
+BANDS = ("B02", "B03", "B04", "B08", "B11")
+
+
+def tile(seed):
+    """Return a tile (30, 30, 5) of 16 bits and its labels."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(2000, 300, (30, 30, 5))
+    labels = [name for name in ("water", "forest") if rng.random() < 0.5]
+    for name, band in (("water", 0), ("forest", 3)):
+        values[5:20, 5:20, band] += 20000 * (name in labels)
+    return values.clip(0, 65535).astype(np.uint16), labels
+
+
+def write_table(path, rows):
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("path", "labels"), *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiles(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiles")
+    rows = []
+    for seed in range(40):
+        values, labels = tile(seed)
+        (folder / f"{seed:02d}.tif").write_bytes(tiff(values, names=BANDS, nodata=0))
+        rows.append((f"{seed:02d}.tif", "|".join(labels)))
+    return write_table(folder / "labels.csv", rows)
+
+
+@pytest.fixture(scope="module")
+def run(tiles, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiles"
+    with pytest.MonkeyPatch.context() as patch:
+        chosen = ("--bands", "all", "--composite", "B04,B03,B02", "--augment", "turn+shift")
+        assert call(patch, "train", str(tiles), *chosen, *SMALL, "-o", str(folder)) == 0
+    return folder
+
+
+def by_hand(run, paths):
+    """Return the inputs of tiles, in the bands' units, without labelwise."""
+    facts = json.loads((run / "model.json").read_text())["transform"]
+    values = np.stack([tifffile.imread(path).astype(np.float32) for path in paths])
+    planes = torch.from_numpy(values).permute(0, 3, 1, 2)
+    assert (facts["size"], facts["crop"], facts["interpolation"]) == (24, None, "bilinear")
+    return interpolate(planes, (24, 24), mode="bilinear", antialias=True), facts
+
+
+def test_the_model_keeps_what_its_bands_are(run):
+    facts = json.loads((run / "model.json").read_text())["transform"]
+    assert facts["bands"] == {
+        "names": list(BANDS),
+        "composite": ["B04", "B03", "B02"],
+        "window": "none",
+    }
+    again = Predictor.load(run)
+    assert again.transform.spec() == {**facts, "mean": tuple(facts["mean"])} | {
+        "std": tuple(facts["std"]),
+        "bands": {
+            key: tuple(one) if key != "window" else one for key, one in facts["bands"].items()
+        },
+    }
+
+
+def test_the_scale_is_that_of_the_training_split(run, tiles):
+    table = with_validation(load(str(tiles)), share=0.1).splits()["train"]
+    values = np.stack([tifffile.imread(tiles.parent / name) for name in table.ids])
+    flat = values.reshape(-1, 5).astype(np.float64)
+    transform = Predictor.load(run).transform
+    np.testing.assert_allclose(transform.mean, flat.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(transform.std, flat.std(0), rtol=1e-9)
+
+
+def test_predict_sees_full_depth(run, tiles, tmp_path, monkeypatch):
+    paths = [str(tiles.parent / f"{seed:02d}.tif") for seed in range(5)]
+    out = tmp_path / "answers.csv"
+    assert call(monkeypatch, "predict", str(run), *paths, "-o", str(out)) == 0
+    values, facts = by_hand(run, paths)
+    mean, std = (torch.tensor(facts[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    predictor = Predictor.load(run)
+    with torch.inference_mode():
+        logits = predictor.model(((values - mean) / std).float()).logits
+        expected = predictor.link(logits.double()).numpy()
+    with out.open() as stream:
+        rows = list(csv.DictReader(stream))
+    found = [[float(row[name]) for name in predictor.space.names] for row in rows]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_the_report_shows_the_composite(run):
+    page = (run / "report.html").read_text()
+    assert page.count("data:image/png;base64,") + page.count("data:image/jpeg;base64,") > 4
+
+
+def test_evaluate_reads_bands(run, tiles, tmp_path, monkeypatch, capsys):
+    given = ("--data", str(tiles), "-o", str(tmp_path / "again"))
+    assert call(monkeypatch, "evaluate", str(run), *given) == 0
+    assert "mAP" in capsys.readouterr().out
+    assert "data:image/" in (tmp_path / "again" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("form", ["onnx", "openvino", "torch-export"])
+def test_exports_agree_with_the_model(run, tmp_path, monkeypatch, capsys, form):
+    name = {"onnx": "m.onnx", "openvino": "m", "torch-export": "m.pt2"}[form]
+    out = tmp_path / name
+    given = ("--format", form, "-o", str(out), "--pictures", "3")
+    assert call(monkeypatch, "export", str(run), *given) == 0
+    assert "agrees with the model on 3 pictures" in capsys.readouterr().out
+    if form == "torch-export":
+        return
+    seen = PictureImages([tile(seed)[0] for seed in range(3)], any_depth=True)
+    parts = [list(score(model, seen)) for model in (load_model(out), Predictor.load(run))]
+    torch.testing.assert_close(parts[0][0].logits, parts[1][0].logits, atol=1e-4, rtol=0)
+
+
+def test_an_exported_file_is_run_from_values_read_elsewhere(run, tiles, tmp_path, monkeypatch):
+    out = tmp_path / "m.onnx"
+    assert call(monkeypatch, "export", str(run), "-o", str(out), "--pictures", "2") == 0
+    values, _ = by_hand(run, [tiles.parent / "00.tif"])
+    session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    (found,) = session.run(["probability"], {"pixels": values.numpy()})
+    expected = Predictor.load(run).predict(tiles.parent / "00.tif").probs
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("--input", "image"), "--input image is for models of 8-bit RGB, and this one takes 5"),
+        (("--format", "hf", "--data", "TILES"), "a folder for a hub is for models of 8-bit RGB"),
+        (("--with-runtime",), "--with-runtime reads photos, and this model takes bands"),
+    ],
+)
+def test_exports_that_read_photos_are_refused(
+    run, tiles, tmp_path, monkeypatch, capsys, given, sentence
+):
+    given = [one.replace("TILES", str(tiles)) for one in given]
+    assert call(monkeypatch, "export", str(run), "-o", str(tmp_path / "m.onnx"), *given) == 1
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_index_holds_the_answers_and_shows_the_composite(run, tmp_path, monkeypatch):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "a.tif").write_bytes(tiff(tile(1)[0], names=BANDS))
+    (photos / "b.npy").write_bytes(npy(tile(2)[0]))
+    (photos / "c.tif").write_bytes(tiff(tile(3)[0][:, :, :3]))
+    folder = tmp_path / "library"
+    assert call(monkeypatch, "index", str(photos), "--model", str(run), "-o", str(folder)) == 0
+    expected = Predictor.load(run).predict([tile(1)[0], tile(2)[0]])
+    index = open_index(folder)
+    rows = [index.store.row_of(str(photos / name)) for name in ("a.tif", "b.npy")]
+    assert len(index) == 2
+    found = np.stack([index.store.column(k) for k in range(2)], axis=1)[rows]
+    np.testing.assert_allclose(found, expected.logits.numpy(), atol=1e-4)
+    with running(run, folder) as server:
+        status, _, body = server.upload(("a.tif", tiff(tile(1)[0], compression="lzw")))
+        assert status == 200
+        (answer,) = json.loads(body)["results"]
+        given = {one["label"]: one["probability"] for one in answer["labels"]}
+        for name, value in zip(expected.space.names, expected.probs[0].tolist(), strict=True):
+            assert given[name] == pytest.approx(value, abs=2e-5)
+        status, _, body = server.upload(("c.tif", tiff(tile(3)[0][:, :, :3])))
+        assert "has 3 bands without names, and 5 are wanted" in body.decode()
+        hashed = hashlib.sha256((photos / "a.tif").read_bytes()).hexdigest()
+        status, _, body = server.send("GET", f"/api/v1/photos/{hashed}/thumbnail?side=160")
+        assert status == 200
+        drawn = BytesIO()
+        composite = Predictor.load(run).transform.composite(tile(1)[0].astype(np.float32))
+        composite.save(drawn, "JPEG", quality=82)
+        shown, expected = (np.asarray(Image.open(one)) for one in (BytesIO(body), drawn))
+        np.testing.assert_array_equal(shown, expected)
+
+
+def test_other_bands_are_found_before_training(tmp_path, monkeypatch, capsys):
+    rows = []
+    for seed in range(6):
+        values, labels = tile(seed)
+        (tmp_path / f"{seed}.tif").write_bytes(tiff(values if seed != 4 else values[:, :, :2]))
+        rows.append((f"{seed}.tif", "|".join(labels)))
+    table = write_table(tmp_path / "t.csv", rows)
+    given = ("--bands", "a,b,c,d,e", *SMALL, "-o", str(tmp_path / "run"))
+    assert call(monkeypatch, "train", str(table), *given) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "1 of 6 images cannot be read" in said
+    assert "4.tif: has 2 bands without names, and 5 are wanted (a, b, c, d, e)" in said
+
+
+def test_nothing_of_a_patient_leaves_a_dicom(tmp_path, monkeypatch):
+    rows = []
+    for seed in range(12):
+        values, labels = tile(seed)
+        (tmp_path / f"{seed}.dcm").write_bytes(dicom(values[:, :, 0] >> 4))
+        rows.append((f"{seed}.dcm", labels[0] if labels else ""))
+    table = write_table(tmp_path / "t.csv", rows)
+    run, library = tmp_path / "run", tmp_path / "library"
+    given = ("--bands", "all", "--window", "2000,4000", *SMALL, "-o", str(run))
+    assert call(monkeypatch, "train", str(table), *given) == 0
+    assert Predictor.load(run).transform.bands.names == ("grey",)
+    assert call(monkeypatch, "index", str(tmp_path), "--model", str(run), "-o", str(library)) == 0
+    assert len(open_index(library)) == 12
+    written = [one for place in (run, library) for one in place.rglob("*") if one.is_file()]
+    assert len(written) > 10
+    for file in written:
+        content = file.read_bytes()
+        assert b"Doe^Jane" not in content, file
+        assert b"SECRET-4711" not in content, file
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"composite": "a,b,c"}, "composite belongs to bands"),
+        ({"window": "file"}, "window belongs to bands"),
+        ({"bands": "all", "reduced_jpeg": True}, "reduced_jpeg is for JPEGs"),
+        ({"bands": "all", "window": "wide"}, "window must be none, file or CENTER,WIDTH"),
+    ],
+)
+def test_settings_that_do_not_apply_are_refused(given, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        read_settings(None, {"data": "x", **given})
+
+
+def test_colour_augmentation_is_refused(tiles, tmp_path, monkeypatch, capsys):
+    given = ("--bands", "all", "--augment", "trivial", *SMALL, "-o", str(tmp_path / "run"))
+    assert call(monkeypatch, "train", str(tiles), *given) == 1
+    assert "augment 'trivial' changes 8-bit colours" in capsys.readouterr().err
+
+
+def test_a_band_that_never_changes_is_named():
+    values = np.stack([tile(seed)[0] for seed in range(4)])
+    values[..., 2] = 7
+    labels = np.ones((4, 1), np.uint8)
+    table = LabelTable.from_arrays(
+        ("a",), ArrayImages(values, any_depth=True), labels, split=np.array(["train"] * 4)
+    )
+    settings = read_settings(None, {"data": "x", "bands": "a,b,c,d,e"})
+    with pytest.raises(DataError, match="band 'c' is 7 in every training picture; leave it out"):
+        scale_of(settings, table)

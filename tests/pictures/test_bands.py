@@ -1,0 +1,396 @@
+"""Pictures that are not 8-bit RGB: what is read of them, and how it becomes an input.
+
+Oracles: the arrays that were written by tifffile, pydicom and numpy; pydicom's own rescale and
+windowing; torch's resize of values read by tifffile alone; formulas worked out by hand.
+"""
+
+import json
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+import tifffile
+import timm
+import torch
+from band_files import GEO, band_folder, dicom, npy, tiff
+from PIL import Image
+from pydicom import dcmread
+from pydicom.pixels.processing import apply_modality_lut, apply_windowing
+from safetensors.torch import save_file
+from torch.nn.functional import interpolate
+
+from labelwise.backbones import create_backbone
+from labelwise.backbones.weights import with_channels_of
+from labelwise.errors import ImageError, SettingsError
+from labelwise.pictures import ArrayImages, BytesImages, FileImages, PictureImages, Transform
+from labelwise.pictures.bands import Bands, BandScale, named_bands
+from labelwise.pictures.batches import read_ahead
+from labelwise.pictures.cubes import open_cube, read_bands
+from labelwise.pictures.decode import decode, install_for
+from labelwise.pictures.decoders import Decoders
+from labelwise.pictures.shown import shown_images
+from labelwise.pictures.window import Window
+from labelwise.pictures.work import Kind, Work
+
+NAMES = ("B02", "B03", "B04", "B08")
+BANDS = Bands(NAMES, ("B04", "B03", "B02"))
+SCALE = BandScale(BANDS, (2000.0, 1500.0, 1000.0, 500.0), (400.0, 300.0, 200.0, 100.0))
+DEEP = np.random.default_rng(0).integers(0, 65536, (20, 30, 4)).astype(np.uint16)
+GREY = Bands(("grey",), ("grey",))
+XRAY = np.random.default_rng(1).integers(0, 4096, (12, 10)).astype(np.uint16)
+
+
+def transform(size=16, **options):
+    return Transform(size, **options).with_bands(SCALE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        tiff(DEEP),
+        tiff(DEEP, compression="deflate"),
+        tiff(DEEP, compression="lzw", predictor=2),
+        tiff(DEEP, tile=(16, 16)),
+        tiff(DEEP.transpose(2, 0, 1), planarconfig="separate"),
+        tiff(DEEP.transpose(2, 0, 1), planarconfig=None),  # one page per band
+        tiff(DEEP, byteorder=">"),
+        tiff(DEEP, bigtiff=True),
+        tiff(DEEP.astype(np.float32)),
+        tiff(DEEP.astype(np.float64)),
+        tiff(DEEP.astype(np.int32)),
+        tiff(DEEP, tags=GEO),
+        npy(DEEP),
+        npy(np.asfortranarray(DEEP)),
+    ],
+)
+def test_every_layout_gives_the_values_that_were_written(content):
+    found = read_bands(content, "tile", BANDS)
+    np.testing.assert_array_equal(found, DEEP)
+
+
+def test_bands_are_taken_by_the_names_of_the_file():
+    content = tiff(DEEP, names=("B08", "B04", "B03", "B02"))
+    np.testing.assert_array_equal(read_bands(content, "tile", BANDS), DEEP[:, :, ::-1])
+    some = Bands(("B03",), ("B03",))
+    np.testing.assert_array_equal(read_bands(content, "tile", some), DEEP[:, :, 2:3])
+    assert open_cube(content, "tile").found_names == ("B08", "B04", "B03", "B02")
+
+
+def test_pixels_without_data_are_the_mean_of_their_band():
+    values = DEEP.copy()
+    values[3:7, 5:9, 1] = 65535
+    values[0, 0, 2] = 65534
+    found = read_bands(tiff(values, nodata=65535), "tile", BANDS)
+    assert np.isnan(found[3:7, 5:9, 1]).all()
+    assert np.isnan(found).sum() == np.sum(values == 65535)
+    whole = transform(20, crop=None)
+    square = replace(whole, interpolation="nearest").resize_bands(found[:, :20])
+    np.testing.assert_array_equal(square[3:7, 5:9, 1], np.float32(1500.0))
+    normal = whole.normalise(torch.from_numpy(square).permute(2, 0, 1)[None])
+    assert (normal[0, 1, 3:7, 5:9] == 0).all()
+
+
+def test_nan_is_no_data_and_infinity_is_refused():
+    values = DEEP.astype(np.float32)
+    values[1, 2, 3] = np.nan
+    assert np.isnan(read_bands(tiff(values), "tile", BANDS)[1, 2, 3])
+    values[1, 2, 3] = np.inf
+    with pytest.raises(ImageError, match="tile: holds infinite values; write NaN"):
+        read_bands(tiff(values), "tile", BANDS)
+
+
+def test_a_folder_of_single_bands_is_one_picture(tmp_path):
+    coarse = DEEP[:10, :15, 3]
+    bands = {"B02": DEEP[:, :, 0], "B03": DEEP[:, :, 1], "B04": DEEP[:, :, 2], "B08": coarse}
+    band_folder(tmp_path / "S2A_patch_1", bands)
+    images = FileImages(tmp_path, ["S2A_patch_1"])
+    found = images.read_bands(0, BANDS)
+    np.testing.assert_array_equal(found[:, :, :3], DEEP[:, :, :3])
+    np.testing.assert_array_equal(found[:, :, 3], coarse.repeat(2, 0).repeat(2, 1))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ImageError, match=r"empty: the image cannot be opened \(it is a folder\)"):
+        FileImages(tmp_path, ["empty"]).read_bands(0, BANDS)
+    band_folder(tmp_path / "odd", {"B02": DEEP[:, :, 0], "B03": DEEP[:7, :, 1]})
+    with pytest.raises(ImageError, match="B03 has 30 x 7 pixels, which do not divide the 30 x 20"):
+        FileImages(tmp_path, ["odd"]).read_bands(0, BANDS)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "the image is empty"),
+        (tiff(DEEP[:, :, :3]), "has 3 bands without names, and 4 are wanted"),
+        (tiff(DEEP, names=("a", "b", "c", "d")), "has no band 'B02'; its bands are a, b, c, d"),
+        (tiff(DEEP)[:2000], "the image cannot be read"),
+        (npy(DEEP)[:2000], "the file ends early"),
+        (npy(DEEP[None]), r"must be \(height, width\) or \(height, width, bands\)"),
+        (npy(np.array([{}], object)), "must hold numbers, got object"),
+        (npy(DEEP.astype(np.complex64)), "must hold numbers, got complex64"),
+        (tiff(DEEP, tags=[(274, "H", 1, 6, True)]), "is stored turned"),
+        (b"no picture at all", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_gets_one_sentence(content, sentence):
+    with pytest.raises(ImageError, match=f"tile: .*{sentence}") as caught:
+        read_bands(content, "tile", BANDS)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr("labelwise.pictures.cubes.HAS_TIFF", False)
+    monkeypatch.setattr("labelwise.pictures.dicom.HAS_DICOM", False)
+    for content, extra in ((tiff(DEEP), "bands"), (dicom(XRAY), "dicom")):
+        with pytest.raises(ImageError, match=rf"tile: .*pip install 'labelwise\[{extra}\]'"):
+            read_bands(content, "tile", BANDS)
+    assert install_for([".dcm"]) == "pip install 'labelwise[dicom]'"
+    assert install_for([".dcm", ".heic", ".nef"]) == "pip install 'labelwise[dicom,photos]'"
+
+
+def test_a_picture_with_too_many_pixels_is_not_decoded(monkeypatch):
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "500")
+    for content in (tiff(DEEP), npy(DEEP), dicom(np.zeros((30, 30), np.uint16))):
+        with pytest.raises(ImageError, match="more than 500 pixels"):
+            read_bands(content, "tile", BANDS)
+
+
+# DICOM
+
+
+@pytest.mark.parametrize(
+    ("stored", "options"),
+    [
+        (XRAY, {}),
+        (XRAY, {"RescaleSlope": "2.5", "RescaleIntercept": "-1024"}),
+        (
+            (XRAY.astype(np.int16) - 2048),
+            {"signed": True, "RescaleSlope": 1, "RescaleIntercept": 5},
+        ),
+        ((XRAY >> 4).astype(np.uint8), {"bits": 8}),
+    ],
+)
+def test_dicom_values_are_the_modality_s(stored, options):
+    content = dicom(stored, **options)
+    file = dcmread(BytesIO(content))
+    expected = apply_modality_lut(file.pixel_array, file)
+    found = read_bands(content, "x.dcm", GREY)
+    np.testing.assert_allclose(found[:, :, 0], expected, rtol=1e-6)
+
+
+def test_monochrome1_is_turned_round_within_the_stored_range():
+    found = read_bands(dicom(XRAY, "MONOCHROME1"), "x.dcm", GREY)[:, :, 0]
+    np.testing.assert_array_equal(found, 4095 - XRAY.astype(np.float32))
+    rescaled = dicom(XRAY, "MONOCHROME1", RescaleSlope=2, RescaleIntercept=-10)
+    found = read_bands(rescaled, "x.dcm", GREY)[:, :, 0]
+    np.testing.assert_array_equal(found, 2 * (4095 - XRAY.astype(np.float32)) - 10)
+
+
+@pytest.mark.parametrize("function", [None, "LINEAR", "LINEAR_EXACT", "SIGMOID"])
+def test_windows_are_those_of_pydicom(function):
+    facts = {"WindowCenter": [1800, 2000], "WindowWidth": [900, 4000]}
+    facts |= {} if function is None else {"VOILUTFunction": function}
+    content = dicom(XRAY, RescaleSlope=1, RescaleIntercept=-100, **facts)
+    file = dcmread(BytesIO(content))
+    shares = apply_windowing(apply_modality_lut(file.pixel_array, file), file)
+    expected = (shares + 100) / 4095  # pydicom gives the range of the rescaled values
+    windowed = replace(GREY, window="file")
+    found = read_bands(content, "x.dcm", windowed)[:, :, 0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    turned = dicom(XRAY, "MONOCHROME1", RescaleSlope=1, RescaleIntercept=-100, **facts)
+    found = read_bands(turned, "x.dcm", windowed)[:, :, 0]
+    np.testing.assert_allclose(found, 1 - expected, atol=1e-6)
+
+
+def test_a_given_window_is_a_share_of_it():
+    found = read_bands(dicom(XRAY), "x.dcm", replace(GREY, window="2000,1000"))[:, :, 0]
+    expected = ((XRAY.astype(np.float64) - 1500) / 1000).clip(0, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_colour_dicoms_are_red_green_and_blue():
+    colours = np.random.default_rng(0).integers(0, 256, (8, 6, 3)).astype(np.uint8)
+    content = dicom(colours, "RGB", bits=8)
+    cube = open_cube(content, "x.dcm")
+    np.testing.assert_array_equal(cube.values, colours)
+    assert cube.found_names == ("red", "green", "blue")
+
+
+@pytest.mark.parametrize(
+    ("content", "window", "sentence"),
+    [
+        (dicom(XRAY, NumberOfFrames=3), "none", "holds 3 frames, and a picture has one"),
+        (dicom(XRAY), "file", "states no window; train with --window none"),
+        (dicom(XRAY, WindowCenter=9, WindowWidth=0), "file", "width of its window must be"),
+        (dicom(XRAY), "none", "has 1 bands without names, and 4 are wanted"),
+    ],
+)
+def test_dicoms_that_cannot_be_used_get_one_sentence(content, window, sentence):
+    with pytest.raises(ImageError, match=f"x.dcm: .*({sentence})") as caught:
+        read_bands(content, "x.dcm", replace(BANDS, window=window))
+    assert "Doe" not in str(caught.value)
+    assert "4711" not in str(caught.value)
+
+
+def test_a_dicom_without_pixels_says_so():
+    file = dcmread(BytesIO(dicom(XRAY)))
+    del file.PixelData
+    stream = BytesIO()
+    file.save_as(stream, enforce_file_format=True)
+    with pytest.raises(ImageError, match="this DICOM file holds no pixels"):
+        read_bands(stream.getvalue(), "x.dcm", GREY)
+
+
+# Inputs
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("crop", [None, 0.8])
+def test_inputs_are_torch_s_resize_of_what_tifffile_reads(tmp_path, interpolation, crop):
+    path = tmp_path / "tile.tif"
+    path.write_bytes(tiff(DEEP))
+    own = transform(16, interpolation=interpolation, crop=crop)
+    (batch,) = read_ahead(
+        FileImages(tmp_path, ["tile.tif"]), own, [np.array([0])], device=torch.device("cpu")
+    )
+    planes = torch.from_numpy(tifffile.imread(path).astype(np.float32)).permute(2, 0, 1)[None]
+    size = (16, 16) if crop is None else (20, 30)
+    expected = interpolate(planes, size, mode=interpolation, antialias=True)
+    if crop is not None:
+        expected = expected[:, :, 2:18, 7:23]
+    torch.testing.assert_close(batch.values, expected, rtol=0, atol=0)
+    mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (SCALE.mean, SCALE.std))
+    torch.testing.assert_close(own.inputs(batch.values), (expected - mean) / std)
+
+
+def test_all_kinds_of_source_give_the_same_input(tmp_path):
+    (tmp_path / "a.tif").write_bytes(tiff(DEEP))
+    sources = [
+        FileImages(tmp_path, ["a.tif"]),
+        BytesImages([npy(DEEP)], ["a"]),
+        PictureImages([DEEP], any_depth=True),
+        PictureImages([tmp_path / "a.tif"]),
+        ArrayImages(DEEP[None], any_depth=True),
+        shown_images(PictureImages([DEEP], any_depth=True), transform()),
+    ]
+    for images in sources:
+        (batch,) = read_ahead(images, transform(), [np.array([0])], device=torch.device("cpu"))
+        assert not batch.failures
+        expected = transform().resize_bands(DEEP.astype(np.float32))
+        np.testing.assert_array_equal(batch.values[0].permute(1, 2, 0).numpy(), expected)
+
+
+def test_decoding_processes_give_the_same_input():
+    decoders = Decoders(transform(), 1, seconds=60, memory=2 << 30)
+    try:
+        for content in (tiff(DEEP, compression="lzw"), tiff(DEEP, compression="zstd"), npy(DEEP)):
+            found = decoders.pixels(content, "tile")
+            expected = transform().resize_bands(DEEP.astype(np.float32))
+            np.testing.assert_array_equal(found, expected)
+        small = decoders.thumbnail(tiff(DEEP), "tile", 8)
+        assert small.startswith(b"\xff\xd8")
+        with pytest.raises(ImageError, match="tile: has 3 bands"):
+            decoders.pixels(tiff(DEEP[:, :, :3]), "tile")
+    finally:
+        decoders.close()
+
+
+def test_a_window_is_cut_from_full_depth():
+    window = Window(area=0.25, log_shape=0.0, x=0.0, y=1.0)
+    found = transform(8).resize_bands(DEEP.astype(np.float32), window)
+    left, top, right, bottom = window.box(30, 20)
+    part = DEEP[int(top) : int(np.ceil(bottom)), int(left) : int(np.ceil(right))]
+    planes = torch.from_numpy(part.astype(np.float32)).permute(2, 0, 1)[None]
+    expected = interpolate(planes, (8, 8), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_the_composite_spreads_two_deviations_to_each_side():
+    values = np.zeros((1, 3, 4), np.float32)
+    values[0, :, 2] = (1000 - 400, 1000, 1000 + 400)  # B04 is shown as red
+    values[0, :, 1] = 1500
+    values[0, :, 0] = np.nan
+    image = np.asarray(transform().composite(values))
+    np.testing.assert_array_equal(image[0, :, 0], [0, 128, 255])
+    assert (image[0, :, 1] == 128).all()
+    assert (image[0, :, 2] == 0).all()
+
+
+def test_a_transform_of_bands_is_the_same_after_json():
+    own = transform(16, crop=0.8)
+    assert Transform(**json.loads(json.dumps(own.spec()))) == own
+    assert "bands" not in Transform(16).spec()
+    assert Work.from_json(Work(Kind.RESIZED, own).to_json()).transform == own
+
+
+def test_pictures_of_8_bit_rgb_are_what_they_were():
+    with pytest.raises(ImageError, match="DICOM file, which is not 8-bit RGB; train with --bands"):
+        decode(dicom(XRAY), "x.dcm")
+    with pytest.raises(ImageError, match="holds bands, not 8-bit RGB; train with --bands"):
+        decode(tiff(DEEP), "tile.tif")
+    with pytest.raises(ImageError, match=r"must be uint8 \(H, W, 3\), got uint16"):
+        PictureImages([DEEP], any_depth=True).read(0)
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3)).astype(np.uint8)
+    stream = BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    rgb = Bands(("red", "green", "blue"), ("red", "green", "blue"))
+    np.testing.assert_array_equal(read_bands(stream.getvalue(), "x.png", rgb), pixels)
+    deep = BytesIO()
+    Image.fromarray(XRAY).save(deep, "PNG")
+    np.testing.assert_array_equal(read_bands(deep.getvalue(), "x.png", GREY)[:, :, 0], XRAY)
+
+
+# Names and networks
+
+
+def test_names_and_what_is_shown():
+    found = named_bands("all", None, "none", ("red", "green", "blue", "nir"))
+    assert found.composite == ("red", "green", "blue")
+    assert named_bands("a, b", None, "none", None) == Bands(("a", "b"), ("a",))
+    assert named_bands("a,b,c", "c,b,a", "none", None).shown == [2, 1, 0]
+    for names, composite, window, sentence in (
+        ("a,a", None, "none", "different names"),
+        ("a,b", "a,b", "none", "one or three of the bands a, b"),
+        ("a,b", "x", "none", "one or three of the bands"),
+        ("a", None, "3", "window must be none, file or CENTER,WIDTH"),
+        ("a", None, "3,0", "window must be none, file or CENTER,WIDTH"),
+    ):
+        with pytest.raises(SettingsError, match=sentence):
+            named_bands(names, composite, window, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["small-cnn", "resnet18-32", "densenet40-12", "vgg16-32", "resnet18", "vit_tiny_patch16_224"],
+)
+def test_networks_take_as_many_channels_as_there_are_bands(name):
+    backbone = create_backbone(name, image_size=32, bands=SCALE).eval()
+    assert backbone.transform.bands == BANDS
+    with torch.inference_mode():
+        assert backbone(torch.zeros(1, 4, 32, 32)).shape[1] == backbone.channels
+
+
+def test_networks_of_three_channels_are_refused():
+    with pytest.raises(SettingsError, match="takes three channels, and the pictures have 4 bands"):
+        create_backbone("torchvision/resnet18", bands=SCALE)
+
+
+def test_weights_of_three_channels_are_adapted_as_timm_does(tmp_path):
+    """Oracle: timm's own loading of the same weights with ``in_chans``."""
+    torch.manual_seed(0)
+    original = timm.create_model("resnet18")
+    save_file(original.state_dict(), tmp_path / "w.safetensors")
+    overlay = {"state_dict": original.state_dict()}
+    for bands in (SCALE, BandScale(GREY, (0.0,), (1.0,))):
+        count = len(bands.bands)
+        theirs = timm.create_model(
+            "resnet18", pretrained=True, in_chans=count, pretrained_cfg_overlay=overlay
+        )
+        ours = create_backbone(
+            "resnet18", weights=str(tmp_path / "w.safetensors"), image_size=32, bands=bands
+        )
+        state = ours.state_dict()
+        for key, value in theirs.state_dict().items():
+            if not key.startswith("fc."):
+                torch.testing.assert_close(state[f"network.{key}"], value)
+        own = {key.removeprefix("network."): value for key, value in state.items()}
+        assert with_channels_of(theirs, own) is own  # of a run with these bands: as they are
