@@ -139,7 +139,7 @@ def test_minus_one_may_mean_absent(folder):
     assert absent.notes == ()
     mixed = folder.text("mixed.csv", "path,Bald,Hat\n1.jpg,-1,1\n2.jpg,0,-1.0\n")
     assert states(load(mixed)) == ["?1", "0?"]
-    assert load(mixed).notes == ()
+    assert "beside 1 and 0: it is read as unknown" in load(mixed).notes[0]
     lists = folder.text("lists.csv", "path,labels\n1.jpg,Bald\n")
     with pytest.raises(SettingsError, match="minus_one is for one column per label"):
         load(lists, minus_one="absent")

@@ -208,10 +208,15 @@ class TableBuilder:
         )
 
     def _notes(self, stated: LabelSets, unknown: LabelSets) -> tuple[str, ...]:
-        """Return a note where columns of 1 and -1 leave no label that is known to be absent."""
+        """Return a note where -1 is read as unknown, which need not be what was meant."""
         entries = len(stated) * stated.width
-        if not self.minus_ones or len(stated.columns) + len(unknown.columns) < entries:
+        if not self.minus_ones or self.minus_one == "absent":
             return ()
+        if len(stated.columns) + len(unknown.columns) < entries:
+            return (
+                "the label columns hold -1 beside 1 and 0: it is read as unknown; give `--set "
+                "minus_one=absent` if it means absent",
+            )
         return (
             "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
             "-1 is read as unknown; give `--set minus_one=absent` if it means absent",
