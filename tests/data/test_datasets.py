@@ -436,6 +436,10 @@ def test_stated_counts_are_the_papers():
     assert stated["cifar60+40"] == (60, {"train": 50_000, "test": 10_000})
     assert stated["plantnet"] == (1081, {"train": 243_916, "val": 31_118, "test": 31_112})
     assert stated["tiny-imagenet"] == (200, {"train": 100_000, "test": 10_000})
+    assert stated["chexpert"] == (14, {"train": 223_414, "val": 234})
+    assert stated["mimic-cxr"] == (14, {"train": 368_960, "val": 2_991, "test": 5_159})
+    assert stated["chestxray14"] == (14, {"train": 86_524, "test": 25_596})
+    assert stated["bigearthnet"] == (19, {"train": 237_871, "val": 122_342, "test": 119_825})
 
 
 def test_parts_of_any_format_are_joined(folder):

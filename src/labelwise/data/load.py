@@ -22,6 +22,7 @@ from labelwise.data.camtrap import read_camtrap
 from labelwise.data.checks import Duplicates, check_table
 from labelwise.data.cifar import read_cifar10, read_cifar60_40, read_cifar100
 from labelwise.data.detection import COCO_MARKS, VOC_MARKS, read_coco, read_coco2014, read_voc
+from labelwise.data.earth import read_bigearthnet, read_ucmerced
 from labelwise.data.feature_files import read_feature_file
 from labelwise.data.folders import HUGGINGFACE_MARKS, read_folder, read_huggingface, read_webdataset
 from labelwise.data.generated import posterior_table, scenes
@@ -39,6 +40,7 @@ from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.vqa import read_vqa
+from labelwise.data.xrays import read_chestxray14, read_chexpert, read_mimic_cxr
 from labelwise.errors import DataError, SettingsError
 from labelwise.system.storage import is_uri
 from labelwise.system.text import first_line
@@ -75,6 +77,45 @@ READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
         Reader("fiftyone", read_fiftyone, "samples.json of FiftyOne", marks=("samples.json",)),
+        Reader(
+            "chexpert",
+            read_chexpert,
+            "CheXpert: train.csv, valid.csv",
+            marks=("train/patient*", "valid/patient*"),
+            labels=14,
+            counts={"train": 223_414, "val": 234},
+        ),
+        Reader(
+            "mimic-cxr",
+            read_mimic_cxr,
+            "MIMIC-CXR-JPG",
+            marks=("mimic-cxr-2.0.0-split.csv*",),
+            labels=14,
+            counts={"train": 368_960, "val": 2_991, "test": 5_159},
+        ),
+        Reader(
+            "chestxray14",
+            read_chestxray14,
+            "NIH ChestX-ray14",
+            marks=("Data_Entry_2017*.csv",),
+            labels=14,
+            counts={"train": 86_524, "test": 25_596},
+        ),
+        Reader(
+            "bigearthnet",
+            read_bigearthnet,
+            "BigEarthNet v2: metadata.parquet, BigEarthNet-S2",
+            marks=("BigEarthNet-S2",),
+            labels=19,
+            counts={"train": 237_871, "val": 122_342, "test": 119_825},
+        ),
+        Reader(
+            "ucmerced",
+            read_ucmerced,
+            "UC Merced, 17 labels",
+            marks=("LandUse_Multilabeled.txt",),
+            labels=17,
+        ),
         Reader("table", read_tables, "CSV, TSV, JSON Lines or Parquet", tuple(TABULAR)),
         Reader("features", read_feature_file, "features and labels as arrays", (".npz",)),
         Reader(

@@ -1,0 +1,175 @@
+"""Aerial and satellite images with several labels: BigEarthNet v2 and UC Merced.
+
+BigEarthNet v2 (reBEN): 480,038 patches of Sentinel-2, one TIFF per band and patch.
+
+    metadata.parquet                           patch_id, labels (19 classes), split, ...
+    BigEarthNet-S2/TILE/PATCH/PATCH_B02.tif    12 bands of 10, 20 and 60 m; train with --bands
+    Reference_Maps/TILE/PATCH/PATCH_reference_map.tif
+
+TILE is PATCH without its last two numbers. With ``labels=43`` a patch has the classes of CORINE
+Land Cover that its reference map shows. Patches of one tile are a group.
+
+UC Merced: 2,100 aerial photos of 256 pixels; the 17 labels of Chaudhuri et al. (2018).
+
+    Images/CLASS/CLASS00.tif, LandUse_Multilabeled.txt (columns by tabs)
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelwise.data.rows import from_rows, read_lines, require_file
+from labelwise.data.table import LabelTable
+from labelwise.errors import DataError
+from labelwise.pictures.cubes import open_cube
+from labelwise.pictures.sources import read_image_file
+
+__all__ = ["read_bigearthnet", "read_ucmerced"]
+
+SPLITS = {"train": "train", "validation": "val", "test": "test"}
+UNCLASSIFIED = (0, 335, 999)  # no data, glaciers (none of the 43), and what CORINE left open
+CLASSES_19 = (
+    "Urban fabric",
+    "Industrial or commercial units",
+    "Arable land",
+    "Permanent crops",
+    "Pastures",
+    "Complex cultivation patterns",
+    "Land principally occupied by agriculture, with significant areas of natural vegetation",
+    "Agro-forestry areas",
+    "Broad-leaved forest",
+    "Coniferous forest",
+    "Mixed forest",
+    "Natural grassland and sparsely vegetated areas",
+    "Moors, heathland and sclerophyllous vegetation",
+    "Transitional woodland, shrub",
+    "Beaches, dunes, sands",
+    "Inland wetlands",
+    "Coastal wetlands",
+    "Inland waters",
+    "Marine waters",
+)
+CLASSES_43 = {
+    111: "Continuous urban fabric",
+    112: "Discontinuous urban fabric",
+    121: "Industrial or commercial units",
+    122: "Road and rail networks and associated land",
+    123: "Port areas",
+    124: "Airports",
+    131: "Mineral extraction sites",
+    132: "Dump sites",
+    133: "Construction sites",
+    141: "Green urban areas",
+    142: "Sport and leisure facilities",
+    211: "Non-irrigated arable land",
+    212: "Permanently irrigated land",
+    213: "Rice fields",
+    221: "Vineyards",
+    222: "Fruit trees and berry plantations",
+    223: "Olive groves",
+    231: "Pastures",
+    241: "Annual crops associated with permanent crops",
+    242: "Complex cultivation patterns",
+    243: "Land principally occupied by agriculture, with significant areas of natural vegetation",
+    244: "Agro-forestry areas",
+    311: "Broad-leaved forest",
+    312: "Coniferous forest",
+    313: "Mixed forest",
+    321: "Natural grassland",
+    322: "Moors and heathland",
+    323: "Sclerophyllous vegetation",
+    324: "Transitional woodland/shrub",
+    331: "Beaches, dunes, sands",
+    332: "Bare rock",
+    333: "Sparsely vegetated areas",
+    334: "Burnt areas",
+    411: "Inland marshes",
+    412: "Peatbogs",
+    421: "Salt marshes",
+    422: "Salines",
+    423: "Intertidal flats",
+    511: "Water courses",
+    512: "Water bodies",
+    521: "Coastal lagoons",
+    522: "Estuaries",
+    523: "Sea and ocean",
+}
+
+
+def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
+    """Return BigEarthNet v2: metadata.parquet beside BigEarthNet-S2, each patch a folder."""
+    file = require_file(path / "metadata.parquet")
+    wanted = ["patch_id", "split", *(["labels"] if labels == 19 else [])]
+    try:
+        table = pq.read_table(file, columns=wanted)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{file}: must be the metadata of BigEarthNet v2 ({error})") from None
+    absent = [name for name in wanted if name not in table.column_names]
+    if absent:
+        raise DataError(f"{file}: must have the columns {', '.join(wanted)}, lacks {absent[0]!r}")
+    patches: list[str] = table.column("patch_id").to_pylist()
+    split = []
+    for row, part in enumerate(table.column("split").to_pylist()):
+        if part not in SPLITS:
+            raise DataError(
+                f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {part!r}"
+            )
+        split.append(SPLITS[part])
+    tiles = [_tile(patch, row, file) for row, patch in enumerate(patches)]
+    names: Sequence[str] = CLASSES_19
+    if labels == 19:
+        rows = table.column("labels").to_pylist()
+    else:
+        names = list(CLASSES_43.values())
+        with ThreadPoolExecutor() as pool:
+            rows = list(pool.map(lambda one: _mapped(path, *one), zip(tiles, patches, strict=True)))
+    images = [f"BigEarthNet-S2/{t}/{p}" for t, p in zip(tiles, patches, strict=True)]
+    found = from_rows(
+        (path, images), rows, names=names, split=split, group=tiles, name="bigearthnet"
+    )
+    note = "each patch is a folder of bands: train with --bands, such as B02,B03,B04,B08"
+    return replace(found, notes=(*found.notes, note))
+
+
+def _tile(patch: str, row: int, file: Path) -> str:
+    tile, *numbers = patch.rsplit("_", 2)
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        raise DataError(f"{file}, row {row + 1}: patch_id must end in _ROW_COLUMN, got {patch!r}")
+    return tile
+
+
+def _mapped(path: Path, tile: str, patch: str) -> list[str]:
+    """Return the classes that the reference map of a patch shows."""
+    file = path / "Reference_Maps" / tile / patch / f"{patch}_reference_map.tif"
+    values = open_cube(read_image_file(file, str(file)), str(file)).values
+    codes = [int(code) for code in np.unique(values) if int(code) not in UNCLASSIFIED]
+    strange = [code for code in codes if code not in CLASSES_43]
+    if strange:
+        raise DataError(f"{file}: {strange[0]} is not a code of CORINE Land Cover")
+    return [CLASSES_43[code] for code in codes]
+
+
+def read_ucmerced(path: Path) -> LabelTable:
+    """Return UC Merced with 17 labels: Images/, and LandUse_Multilabeled.txt."""
+    file = path / "LandUse_Multilabeled.txt"
+    header, *lines = [line.split("\t") for line in read_lines(file) if line.strip()] or [[]]
+    names = [name.strip() for name in header[1:]]
+    if not names:
+        raise DataError(f"{file}: must begin with a line of labels between tabs")
+    images, labels = [], []
+    for number, (image, *states) in enumerate(lines, 2):
+        states = [state.strip() for state in states]
+        if len(states) != len(names) or not set(states) <= {"0", "1"}:
+            raise DataError(
+                f"{file}, line {number}: must be an image and {len(names)} numbers 0 or 1"
+            )
+        kind = image.strip().rstrip("0123456789")
+        images.append(f"Images/{kind}/{image.strip()}.tif")
+        labels.append([name for name, state in zip(names, states, strict=True) if state == "1"])
+    return from_rows((path, images), labels, names=names, name="ucmerced")
