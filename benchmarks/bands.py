@@ -1,0 +1,251 @@
+"""Pictures of bands: reading them at full depth, and keeping a GPU busy with them.
+
+    python benchmarks/bands.py --part decode          on a CPU
+    python benchmarks/bands.py --part gpu             12-band tiles of 120 pixels, on a GPU
+
+Part ``decode``: files of 16 bits to arrays (H, W, bands), in one thread, against the reader alone
+(tifffile's ``imread``, pydicom's ``pixel_array``) from the same bytes. Ratio: our processor time
+over theirs, the least of a few repeats in turns (goal: at most 1.2). The change to float32 comes
+after it, and is a part of the resize.
+
+Part ``gpu``: ResNet-50 in bfloat16 on generated tiles (uint16 ``.npy`` files). Training: our loader
+and compiled step against the same step on one constant batch. Scoring: ``labelwise.score`` against
+the network alone on one constant batch. Ratios of images a second (goal: at least 0.85). The tiles
+are streamed from their files by decoding processes, and once more kept on the device.
+"""
+
+import argparse
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from training import constant, epochs_of, make_sgd, rate
+
+from labelwise.backbones import create_backbone
+from labelwise.data.table import LabelTable
+from labelwise.decide import Threshold
+from labelwise.links import Sigmoid
+from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models.scoring import score
+from labelwise.objectives import BCE
+from labelwise.pictures import FileImages
+from labelwise.pictures.bands import Bands, BandScale
+from labelwise.pictures.cubes import read_bands
+from labelwise.training import pixels
+from labelwise.training.execution import accelerated
+from labelwise.training.loader import Batch, Loader
+from labelwise.types import LabelSpace, Targets
+
+DECODE_GOAL, GPU_GOAL = 1.2, 0.85
+BANDS, SIDE, LABELS = 12, 120, 19
+
+
+def decode_part() -> dict[str, float]:
+    """Return our processor time over the reader's, by format."""
+    import tifffile
+    from pydicom import dcmread
+
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from band_files import dicom, tiff
+
+    rng = np.random.default_rng(0)
+    smooth = rng.integers(0, 4096, (64, 64)).repeat(32, 0).repeat(32, 1).astype(np.uint16)
+    tile = rng.integers(0, 10_000, (SIDE, SIDE, BANDS)).astype(np.uint16)
+    grey, twelve = Bands(("grey",), ("grey",)), Bands(tuple(map(str, range(BANDS))), ("0",))
+
+    def by_tifffile(content: bytes) -> object:
+        return tifffile.imread(io.BytesIO(content))
+
+    def by_pydicom(content: bytes) -> object:
+        return dcmread(io.BytesIO(content)).pixel_array
+
+    jobs = {
+        "DICOM, 2048 x 2048, 12 bit": (dicom(smooth), grey, by_pydicom, 20),
+        "TIFF, 2048 x 2048, 16 bit": (tiff(smooth), grey, by_tifffile, 20),
+        "TIFF, deflate, 2048 x 2048": (tiff(smooth, compression="deflate"), grey, by_tifffile, 10),
+        "TIFF, 12 bands of 120 x 120": (tiff(tile), twelve, by_tifffile, 200),
+    }
+    ratios = {}
+    for name, (content, bands, alone, times) in jobs.items():
+        ours = lambda blob, bands=bands: read_bands(blob, "x", bands)  # noqa: E731
+        seconds = {"ours": np.inf, "alone": np.inf}
+        for _ in range(7):
+            for key, read in (("ours", ours), ("alone", alone)):
+                seconds[key] = min(seconds[key], _processor_seconds(read, content, times))
+        ratios[name] = seconds["ours"] / seconds["alone"]
+        each = {key: 1000 * value / times for key, value in seconds.items()}
+        verdict = "met" if ratios[name] <= DECODE_GOAL else "MISSED"
+        print(
+            f"{name:30s} {each['ours']:7.3f} ms, reader alone {each['alone']:7.3f} ms, "
+            f"ratio {ratios[name]:.2f} (goal {DECODE_GOAL}: {verdict})"
+        )
+    return ratios
+
+
+def _processor_seconds(read: Callable[[bytes], object], content: bytes, times: int) -> float:
+    start = time.process_time()
+    for _ in range(times):
+        read(content)
+    return time.process_time() - start
+
+
+def gpu_part(tiles: int, batch_size: int, steps: int, device: torch.device) -> dict[str, float]:
+    """Return images a second over those of a constant batch."""
+    ratios = {}
+    with tempfile.TemporaryDirectory() as folder:
+        table, scale = _tiles(Path(folder), tiles)
+        backbone = create_backbone("resnet50", image_size=SIDE, squash=True, bands=scale)
+        head = HeadSpec("linear", {})
+        model = Model(backbone, head.make(backbone.channels, LABELS)).to(device)
+        model = model.to(memory_format=torch.channels_last)
+        step = _step(model, device)
+        kept, limit = _loader(table, backbone, batch_size, device), pixels.CUDA_SHARE
+        fixed = next(kept.epoch(0))
+        rate(step, constant(fixed), 4, batch_size)  # compiles
+        pixels.CUDA_SHARE = 0.0
+        streamed = _loader(table, backbone, batch_size, device)
+        alone = max(rate(step, constant(fixed), steps, batch_size) for _ in range(3))
+        whole = len(table) // batch_size
+        rates = {
+            "training, kept on the device": rate(step, epochs_of(kept), steps, batch_size),
+            "training, streamed from files": rate(
+                step, epochs_of(streamed), min(steps, whole - 8), batch_size
+            ),
+        }
+        pixels.CUDA_SHARE = limit
+        for name, value in rates.items():
+            ratios[name] = value / alone
+            print(f"{name:32s} {value:9,.0f} images/s, constant batch {alone:9,.0f}")
+        del step, kept
+        space = LabelSpace([f"label {number}" for number in range(LABELS)])
+        predictor = Predictor(model.eval(), head, space, Sigmoid(), Threshold(0.5))
+        ratios |= _scoring(_Bfloat16(predictor), table, batch_size, device)
+    for name, ratio in ratios.items():
+        verdict = "met" if ratio >= GPU_GOAL else "MISSED"
+        print(f"{name:32s} ratio {ratio:.2f} (goal {GPU_GOAL}: {verdict})")
+    return ratios
+
+
+class _Bfloat16:
+    """A predictor whose network computes in bfloat16."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.predictor, name)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        with torch.inference_mode(), torch.autocast(inputs.device.type, torch.bfloat16):
+            values = self.predictor.transform.inputs(inputs)
+            values = values.contiguous(memory_format=torch.channels_last)
+            return self.predictor.model(values).logits.float()
+
+
+def _scoring(
+    scorer: _Bfloat16, table: LabelTable, batch_size: int, device: torch.device
+) -> dict[str, float]:
+    values = 2000 + 300 * torch.randn(batch_size, BANDS, SIDE, SIDE, device=device)
+    times = len(table) // batch_size
+
+    def seconds(work: Callable[[], object]) -> float:
+        best = np.inf
+        for _ in range(3):
+            start = time.perf_counter()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    alone = seconds(lambda: [scorer.logits(values).cpu() for _ in range(times)])
+    engine = seconds(lambda: list(score(scorer, table.images, batch_size=batch_size)))
+    print(
+        f"{'scoring, from files':32s} {len(table) / engine:9,.0f} images/s, constant batch "
+        f"{times * batch_size / alone:9,.0f}"
+    )
+    return {"scoring, from files": (len(table) / engine) / (times * batch_size / alone)}
+
+
+def _tiles(folder: Path, count: int) -> tuple[LabelTable, BandScale]:
+    """Write tiles and return them as a table; as many different ones as there is time to draw."""
+    rng = np.random.default_rng(0)
+    distinct = rng.normal(2000, 300, (64, SIDE, SIDE, BANDS)).clip(0, 65535).astype(np.uint16)
+
+    def write(number: int) -> str:
+        name = f"{number:06d}.npy"
+        np.save(folder / name, np.roll(distinct[number % 64], number, axis=0))
+        return name
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        names = list(pool.map(write, range(count)))
+    labels = rng.random((count, LABELS)) < 0.15
+    columns = [f"label {number}" for number in range(LABELS)]
+    table = LabelTable.from_arrays(columns, FileImages(folder, names), labels)
+    bands = Bands(tuple(f"B{number:02d}" for number in range(BANDS)), ("B03", "B02", "B01"))
+    return table, BandScale(bands, (2000.0,) * BANDS, (300.0,) * BANDS)
+
+
+def _loader(table: LabelTable, backbone: object, batch_size: int, device: torch.device) -> Loader:
+    return Loader(
+        table,
+        backbone.transform,  # type: ignore[attr-defined]
+        batch_size=batch_size,
+        device=device,
+        augment="turn",
+        shuffle=True,
+        drop_last=True,
+    )
+
+
+def _step(model: Model, device: torch.device) -> Callable[[Batch], Tensor]:
+    optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()
+
+    def loss_of(images: Tensor, targets: Targets) -> Tensor:
+        return objective(model(images), targets)
+
+    loss_of = accelerated(loss_of, precision=torch.bfloat16, compiled=device.type == "cuda")
+
+    def step(batch: Batch) -> Tensor:
+        loss = loss_of(batch.images, batch.targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def main() -> int:
+    """Run a part; return 1 if a goal was missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=("decode", "gpu"), required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiles", type=int, default=16384)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.part == "decode":
+        figures = decode_part()
+        missed = max(figures.values()) > DECODE_GOAL
+    else:
+        device = torch.device(given.device)
+        figures = gpu_part(given.tiles, given.batch_size, given.steps, device)
+        missed = min(figures.values()) < GPU_GOAL
+    if given.json is not None:
+        given.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
