@@ -1,4 +1,4 @@
-"""Photos that a run was fitted on are known again by their bytes, under any name.
+"""Photos that a run was fitted on are known again by their bytes, under any name, or by their look.
 
 The oracle is how the data were made: which photos were copied, renamed, changed by one pixel, or
 taken from the test split, is known beforehand.
@@ -77,11 +77,16 @@ def refused(*words):
 def test_photos_the_run_was_fitted_on_are_counted(run, new):
     found = seen_photos(run, load(new))
     assert found.rows.tolist() == [True, True, False, False, False, False]
+    assert found.near.tolist() == [False, False, False, False, False, True]
     whole = evaluated(run, "--data", new)
     assert whole.data.rows == 6
     assert (
         "2 of 6 photos are ones that the model was fitted on: the figures are too good; "
         "--without-training-photos leaves them out"
+    ) in whole.notes
+    assert (
+        "1 of 6 photos look like ones that the model was fitted on (near copies): the figures may "
+        "be too good; --without-training-photos leaves them out"
     ) in whole.notes
 
 
@@ -89,11 +94,12 @@ def test_they_are_left_out_when_asked(run, new):
     """The figures are those of a table that never had them."""
     found = evaluated(run, "--data", new, "--without-training-photos")
     assert "2 photos that the model was fitted on left out" in found.notes
+    assert "1 that look like such photos left out (near copies)" in found.notes
     rest = new.with_name("rest.csv")
     lines = new.read_text().splitlines()
-    rest.write_text("\n".join([lines[0], *lines[3:]]) + "\n")
+    rest.write_text("\n".join([lines[0], *lines[3:6]]) + "\n")
     alone = evaluated(run, "--data", rest)
-    assert found.data.rows == alone.data.rows == 4
+    assert found.data.rows == alone.data.rows == 3
     assert found.ranking == alone.ranking
     assert found.final == alone.final
 
@@ -117,6 +123,28 @@ def test_what_is_kept_with_the_run_is_enough(run, new):
     words = refused(run, "--data", new, "--without-training-photos")
     assert "cannot compare them" in words
     assert "leave it out" in words
+
+
+def test_resized_encoded_and_trimmed_copies_look_the_same(run, new, tmp_path):
+    """Photos of shapes: copies are near, other photos are not; of one colour, near nothing."""
+    own = tmp_path / "own"
+    random = np.random.default_rng(5)
+    for row in range(4):  # smooth pictures, as photos are
+        small = Image.fromarray(random.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+        small.resize((160, 120), Image.Resampling.BICUBIC).save(own / f"{row}.png")
+    Image.new("RGB", (160, 120), (200, 30, 30)).save(own / "2.png")
+    copies = new.parent
+    with Image.open(own / "0.png") as photo:
+        photo.resize((80, 60)).save(copies / "a.png")
+        photo.crop((4, 3, 156, 117)).save(copies / "c.png")
+    with Image.open(own / "1.png") as photo:
+        photo.save(copies / "b.png", "JPEG", quality=50)
+    Image.new("RGB", (90, 90), (200, 30, 30)).save(copies / "d.png")
+    with Image.open(own / "3.png") as photo:
+        photo.transpose(Image.Transpose.ROTATE_180).save(copies / "e.png")
+    found = seen_photos(run, load(new))
+    assert found.near.tolist() == [True, True, True, False, False, False]
+    assert found.count == 0
 
 
 def test_nothing_new_is_an_error(run, new):

@@ -103,7 +103,8 @@ def evaluate(
         bool,
         typer.Option(
             "--without-training-photos",
-            help="Of a run: leave out photos of --data, by their bytes, that it was fitted on.",
+            help="Of a run: leave out photos of --data that it was fitted on, and near copies of "
+            "them.",
             rich_help_panel=OF_DATA,
         ),
     ] = False,

@@ -1,10 +1,13 @@
-"""Which photos of some data a run was fitted on: the same bytes, whatever their names are.
+"""Which photos of some data a run was fitted on: the same bytes, or copies that look the same.
 
-The hashes of a run's own photos are kept in ``seen-photos.parquet`` in its folder. They are made
-when they are first asked for, which reads each of those photos once. Seen are the photos of every
-split but the held-out ones: they trained the weights, or chose the link, the rule or the epoch.
+The hashes and fingerprints of a run's own photos are kept in ``seen-photos.parquet`` in its folder.
+They are made when they are first asked for, which reads each of those photos once. Seen are the
+photos of every split but the held-out ones: they trained the weights, or chose the link, the rule
+or the epoch. Near copies, such as the same photo resized, encoded again or trimmed, or the next
+one of a burst, are told by :mod:`labelwise.pictures.fingerprint`.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +21,9 @@ from numpy.typing import NDArray
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.near_pairs import near_pairs
 from labelwise.pictures import ImageSource
+from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
 from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted, one_line_of
@@ -26,64 +31,115 @@ from labelwise.system.text import counted, one_line_of
 __all__ = ["SEEN_FILE", "SeenPhotos", "seen_photos"]
 
 SEEN_FILE = "seen-photos.parquet"
-HASH = pa.binary(32)
+HASH, LOOK = pa.binary(32), pa.list_(pa.float32(), WIDTH)
 NEVER_SEEN = ("test", "promise")
 
 
 @dataclass(frozen=True, eq=False)
 class SeenPhotos:
-    """Which rows of a table the run was fitted on, or why that cannot be told."""
+    """Which rows of a table the run was fitted on, or why that cannot be told.
+
+    ``near`` are other rows that look like a photo it was fitted on.
+    """
 
     rows: NDArray[np.bool_]
+    near: NDArray[np.bool_]
     why_not: str = ""
+
+    @classmethod
+    def not_told(cls, count: int, why_not: str) -> "SeenPhotos":
+        """Return that it cannot be told of so many rows."""
+        return cls(np.zeros(count, np.bool_), np.zeros(count, np.bool_), why_not)
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """How many rows there are that the run was fitted on, byte for byte."""
         return int(self.rows.sum())
 
     def others(self, table: LabelTable) -> LabelTable:
-        """Return the rows of the table that the run was not fitted on."""
+        """Return the rows of the table that the run was not fitted on, nor on one that looks so."""
         if self.why_not:
             raise SettingsError(
                 f"--without-training-photos cannot compare them: {self.why_not}; leave it out, or "
                 "make the run's data reachable where its settings.yaml names it"
             )
-        if self.count == len(table):
-            raise DataError(f"{table.name}: the model was fitted on every photo; give others")
-        return table.subset(~self.rows)
+        fitted = self.rows | self.near
+        if fitted.all():
+            what = "every photo" if self.rows.all() else "every photo or a near copy of it"
+            raise DataError(f"{table.name}: the model was fitted on {what}; give others")
+        return table.subset(~fitted)
 
     def note(self, *, left_out: bool) -> tuple[str, ...]:
         """Return a sentence for those who read the figures; none where nothing was seen."""
         if self.why_not:
             return (f"whether the model was fitted on these photos is not known: {self.why_not}",)
-        if not self.count:
-            return ()
-        if left_out:
-            return (f"{counted(self.count, 'photo')} that the model was fitted on left out",)
-        return (
-            f"{self.count:,} of {counted(len(self.rows), 'photo')} are ones that the model was "
-            "fitted on: the figures are too good; --without-training-photos leaves them out",
-        )
+        notes, copies = [], int(self.near.sum())
+        if self.count and left_out:
+            notes.append(f"{counted(self.count, 'photo')} that the model was fitted on left out")
+        elif self.count:
+            notes.append(
+                f"{self.count:,} of {counted(len(self.rows), 'photo')} are ones that the model was "
+                "fitted on: the figures are too good; --without-training-photos leaves them out"
+            )
+        if copies and left_out:
+            notes.append(f"{copies:,} that look like such photos left out (near copies)")
+        elif copies:
+            notes.append(
+                f"{copies:,} of {counted(len(self.rows), 'photo')} look like ones that the model "
+                "was fitted on (near copies): the figures may be too good; "
+                "--without-training-photos leaves them out"
+            )
+        return tuple(notes)
 
 
 def seen_photos(folder: Path, table: LabelTable, watch: Watch | None = None) -> SeenPhotos:
-    """Return which photos of a table a run was fitted on; its own are hashed if they were not."""
+    """Return which photos of a table a run was fitted on; its own are read if they were not."""
     watch, run = watch or Silent(), RunFolder(folder)
     known = _kept(folder / SEEN_FILE)
     if known is None:
         try:
             own = _own_photos(run)
         except (LabelwiseError, LookupError) as error:
-            return SeenPhotos(np.zeros(len(table), np.bool_), one_line_of(error))
+            return SeenPhotos.not_told(len(table), one_line_of(error))
         if own.blocks is not None:
             why = f"its photos, in {run.data}, are streamed and would have to be fetched"
-            return SeenPhotos(np.zeros(len(table), np.bool_), why)
-        known = _hashes(own, watch, "hashing the photos of the run")
+            return SeenPhotos.not_told(len(table), why)
+        known = _Marks.of(own, watch, "reading the photos of the run")
         _keep(folder / SEEN_FILE, known)
-    hashes = _hashes(table.images, watch, "comparing photos")
-    seen = set(known)
-    return SeenPhotos(np.array([one is not None and one in seen for one in hashes], np.bool_))
+    new, seen = _Marks.of(table.images, watch, "comparing photos"), set(known.hashes)
+    rows = np.array([one is not None and one in seen for one in new.hashes], np.bool_)
+    return SeenPhotos(rows, new.near(known) & ~rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Marks:
+    """The hash of each photo, None where it cannot be read, and its fingerprint (n, WIDTH)."""
+
+    hashes: list[bytes | None]
+    looks: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, images: ImageSource, watch: Watch, task: str) -> "_Marks":
+        """Read every photo once; one that cannot be decoded looks like nothing."""
+        hashes: list[bytes | None] = []
+        looks = np.zeros((len(images), WIDTH), np.float32)
+        watch.start(task, len(images))
+        for row in range(len(images)):
+            hashes.append(None)
+            with suppress(LabelwiseError, OSError):
+                content = images.content(row)
+                hashes[-1] = sha256(content).digest()
+                looks[row] = fingerprint(content, "")
+            watch.advance(1)
+        watch.finish()
+        return cls(hashes, looks)
+
+    def near(self, others: "_Marks") -> NDArray[np.bool_]:
+        """Return which photos look like one of the others."""
+        pairs = near_pairs(np.concatenate([self.looks, others.looks]), NEAR)
+        found, own = np.zeros(len(self.hashes), np.bool_), len(self.hashes)
+        found[pairs[(pairs[:, 0] < own) & (pairs[:, 1] >= own), 0]] = True
+        return found
 
 
 def _own_photos(run: RunFolder) -> ImageSource:
@@ -101,33 +157,25 @@ def _own_photos(run: RunFolder) -> ImageSource:
     return table.images.subset(np.flatnonzero(fitted))
 
 
-def _hashes(images: ImageSource, watch: Watch, task: str) -> list[bytes | None]:
-    """Return the hash of each image, None where it cannot be read."""
-    found: list[bytes | None] = []
-    watch.start(task, len(images))
-    for row in range(len(images)):
-        try:
-            found.append(sha256(images.content(row)).digest())
-        except (LabelwiseError, OSError):
-            found.append(None)
-        watch.advance(1)
-    watch.finish()
-    return found
-
-
-def _kept(path: Path) -> list[bytes | None] | None:
-    """Return the hashes in a file, None where it is not there or not whole."""
+def _kept(path: Path) -> _Marks | None:
+    """Return what a file holds, None where it is not there or not whole."""
     try:
-        column = pq.read_table(path)["sha256"]
+        table = pq.read_table(path)
+        hashes, looks = table["sha256"], table["fingerprint"].combine_chunks()
     except (OSError, KeyError, pa.ArrowException):
         return None
-    return column.to_pylist() if column.type == HASH else None
+    if (hashes.type, looks.type) != (HASH, LOOK):
+        return None
+    values = looks.flatten().to_numpy().reshape(-1, WIDTH)
+    return _Marks(hashes.to_pylist(), np.asarray(values, np.float32))
 
 
-def _keep(path: Path, hashes: list[bytes | None]) -> None:
-    """Write the hashes; a folder that cannot be written to does without."""
+def _keep(path: Path, marks: _Marks) -> None:
+    """Write them; a folder that cannot be written to does without."""
+    looks = pa.FixedSizeListArray.from_arrays(pa.array(marks.looks.ravel()), WIDTH)
+    table = pa.table({"sha256": pa.array(marks.hashes, HASH), "fingerprint": looks})
     try:
         with replacing(path) as temporary:
-            pq.write_table(pa.table({"sha256": pa.array(hashes, HASH)}), temporary)
+            pq.write_table(table, temporary)
     except OSError:
         return
