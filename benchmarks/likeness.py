@@ -30,7 +30,8 @@ def outcome(held, photos):
     points = [(one.log_p - one.log_q).astype(np.float32) for one in (held, photos)]
     known = held_out_shares(p, held.labels)
     names = [f"l{k}" for k in range(p.shape[1])]
-    found = compare_photos(names, points[0], held.labels.astype(float), known, points[1], now)
+    labels = held.labels.astype(float)
+    found = compare_photos(names, points[0], labels, known, points[1], now, own_probs=p)
     return found.outcome
 
 
@@ -47,10 +48,11 @@ def timed(photos):
     library = random.normal(-2, 2, (photos, 80)).astype(np.float32)
     labels = (random.random(held.shape) < 1 / (1 + np.exp(-held))).astype(float)
     start = time.perf_counter()
-    known = held_out_shares(1 / (1 + np.exp(-held.astype(float))), labels > 0.5)
+    own = 1 / (1 + np.exp(-held.astype(float)))
+    known = held_out_shares(own, labels > 0.5)
     few = library[:4096]
     probs = 1 / (1 + np.exp(-few.astype(float)))
-    compare_photos([f"l{k}" for k in range(80)], held, labels, known, few, probs)
+    compare_photos([f"l{k}" for k in range(80)], held, labels, known, few, probs, own_probs=own)
     compared = time.perf_counter() - start
     far_points(held, library)
     whole = time.perf_counter() - start

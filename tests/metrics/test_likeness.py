@@ -10,7 +10,13 @@ from scipy.stats import binom
 
 from labelwise.metrics import likeness as module
 from labelwise.metrics.drift import held_out_shares
-from labelwise.metrics.likeness import compare_photos, energy_test, far_points, raked_weights
+from labelwise.metrics.likeness import (
+    compare_photos,
+    different_means,
+    energy_test,
+    far_points,
+    raked_weights,
+)
 
 CLASSES = 5
 NAMES = [f"label {k}" for k in range(CLASSES)]
@@ -85,7 +91,7 @@ def outcome(random, **of_library):
     own, probs, labels = world(random, 600, FLAT)
     new, new_probs, _ = world(random, 600, **of_library)
     known = held_out_shares(probs, labels > 0.5)
-    return compare_photos(NAMES, own, labels, known, new, new_probs)
+    return compare_photos(NAMES, own, labels, known, new, new_probs, own_probs=probs)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +125,39 @@ def test_sentences_say_what_was_compared_and_what_to_do():
     assert "do not look like the held-out ones" in pictures.sentence()
 
 
+def test_any_false_difference_of_means_is_as_rare_as_said(monkeypatch):
+    """Oracle: 5 % of draws, binomially; and the one column that moved is found, alone."""
+    monkeypatch.setattr(module, "PERMUTATIONS", 99)
+    random = np.random.default_rng(8)
+    false = found = 0
+    for _ in range(200):
+        draws = random.beta(0.05, 2.0, size=(260, 20))  # rare labels, skewed
+        false += different_means(draws[:100], draws[100:], random).any()
+        draws[100:, 3] += 0.1
+        moved = different_means(draws[:100], draws[100:], random)
+        found += bool(moved[3])
+    assert binom.cdf(false, 200, 0.05) < 0.999
+    assert binom.sf(false, 200, 0.01) < 0.5  # not much rarer either
+    assert found > 150
+
+
+def test_no_share_moves_where_the_means_do_not(monkeypatch):
+    """Oracle: labels of which the estimate says that they moved stay where no mean differs."""
+    random = np.random.default_rng(4)
+    assert outcome(random, prior=TRIPLED).moved
+    nothing = np.zeros(CLASSES, np.bool_)
+    monkeypatch.setattr(module, "different_means", lambda *_: nothing)
+    assert not outcome(random, prior=TRIPLED).moved
+
+
 def test_few_photos_tell_nothing():
     random = np.random.default_rng(5)
     own, probs, labels = world(random, 600, FLAT)
     known = held_out_shares(probs, labels > 0.5)
-    one = compare_photos(NAMES, own, labels, known, own[:1], probs[:1])
+    one = compare_photos(NAMES, own, labels, known, own[:1], probs[:1], own_probs=probs)
     assert one.outcome == "unknown"
     assert "it takes 50 photos, and there are 1" in one.sentence()
-    few = compare_photos(NAMES, own[:9], labels[:9], known, own, probs)
+    few = compare_photos(NAMES, own[:9], labels[:9], known, own, probs, own_probs=probs[:9])
     assert "it takes 50 held-out photos, and there are 9" in few.sentence()
 
 

@@ -9,18 +9,22 @@ energy distance (Székely and Rizzo 2004)
 is 0 only where both are drawn alike. Its p-value comes from dealing the points anew to the two
 sides, which is exact. Three outcomes:
 
-    alike            nothing speaks against it, and no label's share moved (Bonferroni over labels)
+    alike            nothing speaks against it, and no label's share moved
     shares differ    labels are more or less frequent, and that explains it: held-out photos drawn
                      with weights w = exp(beta' y), whose labels have the shares estimated for the
                      new photos (raking), cannot be told from them
     pictures differ  neither explains it
+
+A share moved if its estimate says so (Bonferroni over labels), which rests on a fit to few photos
+that carry a rare label, and the mean probability of the label differs more than the largest such
+difference of any label in 95 of 100 ways to deal the photos anew, which is exact.
 
 With few photos little can be told; below FEWEST on either side nothing is said. A photo is *far* if
 its nearest held-out photo is farther than those of 99 in 100 held-out photos are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -33,6 +37,7 @@ __all__ = [
     "Likeness",
     "Outcome",
     "compare_photos",
+    "different_means",
     "energy_test",
     "far_points",
     "raked_weights",
@@ -110,13 +115,15 @@ def compare_photos(
     photos: Points,
     probs: Floats,
     *,
+    own_probs: Floats,
     seed: int = 0,
 ) -> Likeness:
     """Return how like photos are to held-out ones, given as points (n, D) and (m, D).
 
-    ``labels`` (n, K) of the held-out photos may be soft where they are not known; ``probs`` (m', K)
-    are of photos of the same library, from which the shares are estimated. The points must not have
-    been fitted on one side alone.
+    ``labels`` (n, K) of the held-out photos may be soft where they are not known, ``own_probs``
+    (n, K) are what the model says of them; ``probs`` (m', K) are of photos of the same library,
+    from which the shares are estimated. Points and probabilities must not have been fitted on one
+    side alone.
     """
     random = np.random.default_rng(seed)
     sizes = len(held_out), len(photos)
@@ -124,10 +131,14 @@ def compare_photos(
         which = "held-out photos" if sizes[0] < FEWEST else "photos"
         reason = f"it takes {FEWEST} {which}, and there are {min(sizes)}"
         return Likeness("unknown", *sizes, reason=reason)
-    shares = tuple(
-        estimate_share(name, probs[:, column], known, 1 - SHARES_ALPHA / len(names))
+    differ = different_means(own_probs, probs, np.random.default_rng([seed, 1]))
+    estimated = [
+        (column, estimate_share(name, probs[:, column], known, 1 - SHARES_ALPHA / len(names)))
         for column, (name, known) in enumerate(zip(names, known_shares, strict=True))
         if known is not None
+    ]
+    shares = tuple(
+        replace(one, moved=one.moved and bool(differ[column])) for column, one in estimated
     )
     moved = [one for one in shares if one.moved]
     own = _drawn(random, len(held_out), POINTS)
@@ -153,10 +164,7 @@ def energy_test(first: Points, second: Points, random: np.random.Generator) -> f
     """Return the p-value of "both are drawn alike" for points (n, D) and (m, D)."""
     distances = _distances(_scaled(np.concatenate([first, second])))
     size, n = len(distances), len(first)
-    dealt = np.zeros((size, PERMUTATIONS + 1), np.float32)
-    dealt[:n, 0] = 1
-    for column in range(1, PERMUTATIONS + 1):
-        dealt[random.permutation(size)[:n], column] = 1
+    dealt = _dealt(size, n, random)
     sums = distances @ dealt  # to the first side, of every point
     inside = np.einsum("ij,ij->j", sums, dealt, dtype=np.float64)
     across = sums.sum(axis=0, dtype=np.float64) - inside
@@ -164,6 +172,33 @@ def energy_test(first: Points, second: Points, random: np.random.Generator) -> f
     m = size - n
     energy = 2 * across / (n * m) - inside / n**2 - outside / m**2
     return float((energy >= energy[0] - 1e-9 * abs(energy[0])).mean())
+
+
+def different_means(
+    first: Floats, second: Floats, random: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Return which columns (K,) of (n, K) and (m, K) have different means, 5 % for any false one.
+
+    The largest of the standardised differences has the law of dealing the rows anew.
+    """
+    both = np.concatenate([first, second])
+    size, n = len(both), len(first)
+    dealt = _dealt(size, n, random)
+    sums = (both - both.mean(axis=0)).T @ dealt  # of the first side, (K, deals)
+    scale = both.std(axis=0) * np.sqrt(n * (size - n) / size)
+    largest = np.abs(sums) / np.where(scale > 0, scale, np.inf)[:, None]
+    allowed = int(SHARES_ALPHA * dealt.shape[1]) - 1  # deals, beside ours, that may be as extreme
+    limit = np.sort(largest[:, 1:].max(axis=0))[::-1][allowed]
+    return np.asarray(largest[:, 0] > limit)
+
+
+def _dealt(size: int, n: int, random: np.random.Generator) -> Points:
+    """Return which of ``size`` rows are on the first side, in ours and in deals at random."""
+    dealt = np.zeros((size, PERMUTATIONS + 1), np.float32)
+    dealt[:n, 0] = 1
+    for column in range(1, PERMUTATIONS + 1):
+        dealt[random.permutation(size)[:n], column] = 1
+    return dealt
 
 
 def raked_weights(labels: Floats, shares: Floats) -> Floats:

@@ -115,6 +115,7 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         held_out_shares(own_probs, held_out.majority.numpy(), observed),
         logits,
         link(torch.from_numpy(logits).double()).numpy(),
+        own_probs=own_probs,
     )
     if likeness.outcome == "unknown":
         return LibraryLikeness(likeness, len(alive))
