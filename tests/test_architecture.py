@@ -43,7 +43,6 @@ OWN_ODDS = {
     "labelling/suspects.py",
     "metrics/drift.py",
     "retrieval/calibrated_query.py",
-    "search/asked.py",
     "words/classes.py",  # how much each class counts for a word
 }
 
