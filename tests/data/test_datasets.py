@@ -287,6 +287,10 @@ def test_cifar100_and_cifar60_40(folder):
     assert table.targets()[0].argmax(1).tolist() == [*range(100), *range(20)]
     np.testing.assert_array_equal(load(path / "bin").targets()[0], table.targets()[0])
     assert load(path, labels="coarse").space.names[0] == "coarse0"
+    both, one = load(path, labels="both"), load(path)
+    assert both.space.names == (*one.space.names, *load(path, labels="coarse").space.names)
+    np.testing.assert_array_equal(both.targets()[0][:, :100], one.targets()[0])
+    np.testing.assert_array_equal(both.targets()[0][:, 100:].sum(axis=1), 1)
     open_set = load(f"cifar60+40:{path}")
     assert len(open_set.space) == 60
     assert open_set.splits()["train"].zero_label().sum() == 40
