@@ -1,5 +1,7 @@
 """Released Query2Label checkpoints; oracle: their forward pass, from their own tensors by name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch.nn.functional import layer_norm, linear
 from labelwise.backbones import create_backbone
 from labelwise.cli import main
 from labelwise.errors import SettingsError
+from labelwise.experiments.papers import EXPERIMENTS
+from labelwise.experiments.protocols import Row
 from labelwise.heads import sine_position
 from labelwise.integrations.query2label import load_query2label
 from labelwise.models import Predictor
@@ -185,3 +189,56 @@ def test_a_feature_map_of_one_place_is_refused(tmp_path):
     predictor = load_query2label(path, "torchvision/resnet18", "abc", image_size=32)
     with pytest.raises(SettingsError, match="makes one place of a picture of 32 pixels"):
         list(look(predictor, PictureImages([np.zeros((40, 40, 3), np.uint8)])))
+
+
+def interpolated_precision(scores, labels):
+    """AP of one label as Query2Label's code takes it: the best precision at or after each hit."""
+    order = sorted(range(len(scores)), key=lambda row: -scores[row])
+    hits, precisions = 0, []
+    for place, row in enumerate(order, 1):
+        hits += labels[row]
+        precisions.append(hits / place)
+    best = [max(precisions[place:]) for place in range(len(order))]
+    return sum(best[place] for place, row in enumerate(order) if labels[row]) / sum(labels)
+
+
+def test_released_checkpoints_are_judged_beside_the_printed_figures(tmp_path, monkeypatch, capsys):
+    table = EXPERIMENTS["004-table1"]
+    small = Row({"backbone": "torchvision/resnet18", "image_size": 64})
+    monkeypatch.setitem(EXPERIMENTS, "004-table1", replace(table, rows={"resnet101-448": small}))
+    state, random = checkpoint(), np.random.default_rng(0)
+    save_file(state, tmp_path / "q2l.safetensors")
+    truth = random.random((8, LABELS)) < 0.5
+    truth[0], truth[1] = True, False
+    lines = ["path,labels,split"]
+    for row, labels in enumerate(truth):
+        picture = random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(picture).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{'|'.join(np.array(list('abc'))[labels])},test")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    words = ["labelwise", "reproduce", "004-table1", "--data", str(tmp_path / "table.csv")]
+    words += ["--checkpoint", f"resnet101-448={tmp_path / 'q2l.safetensors'}"]
+    words += ["-o", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    predictor = load_query2label(
+        tmp_path / "q2l.safetensors", "torchvision/resnet18", "abc", image_size=64
+    )
+    pictures = PictureImages([tmp_path / f"{row}.png" for row in range(8)])
+    inputs = torch.stack([predictor.transform(pictures.read(row)) for row in range(8)])
+    with torch.no_grad():
+        features = predictor.model.backbone(inputs)
+        logits = torch.stack([their_logits(state, part) for part in features]).tolist()
+    found = [
+        interpolated_precision([row[k] for row in logits], truth[:, k].tolist())
+        for k in range(LABELS)
+    ]
+    row = (tmp_path / "out" / "table.md").read_text().splitlines()[-1]
+    assert row == f"| resnet101-448 | {100 * sum(found) / LABELS:.1f} | 84.9 | 8 |"
+    monkeypatch.setattr("sys.argv", [*words, "--quick"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "--checkpoint is for 004-table1" in capsys.readouterr().err

@@ -27,6 +27,7 @@ COMPUTED = "001-table1"
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
 SURVEYED = "survey"
+RELEASED = "004-table1"
 
 
 def reproduce(
@@ -59,6 +60,12 @@ def reproduce(
         list[str] | None,
         typer.Option(
             help="001-vqa: judge a model's scores, as spa=FILE (question_id, answers, logits)."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="004-table1: judge a released checkpoint instead, as resnet101-448=FILE."
         ),
     ] = None,
     query: Annotated[
@@ -100,8 +107,10 @@ def reproduce(
         raise SettingsError("name a table, such as 000-table2; --list shows them all")
     folder = out or Path("runs") / table
     if table == SURVEYED:
-        if scores or query or dry_run:
-            raise SettingsError("the survey takes neither --scores nor --query nor --dry-run")
+        if scores or query or dry_run or checkpoint:
+            raise SettingsError(
+                "the survey takes neither --scores nor --query, --checkpoint nor --dry-run"
+            )
         survey(
             root,
             data or (),
@@ -121,7 +130,8 @@ def reproduce(
 
     figure = FIGURES.get(table)
     if table == COMPUTED or (figure is not None and not figure.table):
-        if data or quick or chosen or frozen or set_ or scores or query or jobs or dry_run:
+        others = (data, quick, chosen, frozen, set_, scores, query, jobs, dry_run, checkpoint)
+        if any(others):
             raise SettingsError(f"{table} is computed from formulas and takes --out alone")
         if figure is None:
             _compute(folder)
@@ -132,6 +142,13 @@ def reproduce(
         if table != ANSWERED or data or quick or set_ or query or dry_run or chosen or frozen:
             raise SettingsError(f"--scores is for {ANSWERED}, with --root and --out alone")
         _judge(root, scores, folder)
+        return
+    if checkpoint:
+        if table != RELEASED or quick or set_ or query or dry_run or chosen or frozen or jobs:
+            raise SettingsError(
+                f"--checkpoint is for {RELEASED}, with --root or --data and --out alone"
+            )
+        _judge_checkpoints(root, source, checkpoint, folder)
         return
     if table == TRANSFERRED:
         if data or quick or set_ or query or dry_run:
@@ -208,6 +225,35 @@ def _judge(root: Path, scores: list[str], folder: Path) -> None:
         raise DataError(f"{ANSWERED} needs data: {where_to_put(experiment, root)}")
     header, rows = judged_cells(judge_scores(root / "vqa", files))
     title = f"{experiment.published.title}; brought scores"
+    show_table(header, rows, title=title)
+    _write_table(folder, title, header, rows)
+
+
+def _judge_checkpoints(
+    root: Path, source: str | None, checkpoints: list[str], folder: Path
+) -> None:
+    """Judge released checkpoints on the test images of their table."""
+    import torch
+
+    from labelwise.data import load
+    from labelwise.experiments.released import judge_checkpoints
+    from labelwise.experiments.reproduce import find_experiment, has_data, where_to_put
+    from labelwise.system.progress import make_watch
+
+    files = {row: Path(file) for row, _, file in (one.partition("=") for one in checkpoints)}
+    if len(files) < len(checkpoints) or any(
+        not row or not file.name for row, file in files.items()
+    ):
+        raise SettingsError(f"--checkpoint must be ROW=FILE, each row once, got {checkpoints}")
+    experiment = find_experiment(RELEASED)
+    if source is None and not has_data(experiment, root):
+        raise DataError(f"{RELEASED} needs data: {where_to_put(experiment, root)}")
+    options = {} if source else dict(experiment.data_options)
+    table = load(source or f"coco2014:{root / 'coco'}", **options)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with resumable(folder):
+        header, rows = judge_checkpoints(table, files, folder, device=device, watch=make_watch())
+    title = f"{experiment.published.title}; {experiment.published.remark}"
     show_table(header, rows, title=title)
     _write_table(folder, title, header, rows)
 

@@ -495,8 +495,8 @@ _QUERY2LABEL = Experiment(
     columns.voc_precision,
     data_options={"drop_unlabelled": False},
     deviations=(
-        "Trained here; the report evaluates released checkpoints, which "
-        "labelwise.integrations.query2label reads.",
+        "Trained here; the report evaluates released checkpoints, as --checkpoint does for those "
+        "with a ResNet.",
         "The published command names Cutout, but makes one that cuts nothing; here is none.",
     ),
     stated={
