@@ -28,7 +28,7 @@ PROMISED = (
     "bce focal asl spa two-way softmax quasibinary uniform maxconf warp rml lsep pairwise "
     "bce+lpr focal+lpr asl+lpr spa+lpr focal+phi asl+phi focal-official asl-official "
     "focal-official+phi asl-official+phi focal-official+lpr asl-official+lpr "
-    "hill splc ll-r ll-ct ll-cp em zlpr db bce+mmce bce+mdca bce+mbls"
+    "hill splc ll-r ll-ct ll-cp em em+apl zlpr db bce+mmce bce+mdca bce+mbls"
 )
 
 # What the papers state for their losses (ASL and focal: Ridnik et al.; SPA: section 5.1), and
@@ -51,6 +51,7 @@ STATED = {
     "hill": {"lam": 1.5, "margin": 1.0, "gamma": 2.0},
     "splc": {"threshold": 0.6, "wait": 1, "margin": 1.0, "gamma": 2.0},
     "em": {"alpha": 0.1},
+    "em+apl": {"alpha": 0.1, "beta": 0.9, "share": 0.9 / 5, "wait": 5},
     "ll-r": {"rate": 0.002},
     "db": {"least": 0.1, "steepness": 10.0, "middle": 0.2, "scale": 5.0, "bias": 0.05},
     "bce+mbls": {"term_weight": 0.1},
@@ -249,7 +250,20 @@ SOFT = {name for name in METHODS if new(name).soft_labels}
 def test_the_methods_that_take_soft_labels():
     plain = {"bce", "bce-ls", "focal", "asl", "spa", "softmax", "quasibinary"}
     official = {"focal-official", "asl-official", "focal-official+phi", "asl-official+phi"}
-    single = {"an", "an-ls", "wan", "iu", "iun", "hill", "splc", "ll-r", "ll-ct", "ll-cp", "em"}
+    single = {
+        "an",
+        "an-ls",
+        "wan",
+        "iu",
+        "iun",
+        "hill",
+        "splc",
+        "ll-r",
+        "ll-ct",
+        "ll-cp",
+        "em",
+        "em+apl",
+    }
     assert plain | official | single | {"focal+phi", "asl+phi", "bce+mbls"} | PAIRS == SOFT
 
 

@@ -18,6 +18,7 @@ from labelwise.objectives import (
     SPLC,
     ZLPR,
     EntropyMaximisation,
+    EntropyWithPseudoLabels,
     FocalMarginLink,
     Hill,
     LargeLoss,
@@ -298,3 +299,64 @@ def test_ll_cp_needs_to_know_which_images_it_sees():
         LargeLossForGood(IMAGES, 5)(logits, labels, observed)
     with pytest.raises(ValueError, match="rate must lie in"):
         LargeLossForGood(IMAGES, 5, rate=1.0)
+
+
+def entropy(p):
+    return -p * log(p) - (1 - p) * log(1 - p)
+
+
+def test_apl_takes_the_least_likely_unknown_labels_as_absent_for_good():
+    """The authors' table of labels (1, 0, minus a pseudo-label), rewritten epoch by epoch."""
+    images, share = 10, 0.25
+    objective = EntropyWithPseudoLabels(images, 2, alpha=0.2, beta=0.5, share=share, wait=2)
+    generator = torch.Generator().manual_seed(3)
+    labels = (torch.rand(images, 2, generator=generator) < 0.4).double()
+    observed = torch.zeros(images, 2, dtype=torch.bool)
+    observed[::4] = True  # 7 of 10 are unknown: one of each label is taken after an epoch
+    labels = torch.where(observed, labels, 0.0)
+    first = [int((~observed[:, k]).sum()) for k in range(2)]
+    believed: dict[tuple[int, int], float] = {}
+    for epoch in range(1, 5):
+        scores = torch.randn(images, 2, generator=generator, dtype=torch.float64)
+        scores = scores.half().double()  # as it is kept
+        costs = []
+        for i in range(images):
+            for k in range(2):
+                v, p = scores[i, k].item(), sigmoid(scores[i, k].item())
+                if observed[i, k]:
+                    costs.append(log1p(exp(-v)) if labels[i, k] else log1p(exp(v)))
+                elif (i, k) in believed:
+                    q = believed[i, k]
+                    costs.append(0.5 * (q * log1p(exp(-v)) + (1 - q) * log1p(exp(v))))
+                else:
+                    costs.append(-0.2 * entropy(p))
+        halves = [torch.arange(5), torch.arange(5, 10)]
+        found = []
+        for rows in halves:
+            targets = Targets(labels[rows], observed[rows], rows)
+            found.append(objective(Outputs(scores[rows]), targets).item())
+            objective.step(0.1)
+        assert sum(found) / 2 == pytest.approx(sum(costs) / len(costs), rel=1e-3)
+        if epoch >= 2:
+            for k in range(2):
+                free = [i for i in range(images) if not observed[i, k] and (i, k) not in believed]
+                free.sort(key=lambda i, k=k: scores[i, k].item())
+                for i in free[: int(share * first[k])]:
+                    believed[i, k] = sigmoid(scores[i, k].item())
+        kept = {tuple(place) for place in (~objective.pseudo.isnan()).nonzero().tolist()}
+        assert kept == set(believed)
+    assert len(believed) == 6
+    objective.eval()
+    before = objective.last.clone()
+    objective(Outputs(scores + 1), Targets(labels, observed, torch.arange(images)))
+    assert torch.equal(objective.last.nan_to_num(), before.nan_to_num())  # validation says nothing
+
+
+def test_apl_refuses_senseless_settings():
+    logits, labels, observed = batch()
+    with pytest.raises(ValueError, match="targets need their index"):
+        EntropyWithPseudoLabels(IMAGES, 5)(logits, labels, observed)
+    with pytest.raises(ValueError, match="share must lie in"):
+        EntropyWithPseudoLabels(IMAGES, 5, share=1.5)
+    with pytest.raises(ValueError, match="alpha and beta must not be negative"):
+        EntropyWithPseudoLabels(IMAGES, 5, beta=-1.0)

@@ -32,6 +32,7 @@ from labelwise.objectives import (
     AverageK,
     DistributionBalanced,
     EntropyMaximisation,
+    EntropyWithPseudoLabels,
     Focusing,
     Hill,
     LabelPairs,
@@ -417,6 +418,14 @@ METHODS: dict[str, Method] = {
         sentence="Unknown labels are kept undecided: their entropy is made large.",
         source="Zhou et al., ECCV 2022, without its pseudo-labels",
         tuning={"alpha": (0.01, 0.1, 0.2)},
+    ),
+    "em+apl": Method(
+        make=EntropyWithPseudoLabels,
+        probabilities="improper",
+        sentence="As em; the least likely unknown labels become soft pseudo-labels of absence.",
+        source="Zhou et al., ECCV 2022 (EM + APL), settings of their code for MS-COCO",
+        from_facts={"num_images": "num_images", "num_labels": "num_labels"},
+        tuning={"beta": (0.02, 0.2, 0.9)},
     ),
     # Sets of a wanted size.
     "top-k": Method(

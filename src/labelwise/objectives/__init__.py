@@ -34,6 +34,7 @@ from labelwise.objectives.focal_margin import (
 )
 from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
 from labelwise.objectives.large_loss import LargeLoss, LargeLossForGood, largest_unknown
+from labelwise.objectives.pseudo_labels import EntropyWithPseudoLabels
 from labelwise.objectives.quasibinary import (
     Quasibinary,
     QuasibinaryLink,
@@ -96,6 +97,7 @@ __all__ = [
     "AverageK",
     "DistributionBalanced",
     "EntropyMaximisation",
+    "EntropyWithPseudoLabels",
     "FocalMarginLink",
     "Focusing",
     "Hill",

@@ -3,8 +3,8 @@
     known     softplus(-v) at present, softplus(v) at absent labels
     unknown   -a H(p),  H(p) = -p log p - (1 - p) log(1 - p)           a = 0.1
 
-averaged over all entries. The authors' asymmetric pseudo-labels (APL), which need the predictions
-of the whole training set, are not part of it.
+averaged over all entries. With the authors' asymmetric pseudo-labels it stands in
+``pseudo_labels``.
 
 With complete labels this is cross-entropy, strictly proper under a sigmoid. Where a label is known
 to be present with chance s and unknown otherwise, the expected loss rests where
