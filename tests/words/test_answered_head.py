@@ -13,7 +13,7 @@ from labelwise.objectives.convex import CoinLoss, ShiftedLoss
 from labelwise.training.solve import Design, minimise, solve
 from labelwise.types import Targets
 from labelwise.words.answered import APART, POWERS, _folds, answered_head
-from labelwise.words.classes import TextHead
+from labelwise.words.text_image import TextHead
 
 FEATURES, LABELS = 60, 6
 

@@ -2,7 +2,8 @@
 
 ``small-cnn``, ``resnet18-32``, ``densenet40-12``, ``densenet40-40`` and ``vgg16-32`` are made
 here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers; ``torchvision/NAME`` is
-looked up in torchvision, every other name in timm; ``identity`` stands for stored features.
+looked up in torchvision, every other name in timm; ``identity`` stands for stored features, and
+``tower/...`` is the image half of a text-image model (:mod:`labelwise.backbones.towers`).
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from labelwise.backbones.densenet import DenseNet40
 from labelwise.backbones.imports import without_compiler
 from labelwise.backbones.resnet32 import ResNet18Small
 from labelwise.backbones.small_cnn import SmallCNN
+from labelwise.backbones.towers import TOWER, ImageTower, TowerShape
 from labelwise.backbones.vgg import VGG16Dense, VGG16Small
 from labelwise.backbones.weights import PRETRAINED, load_state
 from labelwise.errors import SettingsError
@@ -116,6 +118,8 @@ def _create(
         if weights is not None:
             load_state(backbone, weights)
         return backbone
+    if name.startswith(TOWER):
+        return _tower(TowerShape.parse(name), weights, image_size)
     if name == VGG16_DENSE:
         return VGG16Dense(weights, image_size)
     if name.startswith("torchvision/"):
@@ -136,6 +140,23 @@ def _create(
 
             return TimmBackbone(name, weights, image_size, in_chans)
     raise SettingsError(f"unknown backbone {name!r}{nearest(name, backbone_names())}")
+
+
+def _tower(shape: TowerShape, weights: str | None, image_size: int | None) -> Backbone:
+    if image_size not in (None, shape.side):
+        raise SettingsError(
+            f"the tower {shape.name} has positions for pictures of {shape.side} pixels, got "
+            f"image_size {image_size}; leave it out"
+        )
+    if weights == PRETRAINED:
+        raise SettingsError(
+            f"the tower {shape.name} gets its weights from the folder of its model; name that "
+            "folder to `labelwise start --model`"
+        )
+    tower = ImageTower(shape)
+    if weights is not None:
+        load_state(tower, weights)
+    return tower
 
 
 def backbone_names() -> list[str]:

@@ -23,13 +23,16 @@ def start(
         ),
     ],
     model: Annotated[
-        Path,
+        str,
         typer.Option(
             "--model",
+            "--scorer",
             "-m",
             envvar="LABELWISE_WORDS",
-            help="A folder with a sentence encoder: one .onnx file and tokenizer.json; perhaps "
-            "with an image classifier as timm writes it and classes.txt.",
+            help="A folder with a text-image model: CLIP, SigLIP or SigLIP 2 of transformers, or "
+            "CLIP of open_clip; or one with a sentence encoder, that is one .onnx file and "
+            "tokenizer.json, perhaps with an image classifier as timm writes it and classes.txt. "
+            "hf://OWNER/NAME fetches a model of transformers from the hub.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run's folder.")] = Path("run"),
@@ -61,14 +64,14 @@ def start(
     from labelwise.data import load
     from labelwise.pictures import PictureImages
     from labelwise.system.progress import make_watch
-    from labelwise.words import ClassesAndWords, WordList
+    from labelwise.words import WordList, open_scorer
     from labelwise.words.start import start as start_run
 
     vocabulary = WordList.read(words)
     table = None if answers is None else load(answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
     out.mkdir(parents=True, exist_ok=True)
-    scorer = ClassesAndWords(model, image_size=image_size, cache=out)
+    scorer = open_scorer(model, image_size=image_size, cache=out)
     with resumable(out):
         done = start_run(
             images,
@@ -100,8 +103,9 @@ def _tell(done: "Started") -> None:
     names = done.predictor.space.names
     say(f"{done.photos:,} photos and {len(names):,} words: {done.folder}")
     if done.calibration is None:
-        pairs = list(zip(names, done.nearest_classes, strict=True))
-        show_table(("word", "nearest class of the classifier"), pairs)
+        if done.nearest_classes:
+            pairs = list(zip(names, done.nearest_classes, strict=True))
+            show_table(("word", "nearest class of the classifier"), pairs)
         say(NOT_CALIBRATED)
         return
     rows = [

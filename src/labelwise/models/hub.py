@@ -22,8 +22,17 @@ NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 ADDRESS = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?/?", re.ASCII)
 
 
-def fetched_from_hub(address: str, files: tuple[str, ...]) -> Path:
-    """Return a folder with some files of a model, fetched unless this user's cache has them."""
+def fetched_from_hub(
+    address: str,
+    files: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    lacking: str = "so it is not a model of labelwise; `labelwise export RUN --format hf` writes "
+    "one",
+) -> Path:
+    """Return a folder with some files of a model, fetched unless this user's cache has them.
+
+    ``lacking`` says what a model is not that has not all ``files``.
+    """
     from huggingface_hub import snapshot_download
 
     found = ADDRESS.fullmatch(address)
@@ -36,7 +45,7 @@ def fetched_from_hub(address: str, files: tuple[str, ...]) -> Path:
             snapshot_download(
                 found["name"],
                 revision=found["revision"],
-                allow_patterns=list(files),
+                allow_patterns=[*files, *optional],
                 library_name="labelwise",
                 library_version=__version__,
             )
@@ -45,10 +54,7 @@ def fetched_from_hub(address: str, files: tuple[str, ...]) -> Path:
         raise CheckpointError(f"{address} cannot be fetched: {_reason(error)}") from None
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
-        raise CheckpointError(
-            f"{address} has no {missing[0]}, so it is not a model of labelwise; "
-            "`labelwise export RUN --format hf` writes one"
-        )
+        raise CheckpointError(f"{address} has no {missing[0]}, {lacking}")
     return folder
 
 

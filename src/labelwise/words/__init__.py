@@ -1,9 +1,11 @@
 """Words: from photos and a list of words to a model, before anyone has answered a question."""
 
 from labelwise.words.answer_log import AnswerLog, AnswerState, asking_order
-from labelwise.words.classes import ClassesAndWords, TextHead
+from labelwise.words.classes import ClassesAndWords
 from labelwise.words.encoder import SentenceEncoder
 from labelwise.words.free_text import FreeText
+from labelwise.words.text_image import TextHead, TextImageModel
+from labelwise.words.towers import TwoTowers, open_scorer
 from labelwise.words.word_list import Word, WordList
 
 __all__ = [
@@ -13,7 +15,10 @@ __all__ = [
     "FreeText",
     "SentenceEncoder",
     "TextHead",
+    "TextImageModel",
+    "TwoTowers",
     "Word",
     "WordList",
     "asking_order",
+    "open_scorer",
 ]

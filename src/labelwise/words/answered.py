@@ -25,7 +25,7 @@ from labelwise.links import Sigmoid
 from labelwise.objectives.convex import CoinLoss, ShiftedLoss
 from labelwise.training.solve import Design, minimise
 from labelwise.types import Targets
-from labelwise.words.classes import TextHead
+from labelwise.words.text_image import TextHead
 
 __all__ = ["AnsweredHead", "answered_head"]
 

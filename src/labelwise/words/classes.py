@@ -30,27 +30,16 @@ from labelwise.backbones.weights import PRETRAINED, architecture_of
 from labelwise.errors import SettingsError
 from labelwise.system.files import replacing
 from labelwise.words.encoder import SentenceEncoder
+from labelwise.words.text_image import TextDirections, TextHead, TextImageModel
 from labelwise.words.word_list import WordList, usual_texts
 
-__all__ = ["ClassesAndWords", "TextHead", "WeighedClasses"]
+__all__ = ["ClassesAndWords", "WeighedClasses", "WeighedTexts"]
 
 DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
 CLASSES_FILE = "classes.txt"
 FAR = 0.45  # cosine of a word and the nearest class, below which the word is far from all classes
 ALIKE = 0.95  # cosine of two words, above which a photo can hardly have one without the other
-
-
-@dataclass(frozen=True, eq=False)
-class TextHead:
-    """Scores of words, linear in pooled features: ``features @ weight + bias``, (D, K) and (K,)."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def scores(self, features: Tensor) -> Tensor:
-        """Return the scores (N, K) of features (N, D)."""
-        return features.to(self.weight) @ self.weight + self.bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +62,36 @@ class WeighedClasses:
         place = int(cosines.argmax())
         return self.names[place], float(cosines[place])
 
-    def doubt(self, name: str, texts: Sequence[str], encoder: SentenceEncoder) -> str | None:
-        """Return a sentence about a word that cannot be scored well, None about others."""
-        unknown = [text for text in texts if not encoder.knows(text)]
+
+@dataclass(frozen=True, eq=False)
+class WeighedTexts(TextDirections):
+    """The text half: a sentence encoder, and the classes that its vectors weigh."""
+
+    encoder: SentenceEncoder
+    classes: WeighedClasses
+
+    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        return self.classes.directions(self._vectors(texts))
+
+    def _vectors(self, texts: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+        return np.stack([self.encoder.describe(own) for own in texts])
+
+    def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+        vectors = torch.from_numpy(self.classes.vectors)
+        return self.classes.names, {"vectors": vectors, "weight": self.classes.weight}
+
+    def nearest(self, texts: Sequence[Sequence[str]]) -> list[str]:
+        """Return the class that each thing leans on most."""
+        return [self.classes.nearest(vector)[0] for vector in self._vectors(texts)]
+
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        unknown = [text for text in texts if not self.encoder.knows(text)]
         if unknown:
             return (
                 f"the encoder does not know all of {unknown[0]!r}: describe {name!r} in the "
                 "language it was trained on, as in: name: a text in English"
             )
-        nearest, cosine = self.nearest(encoder.describe(texts))
+        nearest, cosine = self.classes.nearest(self.encoder.describe(texts))
         if cosine < FAR:
             return (
                 f"{name!r} is far from everything the classifier knows (nearest: {nearest!r}): "
@@ -89,12 +99,19 @@ class WeighedClasses:
             )
         return None
 
+    def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+        vectors = self._vectors(texts)
+        near = np.triu(vectors @ vectors.T, 1) > ALIKE
+        return [(int(one), int(other)) for one, other in zip(*np.nonzero(near), strict=True)]
 
-class ClassesAndWords:
+
+class ClassesAndWords(TextImageModel):
     """An image classifier whose classes are weighed by what words mean.
 
     ``cache`` is a folder in which the vectors of the class names are kept for the next time.
     """
+
+    kind = "classes"
 
     def __init__(
         self,
@@ -107,6 +124,7 @@ class ClassesAndWords:
         if not self.folder.is_dir():
             raise SettingsError(f"{folder} is not a folder; it must hold a sentence encoder")
         self.encoder = SentenceEncoder(self.folder)
+        self.digest = self.encoder.digest
         architecture = architecture_of(self.folder)
         backbone, self.weight, self.bias = create_classifier(
             architecture or DEFAULT_NETWORK,
@@ -157,32 +175,13 @@ class ClassesAndWords:
         return vectors
 
     def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
-        """Return the scores of things that texts describe, about the mean features (D,)."""
-        vectors = np.stack([self.encoder.describe(own) for own in texts])
-        weight = self.weighed.directions(vectors)
+        weight = self.texts.directions(texts)
         return TextHead(weight, -mean_features.double() @ weight)
 
     @property
-    def weighed(self) -> WeighedClasses:
-        """The classes, as texts weigh them."""
-        return WeighedClasses(self.classes, self.class_vectors, self.weight)
+    def texts(self) -> WeighedTexts:
+        classes = WeighedClasses(self.classes, self.class_vectors, self.weight)
+        return WeighedTexts(self.encoder, classes)
 
     def nearest_classes(self, words: WordList) -> list[str]:
-        """Return the class that each word is nearest to."""
-        return [self.weighed.nearest(vector)[0] for vector in self._vectors(words)]
-
-    def _vectors(self, words: WordList) -> NDArray[np.float32]:
-        return np.stack([self.encoder.describe(word.texts) for word in words.words])
-
-    def doubts(self, words: WordList) -> list[str]:
-        """Return a sentence for each word, or pair of words, that cannot be scored well."""
-        own = [self.weighed.doubt(word.name, word.texts, self.encoder) for word in words.words]
-        found = [sentence for sentence in own if sentence is not None]
-        vectors = self._vectors(words)
-        alike = np.triu(vectors @ vectors.T, 1) > ALIKE
-        for one, other in zip(*np.nonzero(alike), strict=True):
-            found.append(
-                f"{words.names[one]!r} and {words.names[other]!r} mean nearly the same to the "
-                "encoder and get nearly the same scores: keep one, or describe them apart"
-            )
-        return found
+        return self.texts.nearest([word.texts for word in words.words])

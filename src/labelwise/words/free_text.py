@@ -1,7 +1,7 @@
 """FreeText: what a run that began with words keeps to score any text, and photos ranked by it.
 
-    words.json           the folder of the sentence encoder, and the hash of its graph
-    words.safetensors    names, vectors and weights of the classes that texts weigh
+    words.json           the folder of the text-image model, and the hash of what makes its texts
+    words.safetensors    of classes and words: vectors and weights of the classes that texts weigh
 
 A text is a direction in the space of the network's features, as a word is. An index keeps unit
 vectors of features in their main directions about their mean, and photos are ranked by the cosine
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,8 +26,11 @@ from labelwise.search.answering import Hit, photos_along
 from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
-from labelwise.words.classes import ClassesAndWords, WeighedClasses
+from labelwise.words.classes import WeighedClasses, WeighedTexts
 from labelwise.words.encoder import SentenceEncoder
+from labelwise.words.text_image import TextDirections, TextImageKind, TextImageModel
+from labelwise.words.tower_files import read_towers
+from labelwise.words.towers import TowerTexts
 from labelwise.words.word_list import usual_texts
 
 __all__ = ["FreeText", "save_free_text"]
@@ -42,19 +44,20 @@ class _Facts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: TextImageKind = "classes"  # earlier runs do not say
     model: str
     encoder: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
 
 
-def save_free_text(model: ClassesAndWords, run: Path) -> None:
+def save_free_text(model: TextImageModel, run: Path) -> None:
     """Keep in a run what scores texts."""
-    weighed = model.weighed
-    tensors = {"vectors": torch.from_numpy(weighed.vectors), "weight": weighed.weight}
-    with replacing(run / CLASSES_FILE) as temporary:
-        save_tensors(temporary, tensors)
+    classes, tensors = model.texts.kept()
+    if tensors:
+        with replacing(run / CLASSES_FILE) as temporary:
+            save_tensors(temporary, tensors)
     facts = _Facts(
-        model=str(model.folder.resolve()), encoder=model.encoder.digest, classes=weighed.names
+        kind=model.kind, model=str(model.folder.resolve()), encoder=model.digest, classes=classes
     )
     with replacing(run / FACTS_FILE) as temporary:
         text = json.dumps(facts.model_dump(), indent=2, ensure_ascii=False) + "\n"
@@ -63,10 +66,9 @@ def save_free_text(model: ClassesAndWords, run: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class FreeText:
-    """A sentence encoder, and the classes whose weights its vectors mix."""
+    """The text half of the model that a run began with."""
 
-    encoder: SentenceEncoder
-    classes: WeighedClasses
+    texts: TextDirections
 
     @staticmethod
     def is_kept(run: Path) -> bool:
@@ -99,32 +101,36 @@ class FreeText:
         path = run / FACTS_FILE
         try:
             facts = _Facts.model_validate_json(path.read_bytes())
-            tensors = load_tensors(run / CLASSES_FILE)
-            classes = WeighedClasses(facts.classes, tensors["vectors"].numpy(), tensors["weight"])
-            if not len(classes.names) == len(classes.vectors) == len(classes.weight):
-                raise ValueError("it does not say as many classes as there are weights")
+            classes = _classes_of(run, facts) if facts.kind == "classes" else None
         except (OSError, CheckpointError, ValidationError, ValueError, LookupError) as error:
             raise CheckpointError(
                 f"{path} and {CLASSES_FILE} cannot be used ({one_line_of(error)}); run `labelwise "
                 "start` again"
             ) from None
         folder = Path(facts.model) if encoder is None else encoder
+        what = "text-image model" if classes is None else "sentence encoder"
         if not folder.is_dir():
             raise SettingsError(
-                f"the sentence encoder of {run} was in {folder}, which is not there; name its "
-                "folder with --encoder"
+                f"the {what} of {run} was in {folder}, which is not there; name its folder with "
+                "--encoder"
             )
-        made = SentenceEncoder(folder)
-        if made.digest != facts.encoder:
+        texts: TextDirections
+        if classes is None:
+            towers = read_towers(folder)
+            digest, texts = towers.digest, TowerTexts(towers)
+        else:
+            made = SentenceEncoder(folder)
+            digest, texts = made.digest, WeighedTexts(made, classes)
+        if digest != facts.encoder:
             raise SettingsError(
-                f"{folder} holds another sentence encoder than {run} was made with; name the "
-                "folder of that one with --encoder, or run `labelwise start` again"
+                f"{folder} holds another {what} than {run} was made with; name the folder of that "
+                "one with --encoder, or run `labelwise start` again"
             )
-        return cls(made, classes)
+        return cls(texts)
 
     def doubt(self, text: str) -> str | None:
         """Return a sentence about a text that cannot be scored well, None about others."""
-        return self.classes.doubt(text, (text,), self.encoder)
+        return self.texts.doubt(text, (text,))
 
     def direction(self, text: str) -> NDArray[np.float64]:
         """Return the direction (D,) of a text among the features."""
@@ -134,8 +140,7 @@ class FreeText:
                 "the photos show, as in: a red bicycle"
             )
         texts = usual_texts(text) if len(text.split()) == 1 else (text,)
-        vector = self.encoder.describe(texts)
-        found: NDArray[np.float64] = self.classes.directions(vector[None])[:, 0].numpy()
+        found: NDArray[np.float64] = self.texts.directions([texts])[:, 0].numpy()
         return found
 
     def photos(
@@ -152,3 +157,11 @@ class FreeText:
         Those have at least the probability ``at_least``. The probability of a hit is its likeness.
         """
         return photos_along(index, self.direction(text), count, query=query, at_least=at_least)
+
+
+def _classes_of(run: Path, facts: _Facts) -> WeighedClasses:
+    tensors = load_tensors(run / CLASSES_FILE)
+    classes = WeighedClasses(facts.classes, tensors["vectors"].numpy(), tensors["weight"])
+    if not len(classes.names) == len(classes.vectors) == len(classes.weight):
+        raise ValueError("it does not say as many classes as there are weights")
+    return classes

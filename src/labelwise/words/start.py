@@ -9,7 +9,8 @@
 
 Without answers the head is the text head, and its link a guess: p = sigma(.8 x - 3.6), where x is
 the score less the mean of all scores, divided by their deviation; that is the best curve for all
-labels of COCO together. ``model.json`` then says that no one has answered, and whatever shows a
+labels of COCO together. SigLIP's scores are taken for the log-odds that they were trained to be.
+``model.json`` then says that no one has answered, and whatever shows a
 probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from labelwise.calibrate import FewLabels, Platt
+from labelwise.calibrate import FewLabels
 from labelwise.data import LabelTable
 from labelwise.decide import Rule, Threshold, WithParents
 from labelwise.errors import DataError, SettingsError
@@ -36,16 +37,14 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.words.answered import answered_head
 from labelwise.words.answers import KeptAnswers
-from labelwise.words.classes import ClassesAndWords, TextHead
 from labelwise.words.free_text import save_free_text
 from labelwise.words.photos import PhotoFeatures, features_of
+from labelwise.words.text_image import TextHead, TextImageModel
 from labelwise.words.word_list import WordList
 
 __all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "Started", "start"]
 
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
-GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
-FAR = 1e6  # beyond every score: nothing is cut off
 LEAST_ANSWERS = 10  # photos, before answers move anything
 
 
@@ -53,7 +52,7 @@ LEAST_ANSWERS = 10  # photos, before answers move anything
 class Started:
     """What a start came to: photos read and unread, answers, and what is to be said.
 
-    ``nearest_classes`` are those of the classifier that the words lean on most.
+    ``nearest_classes`` are those of the classifier that the words lean on most, if there is one.
     """
 
     folder: Path
@@ -71,7 +70,7 @@ class Started:
 def start(
     images: ImageSource,
     words: WordList,
-    model: ClassesAndWords,
+    model: TextImageModel,
     out: Path,
     *,
     answers: LabelTable | None = None,
@@ -125,7 +124,7 @@ def _require_own(run: RunFolder) -> None:
 class _Start:
     run: RunFolder
     words: WordList
-    model: ClassesAndWords
+    model: TextImageModel
     photos: PhotoFeatures
     answers: KeptAnswers
 
@@ -136,7 +135,7 @@ class _Start:
         count, calibration = len(fitting[0]), None
         link: Link
         if count < LEAST_ANSWERS:
-            head, link = text, _guessed(text.scores(every))
+            head, link = text, self.model.guessed(text.scores(every))
             if count:
                 notes.append(
                     f"{count:,} answered photos are kept; they count from {LEAST_ANSWERS} on, "
@@ -214,10 +213,3 @@ class _Start:
             temporary.write_text(self.words.text(), encoding="utf-8")
         save_free_text(self.model, folder)
         predictor.save(folder)
-
-
-def _guessed(scores: Tensor) -> Platt:
-    """Return the curve that is taken before anyone has answered."""
-    spread = max(float(scores.std()), 1e-6)
-    slope = GUESSED_SLOPE / spread
-    return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)

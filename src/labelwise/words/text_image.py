@@ -1,0 +1,100 @@
+"""What scores photos for texts: a text is a direction among the features of photos.
+
+    score of text k = features . weight_k + bias_k
+
+A ``TextImageModel`` makes that linear head of words; its ``TextDirections`` stay with a run, for
+any text.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from labelwise.backbones import Backbone
+from labelwise.calibrate import Platt
+from labelwise.links import Link
+from labelwise.words.word_list import WordList
+
+__all__ = ["TextDirections", "TextHead", "TextImageKind", "TextImageModel"]
+
+TextImageKind = Literal["classes", "towers"]
+GUESSED_SLOPE, GUESSED_OFFSET = 0.8, -3.6
+FAR = 1e6  # beyond every score: nothing is cut off
+
+
+@dataclass(frozen=True, eq=False)
+class TextHead:
+    """Scores of words, linear in pooled features: ``features @ weight + bias``, (D, K) and (K,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return the scores (N, K) of features (N, D)."""
+        return features.to(self.weight) @ self.weight + self.bias
+
+
+class TextDirections(ABC):
+    """The text half of a scorer."""
+
+    @abstractmethod
+    def directions(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        """Return the directions (D, K) of things, each of which some texts describe."""
+
+    @abstractmethod
+    def doubt(self, name: str, texts: Sequence[str]) -> str | None:
+        """Return a sentence about a word that cannot be scored well, None about others."""
+
+    @abstractmethod
+    def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+        """Return the pairs of things that get nearly the same scores."""
+
+    def kept(self) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+        """Return names and tensors that a run must keep, besides where the model's folder is."""
+        return (), {}
+
+
+class TextImageModel(ABC):
+    """A text-image model of a folder.
+
+    ``digest`` is the hash of what makes its texts, by which a run knows the folder again.
+    """
+
+    kind: TextImageKind
+    folder: Path
+    backbone: Backbone
+    digest: str
+
+    @property
+    @abstractmethod
+    def texts(self) -> TextDirections:
+        """The text half."""
+
+    @abstractmethod
+    def head(self, texts: Sequence[Sequence[str]], mean_features: Tensor) -> TextHead:
+        """Return the scores of things that texts describe, for photos of these mean features."""
+
+    def nearest_classes(self, words: WordList) -> list[str]:
+        """Return the class that each word leans on most; none where there are no classes."""
+        return []
+
+    def guessed(self, scores: Tensor) -> Link:
+        """Return the link that is taken before anyone has answered, from all photos' scores."""
+        spread = max(float(scores.std()), 1e-6)
+        slope = GUESSED_SLOPE / spread
+        return Platt(None, slope, GUESSED_OFFSET - slope * float(scores.mean()), FAR)
+
+    def doubts(self, words: WordList) -> list[str]:
+        """Return a sentence for each word, or pair of words, that cannot be scored well."""
+        own = [self.texts.doubt(word.name, word.texts) for word in words.words]
+        found = [sentence for sentence in own if sentence is not None]
+        for one, other in self.texts.alike([word.texts for word in words.words]):
+            found.append(
+                f"{words.names[one]!r} and {words.names[other]!r} mean nearly the same to the "
+                "encoder and get nearly the same scores: keep one, or describe them apart"
+            )
+        return found

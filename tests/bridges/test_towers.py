@@ -1,0 +1,367 @@
+"""Text-image models of folders. Oracles: transformers and open_clip, on small random models: their
+logits, their tokens and their preprocessing."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.errors import SettingsError
+from labelwise.models import Predictor
+from labelwise.pictures import PictureImages
+from labelwise.words import TwoTowers, Word, WordList
+from labelwise.words.tower_files import _preprocessing, read_towers
+from labelwise.words.word_list import TEMPLATES
+
+TEXTS = ("a photo of a dog", "Dog", "two dogs, running on a beach!", "  a   puppy's  bed ")
+PLAIN = ("a photo of a dog", "dog", "two dogs running on a beach", "a puppys bed")
+CORPUS = ["a photo of a dog", "two dogs running on a beach", "a puppy's bed", "a dog, a cat!"]
+WIDTH, PLACES, VOCABULARY = 32, 12, 300
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+@pytest.fixture(scope="module")
+def open_clip():
+    return pytest.importorskip("open_clip", reason="open_clip is not installed")
+
+
+def shaken(model):
+    """Give every weight a value of its own, also those that start at zero or one."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def save_clip_tokenizer(transformers, folder):
+    """Write the tokenizer of CLIP with a few merges, as transformers saves it."""
+    trained = Tokenizer(models.BPE(end_of_word_suffix="</w>", unk_token="<|endoftext|>"))
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        end_of_word_suffix="</w>",
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|startoftext|>", "<|endoftext|>"],
+        show_progress=False,
+    )
+    trained.train_from_iterator(CORPUS, trainer)
+    parts = json.loads(trained.to_str())["model"]
+    merges = [tuple(pair) for pair in parts["merges"]]
+    tokenizer = transformers.CLIPTokenizer(vocab=parts["vocab"], merges=merges)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def save_siglip_tokenizer(transformers, folder, kind):
+    """Write a tokenizer of SigLIP's sort, pieces and an end token, or that of SigLIP 2."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(vocab_size=120, special_tokens=special, show_progress=False)
+    trained.train_from_iterator(CORPUS, trainer)
+    if kind == "siglip2":
+        parts = json.loads(trained.to_str())["model"]
+        merges = [tuple(pair) for pair in parts["merges"]]
+        made = transformers.Siglip2Tokenizer(vocab=parts["vocab"], merges=merges)
+    else:
+        trained.post_processor = processors.TemplateProcessing(
+            "$A <eos>", special_tokens=[("<eos>", 1)]
+        )
+        made = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=trained, pad_token="<eos>", padding_side="right"
+        )
+    made.save_pretrained(folder)
+    return made
+
+
+def halves(transformers, kind, vocabulary):
+    shared = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    text = {**shared, "vocab_size": vocabulary, "max_position_embeddings": PLACES}
+    vision = {**shared, "patch_size": 8}
+    if kind == "siglip2":
+        return text, {**vision, "num_patches": 16}
+    return text, {**vision, "image_size": 32}
+
+
+def save_processor(folder, settings):
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+
+
+SQUASH = {
+    "size": {"height": 32, "width": 32},
+    "resample": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+CROP = {
+    "size": {"shortest_edge": 32},
+    "crop_size": {"height": 32, "width": 32},
+    "resample": 3,
+    "do_resize": True,
+    "do_center_crop": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+
+
+def scores(towers, images, texts=TEXTS):
+    """Return the logits (images, texts) of both halves."""
+    with torch.inference_mode():
+        photos = towers.image(images).mean(dim=(2, 3))
+    vectors = towers.text.encode(texts, towers.tokens)
+    return towers.scale * photos @ vectors.T + (towers.bias or 0.0)
+
+
+def images(count=3):
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
+def test_clip_gives_the_logits_and_tokens_of_transformers(transformers, tmp_path, activation):
+    tokenizer = save_clip_tokenizer(transformers, tmp_path)
+    text, vision = halves(transformers, "clip", len(tokenizer))
+    text |= {"hidden_act": activation, "eos_token_id": tokenizer.eos_token_id}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config={**vision, "hidden_act": activation}, projection_dim=24
+    )
+    model = shaken(transformers.CLIPModel(config))
+    model.save_pretrained(tmp_path)
+    save_processor(tmp_path, CROP)
+    towers = read_towers(tmp_path)
+    fed = tokenizer(list(TEXTS), padding=True, truncation=True, max_length=PLACES)
+    for text_, ids, mask in zip(TEXTS, fed["input_ids"], fed["attention_mask"], strict=True):
+        assert towers.tokens.of(text_) == [one for one, kept in zip(ids, mask, strict=True) if kept]
+    with torch.inference_mode():
+        expected = model(
+            input_ids=torch.tensor(fed["input_ids"]),
+            attention_mask=torch.tensor(fed["attention_mask"]),
+            pixel_values=images(),
+        ).logits_per_image
+    torch.testing.assert_close(scores(towers, images()), expected, rtol=1e-5, atol=1e-5)
+    assert towers.bias is None
+
+
+@pytest.mark.parametrize("kind", ["siglip", "siglip2"])
+def test_siglip_gives_the_logits_of_transformers(transformers, tmp_path, kind):
+    tokenizer = save_siglip_tokenizer(transformers, tmp_path, kind)
+    text, vision = halves(transformers, kind, len(tokenizer))
+    named = {"siglip": "Siglip", "siglip2": "Siglip2"}[kind]
+    config = getattr(transformers, f"{named}Config")(text_config=text, vision_config=vision)
+    model = shaken(getattr(transformers, f"{named}Model")(config))
+    model.save_pretrained(tmp_path)
+    save_processor(tmp_path, SQUASH)
+    towers = read_towers(tmp_path)
+    # The first SigLIP's texts lose their punctuation before they become tokens.
+    told = TEXTS if kind == "siglip2" else PLAIN
+    full = {"padding": "max_length", "truncation": True, "max_length": PLACES}
+    padded = torch.tensor(tokenizer(list(told), **full)["input_ids"])
+    assert padded.tolist() == [towers.tokens.of(text_) for text_ in TEXTS]
+    fed = {"pixel_values": images()}
+    if kind == "siglip2":
+        patches = images().unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1)
+        fed = {
+            "pixel_values": patches.reshape(3, 16, -1),
+            "pixel_attention_mask": torch.ones(3, 16, dtype=torch.long),
+            "spatial_shapes": torch.tensor([[4, 4]] * 3),
+        }
+    with torch.inference_mode():
+        expected = model(input_ids=padded, **fed).logits_per_image
+    torch.testing.assert_close(scores(towers, images()), expected, rtol=1e-5, atol=1e-5)
+    assert towers.bias == pytest.approx(float(model.logit_bias.detach()))
+
+
+def save_open_clip_tokenizer(open_clip, transformers, folder):
+    """Write open_clip's own vocabulary as tokenizer.json."""
+    simple = open_clip.tokenizer.SimpleTokenizer()
+    vocabulary = dict(simple.encoder)
+    for before, after in (
+        ("<start_of_text>", "<|startoftext|>"),
+        ("<end_of_text>", "<|endoftext|>"),
+    ):
+        vocabulary[after] = vocabulary.pop(before)
+    merges = sorted(simple.bpe_ranks, key=simple.bpe_ranks.__getitem__)
+    transformers.CLIPTokenizer(vocab=vocabulary, merges=merges).save_pretrained(folder)
+    return simple
+
+
+def test_open_clip_gives_the_logits_and_tokens_of_open_clip(open_clip, transformers, tmp_path):
+    simple = save_open_clip_tokenizer(open_clip, transformers, tmp_path)
+    config = {
+        "embed_dim": 24,
+        "quick_gelu": True,
+        "vision_cfg": {
+            "image_size": 32,
+            "layers": 2,
+            "width": WIDTH,
+            "patch_size": 8,
+            "head_width": 8,
+        },
+        "text_cfg": {
+            "context_length": PLACES,
+            "vocab_size": simple.vocab_size,
+            "width": WIDTH,
+            "heads": 4,
+            "layers": 2,
+        },
+    }
+    model = shaken(open_clip.CLIP(**config))
+    save_file(
+        {name: one.contiguous() for name, one in model.state_dict().items()},
+        tmp_path / "open_clip_model.safetensors",
+    )
+    preprocessing = {"mean": [0.5] * 3, "std": [0.3] * 3, "interpolation": "bicubic"}
+    (tmp_path / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": config, "preprocess_cfg": preprocessing})
+    )
+    towers = read_towers(tmp_path)
+    fed = simple(list(TEXTS), context_length=PLACES)
+    for text, ids in zip(TEXTS, fed.tolist(), strict=True):
+        own = towers.tokens.of(text)
+        assert own + [0] * (PLACES - len(own)) == ids
+    with torch.inference_mode():
+        photos = model.encode_image(images(), normalize=True)
+        expected = model.logit_scale.exp() * photos @ model.encode_text(fed, normalize=True).T
+    torch.testing.assert_close(scores(towers, images()), expected, rtol=1e-5, atol=1e-5)
+    transform = towers.image.transform
+    assert (transform.mean, transform.std, transform.crop) == ((0.5,) * 3, (0.3,) * 3, 1.0)
+    config["vision_cfg"]["timm_model_name"] = "vit_base_patch16_siglip_224"
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    with pytest.raises(SettingsError, match="timm_model_name; take the transformers folder"):
+        read_towers(tmp_path)
+
+
+@pytest.mark.parametrize(("settings", "processor"), [(CROP, "CLIP"), (SQUASH, "Siglip")])
+def test_photos_become_the_input_that_transformers_makes(
+    transformers, tmp_path, settings, processor
+):
+    save_processor(tmp_path, settings)
+    random = np.random.default_rng(0)
+    coarse = Image.fromarray(random.integers(0, 256, (6, 9, 3), np.uint8))
+    photo = coarse.resize((90, 60), Image.Resampling.BICUBIC)
+    made = getattr(transformers, f"{processor}ImageProcessorPil")(**settings)
+    expected = torch.as_tensor(made(photo, return_tensors="pt")["pixel_values"][0])
+    transform = _preprocessing(tmp_path, 32)
+    pixels = torch.from_numpy(np.array(transform.resize(photo))).permute(2, 0, 1)[None]
+    # Rounding to 8 bits may differ by one step.
+    assert (transform.inputs(pixels)[0] - expected).abs().max() < 1.1 / 255 / 0.26
+
+
+def test_a_folder_that_lacks_a_file_is_refused_with_what_to_do(transformers, tmp_path):
+    tokenizer = save_clip_tokenizer(transformers, tmp_path)
+    text, vision = halves(transformers, "clip", len(tokenizer))
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)
+    transformers.CLIPModel(config).save_pretrained(tmp_path)
+    with pytest.raises(SettingsError, match="must hold preprocessor_config"):
+        read_towers(tmp_path)
+    save_processor(tmp_path, CROP)
+    read_towers(tmp_path)
+    kept = tmp_path / "tokenizer.json"
+    content = kept.read_bytes()
+    kept.unlink()
+    with pytest.raises(SettingsError, match=r"must hold tokenizer.json .* copy it from"):
+        read_towers(tmp_path)
+    kept.write_bytes(content)
+    weights = tmp_path / "model.safetensors"
+    state = load_file(weights)
+    save_file({**state, "vision_model.extra.weight": torch.zeros(1)}, weights)
+    with pytest.raises(SettingsError, match=r"no place .* 'vision_model.extra.weight'"):
+        read_towers(tmp_path)
+    del state["text_projection.weight"]
+    save_file(state, weights)
+    with pytest.raises(SettingsError, match=r"built in a way .* 'text_projection.weight'"):
+        read_towers(tmp_path)
+    config.model_type = "blip"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "blip"}))
+    with pytest.raises(SettingsError, match="model_type of clip, siglip, siglip2, got 'blip'"):
+        read_towers(tmp_path)
+
+
+def run_verb(*arguments):
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_run_of_towers_scores_as_the_model_does_and_is_searched_by_any_text(
+    transformers, tmp_path, kind
+):
+    folder, photos = tmp_path / "model", tmp_path / "photos"
+    photos.mkdir()
+    random = np.random.default_rng(1)
+    for number in range(6):
+        picture = Image.fromarray(random.integers(0, 256, (40, 48, 3), np.uint8))
+        picture.save(photos / f"{number}.png")
+    if kind == "clip":
+        tokenizer = save_clip_tokenizer(transformers, folder)
+    else:
+        tokenizer = save_siglip_tokenizer(transformers, folder, kind)
+    text, vision = halves(transformers, kind, len(tokenizer))
+    named = {"clip": "CLIP", "siglip": "Siglip"}[kind]
+    config = getattr(transformers, f"{named}Config")(
+        text_config=text, vision_config=vision, **({"projection_dim": 24} if kind == "clip" else {})
+    )
+    shaken(getattr(transformers, f"{named}Model")(config)).save_pretrained(folder)
+    save_processor(folder, CROP if kind == "clip" else SQUASH)
+    words = tmp_path / "words.txt"
+    words.write_text("dog: a dog, a puppy\nbeach\n")
+    run, index = tmp_path / "run", tmp_path / "index"
+    said = run_verb("start", photos, "--words", words, "--scorer", folder, "-o", run)
+    assert "6 photos and 2 words" in said
+    assert "not calibrated: no answers yet" in said
+
+    model = TwoTowers(folder)
+    pictures = PictureImages(sorted(photos.iterdir()))
+    pixels = [model.backbone.transform.resize(pictures.read(row)) for row in range(6)]
+    stacked = torch.stack([torch.from_numpy(np.array(one)).permute(2, 0, 1) for one in pixels])
+    with torch.inference_mode():
+        features = model.backbone(model.backbone.transform.inputs(stacked)).mean(dim=(2, 3))
+    beach = TEMPLATES[0] if kind == "clip" else "this is a photo of {}."
+    described = [["a dog", "a puppy"], [beach.format("beach")] + ["beach"] * (kind == "clip")]
+    vectors = [model.towers.text.encode(own, model.towers.tokens).mean(0) for own in described]
+    cosines = features @ torch.stack([one / one.norm() for one in vectors]).T
+    expected = model.towers.scale * cosines + (model.towers.bias or 0)
+    predictor = Predictor.load(run)
+    with torch.inference_mode():
+        found = predictor.model(predictor.transform.inputs(stacked)).logits
+    torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-4)
+    if kind == "siglip":
+        torch.testing.assert_close(predictor.link(found), found.sigmoid())
+
+    run_verb("index", photos, "--model", run, "-o", index)
+    assert "0.png" in run_verb("search", index, "--text", "a dog on a beach")
+    shutil.move(folder, tmp_path / "elsewhere")
+    done = CliRunner().invoke(app, ["search", str(index), "--text", "a dog"])
+    assert "name its folder with --encoder" in str(done.exception)
+    run_verb("search", index, "--text", "a dog", "--encoder", tmp_path / "elsewhere")
+
+
+def test_a_word_in_other_letters_is_doubted_by_clip_and_words_alike_are_named(
+    transformers, tmp_path
+):
+    tokenizer = save_clip_tokenizer(transformers, tmp_path)
+    text, vision = halves(transformers, "clip", len(tokenizer))
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)
+    shaken(transformers.CLIPModel(config)).save_pretrained(tmp_path)
+    save_processor(tmp_path, CROP)
+    words = WordList((Word("hund", ("a dog",)), Word("dog", ("a dog",)), Word("犬", ("犬",))))
+    doubts = TwoTowers(tmp_path).doubts(words)
+    assert any("CLIP was trained on English, and '犬'" in one for one in doubts)
+    assert any("'hund' and 'dog' mean nearly the same" in one for one in doubts)
