@@ -4,7 +4,9 @@ import json
 import shutil
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
@@ -19,17 +21,19 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.web import ServeSettings, create_labelling_app
 from labelwise.web.serving import server_config
-from labelwise.words import WordList
+from labelwise.words import QuestionGuide, WordList
 
 expect.set_options(timeout=1000 * PATIENCE)
 
 
 @contextmanager
-def labelling(folder, words=("dog", "cat"), **options):
+def labelling(folder, words=("dog", "cat"), guide=None, **options):
     """Serve the labelling page of the photos of a folder in a thread."""
     settings = ServeSettings(**{"decoders": 0, "rate": 0, **options})
     photos = sorted((folder / "photos").iterdir())
-    made = create_labelling_app(photos, WordList.of(*words), folder / "answers.csv", settings)
+    made = create_labelling_app(
+        photos, WordList.of(*words), folder / "answers.csv", settings, guide=guide
+    )
     config = server_config(made, settings)
     config.port, config.timeout_graceful_shutdown = 0, 2
     server = uvicorn.Server(config)
@@ -100,6 +104,26 @@ def test_questions_are_shared_out_and_answers_last(folder):
         left = server.get("/api/v1/questions?label=dog&who=ada&count=100")
         assert left["left"] == 15
         assert not {*ids(left)} & {*ids(ada)}
+
+
+def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder):
+    photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
+    values = np.linspace(0, 1, 25)[:, None]  # the later ones are less sure
+    guide = QuestionGuide(frozenset(photos[:5]), photos, ("dog",), values)
+    with labelling(folder, guide=guide) as server:
+        assert (
+            "four are those that the model is least sure of"
+            in server.get("/api/v1/labelling")["order"]
+        )
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=5")
+        names = [one["name"] for one in asked["photos"]]
+        assert names[0] in {f"{n:02d}.png" for n in range(5)}
+        assert names[1:] == ["24.png", "23.png", "22.png", "21.png"]
+        states = dict.fromkeys(ids(asked), "absent")
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+    table = load(str(folder / "answers.csv"))
+    splits = dict(zip([Path(str(one)).name for one in table.ids], table.split, strict=True))
+    assert splits == {name: "test" if name == names[0] else "train" for name in names}
 
 
 def test_photos_that_vanish_are_not_asked_about_again_and_answers_stay(folder):

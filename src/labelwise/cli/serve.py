@@ -49,6 +49,14 @@ def serve(
             "answer as it came is kept beside it, as .jsonl."
         ),
     ] = None,
+    guide: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --label: a run of labelwise start. Four of five questions are then about the "
+            "photos it is least sure of; the others are set aside at random, and promises rest on "
+            "those alone."
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -224,14 +232,16 @@ def serve(
         if words is None:
             raise SettingsError("--label needs the words to ask about: --words words.txt")
         _refuse_model_options(context)
-        from labelwise.words import WordList
+        from labelwise.system.progress import make_watch
+        from labelwise.words import QuestionGuide, WordList
 
-        table = answers or Path("answers.csv")
-        asked = create_labelling_app(find_photos(label), WordList.read(words), table, settings)
+        table, photos = answers or Path("answers.csv"), find_photos(label)
+        guided = None if guide is None else QuestionGuide.of(guide, photos, watch=make_watch())
+        asked = create_labelling_app(photos, WordList.read(words), table, settings, guide=guided)
         run_server(asked, settings, started=started)
         return
-    if words is not None or answers is not None:
-        raise SettingsError("--words and --answers are options of --label PHOTOS")
+    if words is not None or answers is not None or guide is not None:
+        raise SettingsError("--words, --answers and --guide are options of --label PHOTOS")
     if run is None:
         raise SettingsError(
             "name the folder of a run to serve, or photos to ask about: --label PHOTOS --words "

@@ -1,8 +1,10 @@
 """The labelling page: is this word in these photos? For a folder and a list of words, no model.
 
 Photos are asked about in an order that is random for each word, so that promises can rest on the
-answers. What was handed to one person is not handed to another while there is anything else. A
-photo's id is the hash of its path, and only photos that were found at the start have one.
+answers; or as :class:`labelwise.words.QuestionGuide` orders them, by the value of an answer, with
+some set aside whose order stays random. What was handed to one person is not handed to another
+while there is anything else. A photo's id is the hash of its path, and only photos that were found
+at the start have one.
 """
 
 import hashlib
@@ -30,11 +32,16 @@ from labelwise.web.page import add_page
 from labelwise.web.security import Guard, RefusedError
 from labelwise.web.settings import ServeSettings
 from labelwise.web.threads import Threads
-from labelwise.words import AnswerLog, AnswerState, WordList, asking_order
+from labelwise.words import AnswerLog, AnswerState, QuestionGuide, WordList, asking_order
 
 __all__ = ["create_labelling_app"]
 
 READERS = 8  # of photos' files at the same time
+RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
+GUIDED_ORDER = (
+    "Of five photos, four are those that the model is least sure of. One was set aside at random: "
+    "promises and counts rest on those alone."
+)
 ANY_TRANSFORM = Transform(32)  # decoders want one; thumbnails need none
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -55,6 +62,7 @@ class LabellingView(BaseModel):
     words: list[WordTally]
     photos: int
     answered: int
+    order: str
     table: str
     version: str
 
@@ -92,10 +100,12 @@ class AnswersIn(BaseModel):
 class _Asking:
     """The photos of a folder, whom they were handed to, and what was said of them."""
 
-    def __init__(self, photos: Sequence[Path], words: WordList, table: Path) -> None:
-        self.words = words
+    def __init__(
+        self, photos: Sequence[Path], words: WordList, table: Path, guide: QuestionGuide | None
+    ) -> None:
+        self.words, self.guide = words, guide
         self.paths = {_id(path): path.absolute() for path in photos}
-        self.log = AnswerLog(table, words.names)
+        self.log = AnswerLog(table, words.names, None if guide is None else guide.aside)
         self._orders: dict[str, list[str]] = {}
         self._handed: dict[tuple[str, str], str] = {}
         self.gone: set[str] = set()
@@ -111,6 +121,7 @@ class _Asking:
             words=[WordTally(label=word, **asdict(tally)) for word, tally in tallies.items()],
             photos=len(self.paths),
             answered=self.log.answered,
+            order=RANDOM_ORDER if self.guide is None else GUIDED_ORDER,
             table=str(self.log.table),
             version=__version__,
         )
@@ -122,7 +133,9 @@ class _Asking:
         """
         self.words.space.column(label)
         if label not in self._orders:
-            self._orders[label] = asking_order(label, self.paths)
+            ids = {str(path): photo for photo, path in self.paths.items()}
+            order = asking_order if self.guide is None else self.guide.order
+            self._orders[label] = [ids[path] for path in order(label, ids)]
         open_ones = [
             photo
             for photo in self._orders[label]
@@ -151,7 +164,12 @@ class _Asking:
 
 
 def create_labelling_app(
-    photos: Sequence[Path], words: WordList, table: Path, settings: ServeSettings | None = None
+    photos: Sequence[Path],
+    words: WordList,
+    table: Path,
+    settings: ServeSettings | None = None,
+    *,
+    guide: QuestionGuide | None = None,
 ) -> ASGIApp:
     """Return the application that asks people about words in photos, and keeps what they say."""
     settings = settings or ServeSettings()
@@ -162,7 +180,7 @@ def create_labelling_app(
         memory=settings.decode_memory,
     )
     try:
-        asking = _Asking(photos, words, table)
+        asking = _Asking(photos, words, table, guide)
         decoders.await_start()
     except BaseException:
         decoders.close()

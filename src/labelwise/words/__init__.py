@@ -4,6 +4,7 @@ from labelwise.words.answer_log import AnswerLog, AnswerState, asking_order
 from labelwise.words.classes import ClassesAndWords
 from labelwise.words.encoder import SentenceEncoder
 from labelwise.words.free_text import FreeText
+from labelwise.words.guide import QuestionGuide
 from labelwise.words.text_image import TextHead, TextImageModel
 from labelwise.words.towers import TwoTowers, open_scorer
 from labelwise.words.word_list import Word, WordList
@@ -13,6 +14,7 @@ __all__ = [
     "AnswerState",
     "ClassesAndWords",
     "FreeText",
+    "QuestionGuide",
     "SentenceEncoder",
     "TextHead",
     "TextImageModel",

@@ -3,6 +3,8 @@
     NAME.jsonl    every answer in the order it came; no line is changed or taken out
     NAME.csv      the label table: one column per word, 1 it is there, 0 it is not, empty unknown
 
+Where questions were chosen, its column ``split`` says which photos were not: those set aside are
+``test``, all others ``train``.
 Of one person, photo and word the last answer counts. Where people disagree, the table says unknown.
 An answer is on the disk before it is acknowledged; a last line that was cut off was not.
 """
@@ -11,7 +13,7 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,12 +62,17 @@ def asking_order(label: str, photos: Iterable[str]) -> list[str]:
 
 
 class AnswerLog:
-    """The answers of a file; whoever opens one closes it, best by ``with``."""
+    """The answers of a file; whoever opens one closes it, best by ``with``.
 
-    def __init__(self, table: Path, words: Sequence[str]) -> None:
+    ``aside`` are the photos that are set aside, where questions about the others are chosen.
+    """
+
+    def __init__(
+        self, table: Path, words: Sequence[str], aside: Collection[str] | None = None
+    ) -> None:
         if table.suffix.lower() != ".csv":
             raise SettingsError(f"the answers are kept in a .csv file, got {table}")
-        self.table, self.words = table, tuple(words)
+        self.table, self.words, self.aside = table, tuple(words), aside
         self.path = table.with_suffix(".jsonl")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,8 +194,10 @@ class AnswerLog:
             temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
         ):
             writer = csv.writer(stream)
-            writer.writerow(["path", *columns])
+            writer.writerow(["path", *columns, *([] if self.aside is None else ["split"])])
             for photo in sorted(known):
                 own = known[photo]
                 cells = [str(int(own[word])) if word in own else "" for word in columns]
+                if self.aside is not None:
+                    cells.append("test" if photo in self.aside else "train")
                 writer.writerow([photo, *cells])

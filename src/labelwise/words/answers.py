@@ -25,7 +25,7 @@ from labelwise.errors import DataError
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 
-__all__ = ["KeptAnswers", "PhotoAnswer"]
+__all__ = ["KeptAnswers", "PhotoAnswer", "is_set_aside"]
 
 KEY_BYTES = 8
 
@@ -52,7 +52,8 @@ class KeptAnswers:
     def of(table: LabelTable, digests: Mapping[int, bytes], set_aside: float) -> "KeptAnswers":
         """Return what a label table says of the photos whose digests are known.
 
-        Rows of the split ``test`` are set aside, and a share of all others.
+        Rows of the split ``test`` are set aside, those of ``train`` are not: someone may have
+        chosen them. Of all others a share is drawn.
         """
         table.require_hard("answers")
         labels, observed = table.targets()
@@ -66,8 +67,9 @@ class KeptAnswers:
             }
             if not said:
                 continue
-            given = table.split is not None and table.split[row] == "test"
-            one = PhotoAnswer(str(table.ids[row]), said, bool(given) or _drawn(digest, set_aside))
+            split = None if table.split is None else str(table.split[row])
+            aside = split == "test" or (split != "train" and is_set_aside(digest, set_aside))
+            one = PhotoAnswer(str(table.ids[row]), said, aside)
             found[digest] = _joined(found.get(digest), one)
         return KeptAnswers(found)
 
@@ -142,5 +144,6 @@ def _joined(older: PhotoAnswer | None, newer: PhotoAnswer) -> PhotoAnswer:
     return PhotoAnswer(newer.id, {**older.labels, **newer.labels}, older.aside or newer.aside)
 
 
-def _drawn(digest: bytes, share: float) -> bool:
+def is_set_aside(digest: bytes, share: float) -> bool:
+    """Return whether a photo of this content is among the share that is set aside."""
     return int.from_bytes(digest[:KEY_BYTES]) < share * float(1 << 8 * KEY_BYTES)

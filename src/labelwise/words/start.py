@@ -42,9 +42,10 @@ from labelwise.words.photos import PhotoFeatures, features_of
 from labelwise.words.text_image import TextHead, TextImageModel
 from labelwise.words.word_list import WordList
 
-__all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "Started", "start"]
+__all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "SET_ASIDE", "Started", "start"]
 
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
+SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
 LEAST_ANSWERS = 10  # photos, before answers move anything
 
 
@@ -74,7 +75,7 @@ def start(
     out: Path,
     *,
     answers: LabelTable | None = None,
-    set_aside: float = 0.2,
+    set_aside: float = SET_ASIDE,
     batch_size: int = 64,
     device: str = "cpu",
     watch: Watch | None = None,

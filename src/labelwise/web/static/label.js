@@ -57,6 +57,7 @@ async function load(fresh = false) {
 }
 
 function tell(view) {
+  find("order").textContent = view.order;
   find("model").textContent = `${count(view.answered)} of ${count(view.photos)} photos answered`;
   find("footer").textContent = `labelwise ${view.version} · the answers are in ${view.table}`;
   const rows = view.words.map((one) => [one.label, count(one.yes), count(one.no), count(one.unsure), count(one.disagreed)]);

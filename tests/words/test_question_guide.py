@@ -1,0 +1,82 @@
+"""Questions by value. Oracles: the random order of photos set aside, which no model moves; p (1-p);
+the label table, and the answers that a run keeps of it."""
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+from words_setup import SIDE, save_photos
+
+from labelwise.cli.app import app
+from labelwise.data import load
+from labelwise.errors import SettingsError
+from labelwise.models import Predictor
+from labelwise.pictures import PictureImages
+from labelwise.system.progress import Silent
+from labelwise.words import AnswerLog, ClassesAndWords, QuestionGuide, WordList, asking_order
+from labelwise.words.answers import KeptAnswers, is_set_aside
+from labelwise.words.start import start
+
+PHOTOS = tuple(f"/photos/{number:03d}.png" for number in range(60))
+ASIDE = frozenset(PHOTOS[::6])
+
+
+def guide(values):
+    return QuestionGuide(ASIDE, PHOTOS, ("red",), np.asarray(values)[:, None])
+
+
+def test_one_of_five_questions_is_set_aside_and_the_others_come_by_value():
+    values = np.random.default_rng(0).random(60)
+    order = guide(values).order("red", PHOTOS)
+    assert sorted(order) == list(PHOTOS)
+    assert [photo in ASIDE for photo in order[:20]] == [True, False, False, False, False] * 4
+    chosen = [values[PHOTOS.index(photo)] for photo in order if photo not in ASIDE]
+    assert chosen == sorted(chosen, reverse=True)
+    # a word that the run does not have: in its random order
+    unknown = [photo for photo in guide(values).order("blue", PHOTOS) if photo not in ASIDE]
+    assert unknown == [photo for photo in asking_order("blue", PHOTOS) if photo not in ASIDE]
+
+
+def test_no_model_moves_the_photos_that_promises_rest_on():
+    values = np.random.default_rng(0).random(60)
+    expected = [photo for photo in asking_order("red", PHOTOS) if photo in ASIDE]
+    for other in (values, -values, values * 0):
+        order = guide(other).order("red", PHOTOS)
+        assert [photo for photo in order if photo in ASIDE] == expected
+
+
+def test_chosen_photos_are_never_set_aside_whatever_share_is_asked_for(tmp_path):
+    save_photos(tmp_path / "photos", 12)
+    photos = sorted(map(str, (tmp_path / "photos").iterdir()))
+    with AnswerLog(tmp_path / "answers.csv", ("red",), frozenset(photos[:3])) as log:
+        log.add("red", dict.fromkeys(photos, "present"), "ada")
+    table = load(str(tmp_path / "answers.csv"))
+    digests = {row: bytes([row]) * 32 for row in range(12)}  # all of them below a share of .9
+    kept = KeptAnswers.of(table, digests, 0.9)
+    assert sorted(one.id for one in kept.photos.values() if one.aside) == photos[:3]
+
+
+def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(words_model, tmp_path):
+    save_photos(tmp_path / "photos", 20)
+    photos = sorted((tmp_path / "photos").iterdir())
+    model = ClassesAndWords(words_model, image_size=SIDE)
+    run = tmp_path / "run"
+    start(PictureImages(photos), WordList.of("red", "green"), model, run)
+    found = QuestionGuide.of(run, photos, watch=Silent())
+    predictor = Predictor.load(run)
+    probs = predictor.predict(PictureImages(photos)).probs
+    np.testing.assert_allclose(found.values, probs * (1 - probs), atol=1e-5)
+    images = PictureImages(photos)
+    expected = {
+        str(path) for row, path in enumerate(photos) if is_set_aside(images.identity(row), 0.2)
+    }
+    assert found.aside == expected
+    done = CliRunner().invoke(app, ["serve", str(run), "--guide", str(run)])
+    assert "options of --label PHOTOS" in str(done.exception)
+
+
+def test_a_trained_run_cannot_guide(tmp_path):
+    from search_setup import save_model
+
+    save_model(tmp_path / "model")
+    with pytest.raises(SettingsError, match="did not begin with words"):
+        QuestionGuide.of(tmp_path / "model", [], watch=Silent())
