@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,3 +268,25 @@ def test_answers_to_other_words_alone_are_refused(model, painted, tmp_path):
             tmp_path / "run",
             answers=load(str(table)),
         )
+
+
+def test_the_answers_of_a_run_are_a_label_table_that_keeps_photos_aside(model, painted, tmp_path):
+    folder, colours = painted
+    table = answer_table(tmp_path / "answers.csv", folder, colours, wanted=45, names=("red",))
+    images, run = images_of(folder / "photos"), tmp_path / "run"
+    start(images, WordList.of("red"), model, run, answers=load(str(table)), set_aside=0.25)
+    written = load(str(run / "answers.csv"))
+    held_out = RunFolder(run).held_out()
+    kept = {
+        str(one) for one, split in zip(written.ids, written.split, strict=True) if split == "test"
+    }
+    assert kept == set(held_out.predictions.ids)
+    assert all(Path(photo).is_file() for photo in kept)
+    labels, _ = written.targets()
+    expected = [colours[Path(str(one)).name] == "red" for one in written.ids]
+    assert labels[:, 0].tolist() == expected
+    # given once more, chosen and set aside stay what they are, whatever share is asked for
+    again = start(
+        images, WordList.of("red"), model, tmp_path / "two", answers=written, set_aside=0.8
+    )
+    assert again.aside == len(kept)

@@ -46,6 +46,13 @@ def start(
             min=0, max=0.9, help="Share of the answered photos that is kept for promises."
         ),
     ] = 0.2,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run that `labelwise train RUN/answers.csv` made: both are compared on the "
+            "photos set aside, and told apart or not."
+        ),
+    ] = None,
     image_size: Annotated[
         int | None,
         typer.Option(min=32, help="Side of the classifier's input; its own if left out."),
@@ -91,6 +98,11 @@ def start(
     for note in (*(() if table is None else table.notes), *done.notes):
         say(note)
     _tell(done)
+    if against is not None:
+        from labelwise.words.compared import compare_runs
+
+        for difference in compare_runs(out, against):
+            say(str(difference))
     if done.failures:
         raise typer.Exit(1)
 
@@ -123,5 +135,6 @@ def _tell(done: "Started") -> None:
         say(f"{done.aside:,} answered photos were set aside: promises are made on them")
     else:
         say(
-            "no answered photo was set aside, so nothing can be promised; --set-aside 0.2 does that"
+            "no answered photo was set aside, so nothing can be promised; --set-aside 0.2 does "
+            "that, for photos that are not of the split train"
         )

@@ -23,7 +23,14 @@ from typing import Literal, Self, get_args
 from labelwise.errors import DataError, SettingsError
 from labelwise.system.files import locked, replacing, write_error
 
-__all__ = ["AnswerLog", "AnswerState", "GivenAnswer", "Tally", "asking_order"]
+__all__ = [
+    "AnswerLog",
+    "AnswerState",
+    "GivenAnswer",
+    "Tally",
+    "asking_order",
+    "write_answer_table",
+]
 
 AnswerState = Literal["present", "absent", "unsure", "withdrawn"]
 
@@ -188,16 +195,28 @@ class AnswerLog:
             if verdict is not None:
                 known.setdefault(photo, {})[label] = verdict
                 others |= {} if label in self.words else {label: None}
-        columns = [*self.words, *others]
-        with (
-            replacing(self.table) as temporary,
-            temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
-        ):
-            writer = csv.writer(stream)
-            writer.writerow(["path", *columns, *([] if self.aside is None else ["split"])])
-            for photo in sorted(known):
-                own = known[photo]
-                cells = [str(int(own[word])) if word in own else "" for word in columns]
-                if self.aside is not None:
-                    cells.append("test" if photo in self.aside else "train")
-                writer.writerow([photo, *cells])
+        write_answer_table(self.table, (*self.words, *others), known, self.aside)
+
+
+def write_answer_table(
+    path: Path,
+    labels: Sequence[str],
+    answers: Mapping[str, Mapping[str, bool]],
+    aside: Collection[str] | None,
+) -> None:
+    """Write a label table of answers by photo and label; all others are unknown.
+
+    ``aside`` are the photos of the split test, all others are of train; None: no splits.
+    """
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,
+    ):
+        writer = csv.writer(stream)
+        writer.writerow(["path", *labels, *([] if aside is None else ["split"])])
+        for photo in sorted(answers):
+            own = answers[photo]
+            cells = [str(int(own[label])) if label in own else "" for label in labels]
+            if aside is not None:
+                cells.append("test" if photo in aside else "train")
+            writer.writerow([photo, *cells])

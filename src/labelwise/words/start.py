@@ -4,6 +4,7 @@
     words.txt                          the words
     words.json, words.safetensors      what scores any text (:mod:`labelwise.words.free_text`)
     answers.parquet                    what people said of photos
+    answers.csv                        the same as a label table, those set aside as its split test
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
     model.json, model.safetensors      network, linear head, link and rule: a model like any other
 
@@ -14,6 +15,7 @@ labels of COCO together. SigLIP's scores are taken for the log-odds that they we
 probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from labelwise.pictures import ImageSource
 from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
+from labelwise.words.answer_log import write_answer_table
 from labelwise.words.answered import answered_head
 from labelwise.words.answers import KeptAnswers
 from labelwise.words.free_text import save_free_text
@@ -45,6 +48,7 @@ from labelwise.words.word_list import WordList
 __all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "SET_ASIDE", "Started", "start"]
 
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
+TABLE_FILE = "answers.csv"
 SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
 LEAST_ANSWERS = 10  # photos, before answers move anything
 
@@ -97,19 +101,31 @@ def start(
         if not photos.digests:
             raise DataError(f"none of the {len(images):,} photos could be read")
         kept = KeptAnswers.load(run.path / ANSWERS_FILE)
-        failures = photos.failures
+        failures, paths = photos.failures, _paths(images, photos)
         if answers is not None:
             notes += aligned_labels(answers, words.names)[1]
             photos_of = features_of(
                 answers.images, model.backbone, cache, batch_size=batch_size, device=device
             )
             failures += photos_of.failures
+            paths = {**_paths(answers.images, photos_of), **paths}
             photos = PhotoFeatures(
                 photos.digests, photos_of.known, failures, photos.computed + photos_of.computed
             )
             kept = kept.merged(KeptAnswers.of(answers, photos_of.digests, set_aside))
             kept.save(run.path / ANSWERS_FILE)
-        return _Start(run, words, model, photos, kept).finish(notes)
+        return _Start(run, words, model, photos, kept, paths).finish(notes)
+
+
+def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
+    """Return where photos lie that are files of their own, by content."""
+    rows = sorted(photos.digests, reverse=True)  # of copies, the first
+    found = zip(rows, images.locations(rows), strict=True)
+    return {
+        photos.digests[row]: str(Path(place.path).absolute())
+        for row, place in found
+        if place is not None and place.size is None
+    }
 
 
 def _require_own(run: RunFolder) -> None:
@@ -128,6 +144,7 @@ class _Start:
     model: TextImageModel
     photos: PhotoFeatures
     answers: KeptAnswers
+    paths: Mapping[bytes, str]
 
     def finish(self, notes: list[str]) -> Started:
         every = self.photos.every()
@@ -174,6 +191,10 @@ class _Start:
         found = [digest for digest in digests if digest in self.photos.known]
         return found, labels[there], observed[there]
 
+    def _name(self, digest: bytes) -> str:
+        """Return where a photo lies, or else what it was called when it was answered."""
+        return self.paths.get(digest, self.answers.photos[digest].id)
+
     def _predictor(self, head: TextHead, link: Link, answers: int) -> Predictor:
         space, taxonomy = self.words.space, self.words.taxonomy
         rule: Rule = Threshold(0.5)
@@ -206,10 +227,18 @@ class _Start:
             layer = predictor.model.head.state_dict()
             features = self.photos.of(digests)
             logits = features @ layer["classifier.weight"].T + layer["classifier.bias"]
-            ids = [self.answers.photos[digest].id for digest in digests]
+            ids = [self._name(digest) for digest in digests]
             Predictions(
                 ids, logits, labels.float(), observed, self.words.names, name, Sigmoid()
             ).save(path)
+        if len(self.answers):
+            photos = {digest: self._name(digest) for digest in self.answers.photos}
+            write_answer_table(
+                folder / TABLE_FILE,
+                self.words.names,
+                {photos[digest]: one.labels for digest, one in self.answers.photos.items()},
+                {photos[digest] for digest, one in self.answers.photos.items() if one.aside},
+            )
         with replacing(folder / WORDS_FILE) as temporary:
             temporary.write_text(self.words.text(), encoding="utf-8")
         save_free_text(self.model, folder)
