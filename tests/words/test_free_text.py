@@ -15,6 +15,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures import PictureImages
 from labelwise.retrieval import Query
 from labelwise.search import update_index
+from labelwise.search.receipts import receipts_of
 from labelwise.search.similar import farthest_rows
 from labelwise.system.progress import Silent
 from labelwise.words import ClassesAndWords, FreeText, WordList
@@ -161,3 +162,51 @@ def test_the_server_ranks_by_texts_too(library):
         assert "far from" in server.get("/api/v1/text-search?text=justice")["doubt"]
         answer = server.send("GET", "/api/v1/text-search?text=sky&q=dog")
         assert "dog" in server.problem(answer, 422)
+
+
+def test_a_checked_list_of_a_text_carries_a_promise(library, tmp_path):
+    folder, colours = library
+    place = tmp_path / "index"
+    shutil.copytree(folder / "index", place)
+    index = open_index(place)
+    best = FreeText.of(index).photos(index, "sky", 10)
+    answers = tmp_path / "answers.csv"
+    rows = [f"{hit.paths[0]},yes" for hit in best]
+    answers.write_text("\n".join(["path,answer", *rows]) + "\n")
+    common = ("check", place, "--text", "sky", "--answers", answers)
+    listed = tmp_path / "list.txt"
+    done = run_verb(*common, "--top", 10, "--wrong-at-most", 0.3, "-o", listed, "--who", "ada")
+    assert done.exit_code == 0, done.output
+    assert "does each photo match sky? The list has 10 photos" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "with 95% confidence at most 30% of" in said
+    assert "0 wrong or unsure" in said
+    assert {colours[line.rpartition("/")[2]] for line in listed.read_text().split()} == {"blue"}
+    # nothing is learnt of the labels of the model, and the receipt names the text
+    assert index.store.corrections() == []
+    assert [one.query for one in receipts_of(index)] == ['text "sky"']
+    verified = run_verb("verify", place)
+    assert verified.exit_code == 0, verified.output
+    assert 'text "sky"' in verified.output
+    for options, reason in (
+        ((), "end its list with --top"),
+        (("red", "--top", 5), "and not both"),
+        (("--top", 5, "--alone"), "leave out --cut and --alone"),
+    ):
+        wrong = run_verb(*common, *options)
+        assert isinstance(wrong.exception, LabelwiseError)
+        assert reason in str(wrong.exception)
+
+
+def test_wrong_photos_leave_a_checked_list_of_a_text_without_a_promise(library, tmp_path):
+    folder, _ = library
+    place = tmp_path / "index"
+    shutil.copytree(folder / "index", place)
+    index = open_index(place)
+    session = FreeText.of(index).check(index, "sky", 6, wrong_at_most=0.1, who="ada")
+    photo = session.next_photo()
+    state = session.answer(photo, "no")
+    assert state.promise is None
+    assert photo.row not in session.left()
+    again = FreeText.of(index).check(index, "sky", 6, wrong_at_most=0.1, who="ben")
+    assert again.state().check.checked == 1

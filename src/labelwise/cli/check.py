@@ -20,7 +20,18 @@ WIDTH = 24
 
 def check(
     folder: IndexFolder,
-    query: Annotated[str, typer.Argument(help="As in 'dog, -beach', as for search.")],
+    query: Annotated[str | None, typer.Argument(help="As in 'dog, -beach', as for search.")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of a query: the photos most like this text, with --top. Only the answers "
+            "count for its promise."
+        ),
+    ] = None,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(help="Of --text: the folder of the text's model, if it is elsewhere now."),
+    ] = None,
     wrong_at_most: Annotated[
         float, typer.Option(help="Share of the list that may be wrong.")
     ] = 0.1,
@@ -54,7 +65,7 @@ def check(
     call goes on from there. Unless you choose the list, it is one that should take about 12
     answers. Photos found wrong leave the list.
     """
-    from labelwise.cli.text import say
+    from labelwise.cli.text import caution, say
     from labelwise.errors import SettingsError
     from labelwise.retrieval import Query
     from labelwise.search import Index
@@ -65,18 +76,26 @@ def check(
         raise SettingsError("--cut and --top both end the list; give one of them")
     if cut is not None and not 0 <= cut <= 1:
         raise SettingsError(f"--cut must be a probability between 0 and 1, got {cut}")
-    with Index(folder) as index:
-        session = CheckSession(
-            index,
-            Query.parse(query, index.space, index.taxonomy),
-            wrong_at_most=wrong_at_most,
-            confidence=confidence,
-            cut=cut,
-            top=top,
-            alone=alone,
-            who=who,
+    if (query is None) == (text is None):
+        raise SettingsError("give a query such as 'dog, -beach', or --text TEXT, and not both")
+    if text is None and encoder is not None:
+        raise SettingsError("--encoder is an option of --text")
+    if text is not None and (top is None or cut is not None or alone):
+        raise SettingsError(
+            "--text has no probabilities: end its list with --top, and leave out --cut and --alone"
         )
-        say(f"does each photo match {query}? The list has {len(session.rows):,} photos")
+    with Index(folder) as index:
+        options = {"wrong_at_most": wrong_at_most, "confidence": confidence}
+        if text is not None:
+            from labelwise.words import FreeText
+
+            found = FreeText.of(index, encoder)
+            caution(found.doubt(text))
+            session = found.check(index, text, top or 0, who=who, **options)
+        else:
+            parsed = Query.parse(query or "", index.space, index.taxonomy)
+            session = CheckSession(index, parsed, cut=cut, top=top, alone=alone, who=who, **options)
+        say(f"does each photo match {text or query}? The list has {len(session.rows):,} photos")
         given = (
             None
             if answers is None

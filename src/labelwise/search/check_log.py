@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelwise.search.store import Store
 
-__all__ = ["Answer", "CheckLog", "Said", "answers_of"]
+__all__ = ["Answer", "CheckLog", "Said", "answers_of", "is_of_text", "name_of_text"]
 
 Answer = Literal["yes", "no", "unsure"]
 
@@ -111,6 +111,16 @@ class CheckLog:
                 "INSERT INTO check_answers (query, row, answer, who, at) VALUES (?, ?, ?, ?, ?)",
                 (self._query, row, answer, who, _now()),
             )
+
+
+def name_of_text(text: str) -> str:
+    """Return what the list of a text is called in the log, where others are called by a query."""
+    return f'text "{text}"'
+
+
+def is_of_text(name: str) -> bool:
+    """Return whether a list is that of a text, about which the labels of a model say nothing."""
+    return name.startswith('text "') and name.endswith('"')
 
 
 def answers_of(store: Store, query: str) -> list[Said]:

@@ -13,13 +13,14 @@ Photos that belong together (bursts, albums) are drawn one by one; copies of one
 photo of the index already. ``CheckLog.order_of`` is where a draw by groups would go.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide import ListCheck, Promise, promised_check
+from labelwise.decide import ListCheck, Promise, prior_of, promised_check
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
 from labelwise.search.asked import AskedQuery, labels_told
@@ -104,6 +105,9 @@ class CheckState:
 class CheckSession:
     """The check of one list of an index."""
 
+    _told: Callable[[Answer], dict[str, Fact]]  # what an answer says of single labels
+    _check: ListCheck
+
     def __init__(
         self,
         index: Index,
@@ -122,7 +126,6 @@ class CheckSession:
         """
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
-        self._index, self._who = index, who
         asked = AskedQuery.of(index, query, own=True)
         chosen = asked.list_to_check(wrong_at_most, cut=cut, top=top)
         if chosen is None:
@@ -131,16 +134,55 @@ class CheckSession:
                 "give its length yourself with top, or let more of it be wrong"
             )
         rows, scores = asked.ranking.best(chosen.length)
-        self._asked, self._log = asked, CheckLog(index.store, str(query))
-        place = self._log.place_of(wrong_at_most, len(rows), float(scores[-1]))
-        self.rows: NDArray[np.int64] = self._log.order_of(rows)
+        self._begin(index, str(query), rows, float(scores[-1]), wrong_at_most, who)
+        self._told = partial(labels_told, asked.bound, index.space)
         self._check = asked.check_of(
             replace(chosen, length=len(rows)),
             wrong_at_most,
             confidence=confidence,
-            place=place,
+            place=self._place,
             alone=alone or not _may_join(index),
         )
+
+    @classmethod
+    def of_ranked(
+        cls,
+        index: Index,
+        name: str,
+        rows: NDArray[np.int64],
+        lowest: float,
+        *,
+        wrong_at_most: float = 0.1,
+        confidence: float = 0.95,
+        who: str | None = None,
+    ) -> "CheckSession":
+        """Begin or resume the check of a list without probabilities: only the answers count.
+
+        ``rows`` come best first, ``lowest`` is the score of the last. ``name`` is what is asked.
+        """
+        if not len(rows):
+            raise DataError(f"no photo answers {name}, so there is nothing to check")
+        session = cls.__new__(cls)
+        session._begin(index, name, rows, lowest, wrong_at_most, who)
+        session._told = _nothing_told
+        session._check = ListCheck(
+            len(rows), wrong_at_most, confidence, prior=prior_of(0.5), place=session._place
+        )
+        return session
+
+    def _begin(
+        self,
+        index: Index,
+        name: str,
+        best: NDArray[np.int64],
+        lowest: float,
+        wrong_at_most: float,
+        who: str | None,
+    ) -> None:
+        self._index, self._name, self._best, self._who = index, name, best, who
+        self._log = CheckLog(index.store, name)
+        self._place = self._log.place_of(wrong_at_most, len(best), lowest)
+        self.rows: NDArray[np.int64] = self._log.order_of(best)
 
     def next_photo(self) -> PhotoToCheck | None:
         """Return the photo to ask about next; None where every photo of the list was answered."""
@@ -159,25 +201,23 @@ class CheckSession:
     def answer(self, photo: PhotoToCheck, answer: Answer) -> CheckState:
         """Note an answer, and return what is known then."""
         self._log.add(photo.row, answer, self._who)
-        facts = labels_told(self._asked.bound, self._index.space, answer)
+        facts = self._told(answer)
         if facts and not photo.repeated:
             self._index.correct(photo.row, facts, who=self._who, source="check")
         state = self.state()
         if state.promise is not None:
-            query = self._asked.query
-            keep_receipt(self._index, query, state.promise, self.left(), self._who)
+            keep_receipt(self._index, self._name, state.promise, self.left(), self._who)
         return state
 
     def undo(self) -> CheckState:
         """Take the last answer back."""
         standing = self.state().promise
         if standing is not None:  # it rests on an answer that is taken back
-            receipt = keep_receipt(self._index, self._asked.query, standing, self.left(), self._who)
+            receipt = keep_receipt(self._index, self._name, standing, self.left(), self._who)
             withdraw(self._index, receipt.number, self._who)
         last = self._log.undo()
         if last is not None and last.row not in {one.row for one in self._log.answers()}:
-            told = labels_told(self._asked.bound, self._index.space, last.answer)
-            facts: dict[str, Fact] = dict.fromkeys(told, "withdrawn")
+            facts: dict[str, Fact] = dict.fromkeys(self._told(last.answer), "withdrawn")
             if facts:
                 self._index.correct(last.row, facts, who=self._who, source="check")
         return self.state()
@@ -217,8 +257,7 @@ class CheckSession:
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""
         said = {one.row for one in self._log.answers() if one.answer != "yes"}
-        best, _ = self._asked.ranking.best(len(self.rows))
-        return np.array([row for row in best.tolist() if row not in said], np.int64)
+        return np.array([row for row in self._best.tolist() if row not in said], np.int64)
 
     def _fresh(self, said: Sequence[Said], *others: int) -> int | None:
         """Return the first photo of the order drawn that nobody answered, nor is one of others."""
@@ -247,6 +286,11 @@ def _repeats(answered: Iterable[Sequence[Said]]) -> tuple[int, int]:
             repeats += len(given) > 1
             changed += len(given) > 1 and len(set(given)) > 1
     return repeats, changed
+
+
+def _nothing_told(_: Answer) -> dict[str, Fact]:
+    """Return what an answer about a text says of the labels of a model."""
+    return {}
 
 
 def _may_join(index: Index) -> bool:

@@ -124,7 +124,7 @@ def keep_found(index: Index, query: Query, found: Found, who: str | None = None)
 
 
 def keep_receipt(
-    index: Index, query: Query, promise: Promise, rows: Rows, who: str | None = None
+    index: Index, query: Query | str, promise: Promise, rows: Rows, who: str | None = None
 ) -> Receipt:
     """Keep a promise of a list of rows, and return its receipt; the one it has if it is known."""
     packed = _packed(rows)

@@ -22,7 +22,7 @@ from labelwise.decide import KeptLists, ListAnswers, ListVerdict, judge_list, ju
 from labelwise.errors import DataError, LabelwiseError
 from labelwise.retrieval import Query, bind
 from labelwise.search.asked import said_of
-from labelwise.search.check_log import answers_of
+from labelwise.search.check_log import answers_of, is_of_text
 from labelwise.search.index import Index
 from labelwise.search.receipts import Receipt, receipts_of, rows_in_order
 from labelwise.system.files import replacing
@@ -132,9 +132,11 @@ def _as_kept(index: Index, text: str) -> str:
 
 def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]:
     """Return whether photos are right for a query, by what everybody said of them."""
-    bound = bind(Query.parse(text, index.space, index.taxonomy), index.space, index.query_taxonomy)
-    rows, hits, told = said_of(index, bound)
-    known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
+    known: dict[int, bool] = {}
+    if not is_of_text(text):
+        query = Query.parse(text, index.space, index.taxonomy)
+        rows, hits, told = said_of(index, bind(query, index.space, index.query_taxonomy))
+        known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
     checked = [(one.row, one.answer == "yes") for one in answers_of(index.store, text)]
     return _joined([*known.items(), *checked, *more.items()])
 

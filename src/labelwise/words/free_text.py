@@ -23,6 +23,8 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import Query
 from labelwise.search import Index
 from labelwise.search.answering import Hit, photos_along
+from labelwise.search.check_log import name_of_text
+from labelwise.search.checking import CheckSession
 from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of
@@ -157,6 +159,29 @@ class FreeText:
         Those have at least the probability ``at_least``. The probability of a hit is its likeness.
         """
         return photos_along(index, self.direction(text), count, query=query, at_least=at_least)
+
+    def check(
+        self,
+        index: Index,
+        text: str,
+        count: int,
+        *,
+        wrong_at_most: float = 0.1,
+        confidence: float = 0.95,
+        who: str | None = None,
+    ) -> CheckSession:
+        """Begin or resume the check of the photos most like a text, which may earn a promise."""
+        hits = self.photos(index, text, count)
+        rows = np.array([hit.row for hit in hits], np.int64)
+        return CheckSession.of_ranked(
+            index,
+            name_of_text(text),
+            rows,
+            hits[-1].probability if hits else 0.0,
+            wrong_at_most=wrong_at_most,
+            confidence=confidence,
+            who=who,
+        )
 
 
 def _classes_of(run: Path, facts: _Facts) -> WeighedClasses:
