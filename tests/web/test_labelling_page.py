@@ -108,8 +108,8 @@ def test_questions_are_shared_out_and_answers_last(folder):
 
 def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder):
     photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
-    values = np.linspace(0, 1, 25)[:, None]  # the later ones are less sure
-    guide = QuestionGuide(frozenset(photos[:5]), photos, ("dog",), values)
+    probs = np.linspace(0.1, 0.5, 25)[:, None]  # the later ones are less sure
+    guide = QuestionGuide(frozenset(photos[:5]), photos, ("dog",), probs)
     with labelling(folder, guide=guide) as server:
         assert (
             "four are those that the model is least sure of"
@@ -119,6 +119,9 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
         names = [one["name"] for one in asked["photos"]]
         assert names[0] in {f"{n:02d}.png" for n in range(5)}
         assert names[1:] == ["24.png", "23.png", "22.png", "21.png"]
+        assert [one["guess"] for one in asked["photos"]] == [None] * 5  # hidden unless asked for
+        told = server.get("/api/v1/questions?label=dog&who=ada&count=5&guesses=true")
+        assert [one["guess"] for one in told["photos"]] == [None, True, False, False, False]
         states = dict.fromkeys(ids(asked), "absent")
         server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
     table = load(str(folder / "answers.csv"))

@@ -20,28 +20,32 @@ PHOTOS = tuple(f"/photos/{number:03d}.png" for number in range(60))
 ASIDE = frozenset(PHOTOS[::6])
 
 
-def guide(values):
-    return QuestionGuide(ASIDE, PHOTOS, ("red",), np.asarray(values)[:, None])
+def guide(probs):
+    return QuestionGuide(ASIDE, PHOTOS, ("red",), np.asarray(probs)[:, None])
 
 
 def test_one_of_five_questions_is_set_aside_and_the_others_come_by_value():
-    values = np.random.default_rng(0).random(60)
-    order = guide(values).order("red", PHOTOS)
+    probs = np.random.default_rng(0).random(60)
+    values = probs * (1 - probs)
+    order = guide(probs).order("red", PHOTOS)
     assert sorted(order) == list(PHOTOS)
     assert [photo in ASIDE for photo in order[:20]] == [True, False, False, False, False] * 4
     chosen = [values[PHOTOS.index(photo)] for photo in order if photo not in ASIDE]
     assert chosen == sorted(chosen, reverse=True)
     # a word that the run does not have: in its random order
-    unknown = [photo for photo in guide(values).order("blue", PHOTOS) if photo not in ASIDE]
+    unknown = [photo for photo in guide(probs).order("blue", PHOTOS) if photo not in ASIDE]
     assert unknown == [photo for photo in asking_order("blue", PHOTOS) if photo not in ASIDE]
 
 
 def test_no_model_moves_the_photos_that_promises_rest_on():
-    values = np.random.default_rng(0).random(60)
+    probs = np.random.default_rng(0).random(60)
     expected = [photo for photo in asking_order("red", PHOTOS) if photo in ASIDE]
-    for other in (values, -values, values * 0):
+    for other in (probs, 1 - probs, probs * 0, probs / 2):
         order = guide(other).order("red", PHOTOS)
         assert [photo for photo in order if photo in ASIDE] == expected
+        assert {guide(other).guess("red", photo) for photo in ASIDE} == {None}
+    assert guide(probs).guess("red", PHOTOS[1]) == (probs[1] >= 0.5)
+    assert guide(probs).guess("blue", PHOTOS[1]) is None
 
 
 def test_chosen_photos_are_never_set_aside_whatever_share_is_asked_for(tmp_path):
@@ -64,7 +68,7 @@ def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(words_mode
     found = QuestionGuide.of(run, photos, watch=Silent())
     predictor = Predictor.load(run)
     probs = predictor.predict(PictureImages(photos)).probs
-    np.testing.assert_allclose(found.values, probs * (1 - probs), atol=1e-5)
+    np.testing.assert_allclose(found.probs, probs, atol=1e-5)
     images = PictureImages(photos)
     expected = {
         str(path) for row, path in enumerate(photos) if is_set_aside(images.identity(row), 0.2)

@@ -63,15 +63,20 @@ class LabellingView(BaseModel):
     photos: int
     answered: int
     order: str
+    may_guess: bool
     table: str
     version: str
 
 
 class AskedPhoto(BaseModel):
-    """A photo that a person is asked about."""
+    """A photo that a person is asked about, and what a run thinks of it where that was asked for.
+
+    Of photos set aside there is never a guess.
+    """
 
     id: str
     name: str
+    guess: bool | None = None
 
 
 class AskedPhotos(BaseModel):
@@ -122,14 +127,17 @@ class _Asking:
             photos=len(self.paths),
             answered=self.log.answered,
             order=RANDOM_ORDER if self.guide is None else GUIDED_ORDER,
+            may_guess=self.guide is not None,
             table=str(self.log.table),
             version=__version__,
         )
 
-    def questions(self, label: str, who: str, count: int, fresh: bool) -> AskedPhotos:
+    def questions(
+        self, label: str, who: str, count: int, fresh: bool, guesses: bool
+    ) -> AskedPhotos:
         """Return photos to ask about: first those the person has and did not answer.
 
-        ``fresh`` leaves these for the end.
+        ``fresh`` leaves these for the end; ``guesses`` shows what the guiding run thinks.
         """
         self.words.space.column(label)
         if label not in self._orders:
@@ -150,9 +158,19 @@ class _Asking:
             self._handed[label, photo] = who
         return AskedPhotos(
             label=label,
-            photos=[AskedPhoto(id=one, name=_name(self.paths[one])) for one in chosen[:count]],
+            photos=[
+                AskedPhoto(
+                    id=one,
+                    name=_name(self.paths[one]),
+                    guess=self._guess(label, one) if guesses else None,
+                )
+                for one in chosen[:count]
+            ],
             left=len(open_ones),
         )
+
+    def _guess(self, label: str, photo: str) -> bool | None:
+        return None if self.guide is None else self.guide.guess(label, str(self.paths[photo]))
 
     def answer(self, given: AnswersIn) -> LabellingView:
         self.words.space.column(given.label)
@@ -243,8 +261,9 @@ def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> None:
         who: Annotated[str, Query(min_length=1, max_length=100)],
         count: Annotated[int, Query(ge=1, le=100)] = 20,
         fresh: Annotated[bool, Query(description="Other photos than those before.")] = False,
+        guesses: Annotated[bool, Query(description="With what the guiding run thinks.")] = False,
     ) -> AskedPhotos:
-        return await thread.run(lambda: asking.questions(label, who, count, fresh))
+        return await thread.run(lambda: asking.questions(label, who, count, fresh, guesses))
 
     @api.put("/answers", summary="Say whether a word is in photos")
     async def answer(request: Request, given: AnswersIn) -> LabellingView:

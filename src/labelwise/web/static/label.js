@@ -8,6 +8,10 @@ const WORDS = { absent: "no", present: "yes", unsure: "cannot tell" };
 const NEXT = { absent: "present", present: "unsure", unsure: "absent" };
 const KEYS = { Y: "present", N: "absent", D: "unsure" };
 const NAME = "labelwise.who";
+const LEAD = {
+  false: "Select the photos that show it; select once more if you cannot tell. All others are answered no.",
+  true: "The guesses are selected: correct the wrong ones. Photos set aside for promises have none, so select those that show it.",
+};
 
 let asked = [];  // { photo, state, gone, button }
 let saved = [];  // batches that can be taken back
@@ -50,14 +54,17 @@ function show(photos) {
 
 async function load(fresh = false) {
   const label = word();
-  const answer = await get("/questions", { label, who: who(), fresh: fresh || null });
+  const guesses = find("guesses").checked;
+  const answer = await get("/questions", { label, who: who(), fresh: fresh || null, guesses: guesses || null });
   if (label !== word()) return;
-  show(answer.photos.map((photo) => ({ photo, state: "absent" })));
+  find("lead").textContent = LEAD[guesses];
+  show(answer.photos.map((photo) => ({ photo, state: photo.guess ? "present" : "absent" })));
   find("progress").textContent = `${count(answer.left)} photos are not answered for this word.`;
 }
 
 function tell(view) {
   find("order").textContent = view.order;
+  find("guessing").hidden = !view.may_guess;
   find("model").textContent = `${count(view.answered)} of ${count(view.photos)} photos answered`;
   find("footer").textContent = `labelwise ${view.version} · the answers are in ${view.table}`;
   const rows = view.words.map((one) => [one.label, count(one.yes), count(one.no), count(one.unsure), count(one.disagreed)]);
@@ -137,6 +144,7 @@ async function start() {
     try { localStorage.setItem(NAME, who()); } catch { /* a browser that keeps nothing */ }
     if (who()) once(load);
   });
+  find("guesses").addEventListener("change", () => once(load));
   find("save").addEventListener("click", () => once(save));
   find("skip-these").addEventListener("click", () => once(() => load(true)));
   find("undo").addEventListener("click", () => once(takeBack));
