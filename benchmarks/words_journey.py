@@ -2,9 +2,9 @@
 
     python benchmarks/words_journey.py --photos coco80-val-test.parquet --model all-MiniLM-L6-v2
 
-The words are the 10, 20 and 40 most frequent labels. A fifth of the answered photos, drawn at
+The words are the 10, 20 and 40 most frequent labels. A share of the answered photos, drawn at
 random, is set aside; the head with the words as its prior is fitted on the others, and a promise is
-sought on those set aside: at most a tenth of the tags are wrong (95 % confidence). The first number
+sought on those set aside: at most a share of the tags is wrong (95 % confidence). The first number
 of answers at which it can be made is shown, with the tags that all other photos then get and how
 many of them are right: the median of the draws, and the least and the greatest.
 
@@ -49,6 +49,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=3000, help="photos of the split test")
     parser.add_argument("--words", type=int, nargs="+", default=[10, 20, 40])
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--wrong-at-most", type=float, default=0.1)
+    parser.add_argument("--set-aside", type=float, default=0.2)
     parser.add_argument("--image-size", type=int, default=160)
     parser.add_argument("--cache", type=Path, help="folder to keep features in")
     parser.add_argument("--device", default="cpu")
@@ -81,23 +83,34 @@ def main() -> None:
             if given.speed:
                 refit_speed(text, x, truth[:, chosen])
             else:
-                report(count, [journey(text, x, truth[:, chosen], words.names, draw)
-                               for draw in range(given.draws)])  # fmt: skip
+                goal = given.wrong_at_most, given.set_aside
+                draws = range(given.draws)
+                report(
+                    count,
+                    [journey(text, x, truth[:, chosen], words.names, d, *goal) for d in draws],
+                )
 
 
 def journey(
-    text: TextHead, x: torch.Tensor, truth: torch.Tensor, names: tuple[str, ...], draw: int
+    text: TextHead,
+    x: torch.Tensor,
+    truth: torch.Tensor,
+    names: tuple[str, ...],
+    draw: int,
+    wrong_at_most: float,
+    set_aside: float,
 ) -> tuple[int, int, float] | None:
     """Return answers needed, tags written and the share of them that is right; None without."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(draw))
     for count in ANSWERS:
-        aside, own = order[: count // 5], order[count // 5 : count]
+        cut = round(set_aside * count)
+        aside, own = order[:cut], order[cut:count]
         made = answered_head(text, x[own], truth[own], None, pool=x)
         logits = made.head.scores(x[aside]).float()
         ids = list(map(str, aside.tolist()))
         link = made.calibration.link
         held = Predictions(ids, logits, truth[aside].float(), None, names, "test", link)
-        promised = promise_tags(held.evidence(photos="set aside"), level=0.9)
+        promised = promise_tags(held.evidence(photos="set aside"), level=1 - wrong_at_most)
         if promised.promises:
             rest = order[count:]
             with torch.no_grad():
