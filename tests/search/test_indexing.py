@@ -208,8 +208,13 @@ def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
     (photos / "loop").symlink_to(photos)
     os.mkfifo(photos / "pipe.png")
     assert counts(update()) == {"new": 15, "copied": 1}
-    paths = open_index(update.folder).store.paths_of(range(15))
+    store = open_index(update.folder).store
+    paths = store.paths_of(range(15))
     assert os.fsdecode(raw) in [path for found in paths.values() for path in found]
+    assert {row: {store.row_of(path) for path in found} for row, found in paths.items()} == {
+        row: {row} for row in range(15)
+    }
+    assert store.row_of(str(photos / r"caf\xe9.png")) is None  # as the other name is shown
     assert counts(update()) == {"unchanged": 16}
 
 

@@ -287,14 +287,19 @@ class Store:
 
     def row_of(self, path: str) -> int | None:
         """Return the content of a file given by its path, None where it is not indexed."""
+        query = (
+            "SELECT row FROM files "
+            "WHERE root = ? AND folder = ? AND name = ? AND raw IS ? AND state = 'ok'"
+        )
         for number, root in self.roots().items():
             inside = _inside(path, root)
             if inside is None:
                 continue
             folder, name = os.path.split(inside)
-            file = self.files_in(number, folder).get(name)
-            if file is not None and file.state == "ok":
-                return file.row
+            key = (number, shown(folder), shown(name), _raw(inside))
+            found = self._database.execute(query, key).fetchone()
+            if found is not None:
+                return int(found[0])
         return None
 
     def put_files(self, files: Iterable[PhotoFile]) -> None:
@@ -302,6 +307,7 @@ class Store:
         changed: set[int] = set()
         for file in files:
             key = (file.root, shown(file.folder), shown(file.name))
+            raw = _raw(os.path.join(file.folder, file.name))
             before = self._database.execute(
                 "SELECT row FROM files WHERE root = ? AND folder = ? AND name = ?", key
             ).fetchone()
@@ -310,7 +316,7 @@ class Store:
                 "INSERT OR REPLACE INTO files "
                 "(root, folder, name, raw, size, mtime_ns, row, state, reason) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*key, _raw(file), file.size, file.mtime_ns, file.row, file.state, file.reason),
+                (*key, raw, file.size, file.mtime_ns, file.row, file.state, file.reason),
             )
         self._mark_alive(changed)
 
@@ -552,8 +558,8 @@ def _inside(path: str, root: str) -> str | None:
     return None if inside.startswith(os.pardir) else inside
 
 
-def _raw(file: PhotoFile) -> bytes | None:
-    inside = os.path.join(file.folder, file.name)
+def _raw(inside: str) -> bytes | None:
+    """Return the bytes of a name below a root, None where it is shown as it is."""
     return None if shown(inside) == inside else os.fsencode(inside)
 
 
