@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from labelwise.calibrate import Beta, Platt, beta, platt
-from labelwise.calibrate.entries import Bins, Chain, compressed, joined, read_entries
+from labelwise.calibrate.entries import Bins, compressed, joined, read_entries
 from labelwise.calibrate.newton import derivatives, scaled
 from labelwise.links import Sigmoid
 
@@ -191,8 +191,9 @@ def test_bins_keep_counts_and_labels():
     logits, labels, observed = problem(6000, unknown=True)
     parts = compressed(read_entries(logits, labels, None, observed), 3)
     assert all(isinstance(part, Bins) for part in parts)
-    weights = sum(w.sum(0) for _, _, w in Chain(parts).rows())
-    present = sum((w * y).sum(0) for _, y, w in Chain(parts).rows())
+    blocks = [block for part in parts for block in part.rows()]
+    weights = sum(w.sum(0) for _, _, w in blocks)
+    present = sum((w * y).sum(0) for _, y, w in blocks)
     torch.testing.assert_close(weights, observed.sum(0).double())
     torch.testing.assert_close(present, (labels & observed).sum(0).double())
 

@@ -21,7 +21,7 @@ the number of its entries, their mean log-odds and their mean label, for each la
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any, Protocol, TypeVar
 
@@ -37,7 +37,6 @@ __all__ = [
     "LEAST_BINS",
     "Bins",
     "Block",
-    "Chain",
     "Entries",
     "OnLogOdds",
     "Rows",
@@ -261,21 +260,6 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Several collections of rows, one after the other."""
-
-    parts: Sequence[Rows]
-
-    @property
-    def num_labels(self) -> int:
-        return self.parts[0].num_labels
-
-    def rows(self) -> Iterator[Block]:
-        for part in self.parts:
-            yield from part.rows()
-
-
-@dataclass(frozen=True)
 class Bins:
     """Means of log-odds and labels, and counts, each (B, K)."""
 
@@ -303,13 +287,24 @@ class Bins:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all parts: bin added to bin where they are bins, else in a chain."""
+    """Return the rows of all parts: bins added up, entries one after another."""
     binned = [part for part in parts if isinstance(part, Bins)]
     if len(parts) == 1:
         return parts[0]
     if len(binned) < len(parts):
-        return Chain(parts)
+        return _concatenated([part for part in parts if isinstance(part, Entries)])
     return _means(*(torch.stack(some).sum(0) for some in zip(*map(Bins.sums, binned), strict=True)))
+
+
+def _concatenated(parts: Sequence[Entries]) -> Entries:
+    """Return the entries of all parts, which have one link and one limit."""
+    masks = [part.observed for part in parts if part.observed is not None]
+    return replace(
+        parts[0],
+        logits=torch.cat([part.logits for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        observed=torch.cat(masks) if masks else None,
+    )
 
 
 def _means(u: Tensor, y: Tensor, w: Tensor) -> Bins:
