@@ -3,8 +3,8 @@
 A process that starts ``labelwise`` spends seconds on imports before it does anything. Tests about
 what a command does, and not about how it starts, run it here: ``WarmCommands`` starts this file
 once as a program, which imports what commands need and forks itself for each. A command has its
-own folder, streams and exit status, and what it leaves in its memory ends with it. One that takes
-longer than ``PATIENCE`` seconds is killed.
+own folder, session, streams and exit status, and what it leaves in its memory ends with it. One
+that takes longer than ``PATIENCE`` seconds is killed. One runs at a time.
 """
 
 import atexit
@@ -29,25 +29,45 @@ PRELOADED = (
 )
 
 
+class StartedCommand:
+    """A command under way; ``pid`` is its process and its session."""
+
+    def __init__(self, server, order):
+        self.server, self.arguments = server, order["arguments"]
+        self.streams = tempfile.TemporaryDirectory()
+        self.out, self.err = (Path(self.streams.name, name) for name in ("out", "err"))
+        order |= {"out": str(self.out), "err": str(self.err)}
+        server.stdin.write(json.dumps(order) + "\n")
+        server.stdin.flush()
+        self.pid = json.loads(server.stdout.readline())
+
+    def wait(self):
+        """Return its status and what it wrote, once it has ended."""
+        status = json.loads(self.server.stdout.readline())
+        with self.streams:
+            texts = self.out.read_text(), self.err.read_text()
+        return subprocess.CompletedProcess(self.arguments, status, *texts)
+
+
 class WarmCommands:
-    """Run ``labelwise`` commands as ``subprocess.run`` would: ``run(arguments, cwd)``."""
+    """Run ``labelwise`` commands as ``subprocess.run`` would: ``run(arguments, cwd)``.
+
+    ``module`` is another module to run instead, or a script.
+    """
 
     def __init__(self):
         self.process = None
 
-    def run(self, arguments, cwd):
+    def run(self, arguments, cwd, module="labelwise"):
+        return self.start(arguments, cwd, module).wait()
+
+    def start(self, arguments, cwd, module="labelwise"):
         if self.process is None:
             program = [sys.executable, __file__]
             pipe = subprocess.PIPE
             self.process = subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True)
-        with tempfile.TemporaryDirectory() as streams:
-            out, err = Path(streams, "out"), Path(streams, "err")
-            order = {"arguments": [*map(str, arguments)], "cwd": str(cwd)}
-            order |= {"out": str(out), "err": str(err)}
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
-            status = json.loads(self.process.stdout.readline())
-            return subprocess.CompletedProcess(arguments, status, out.read_text(), err.read_text())
+        order = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "module": str(module)}
+        return StartedCommand(self.process, order)
 
     def close(self):
         if self.process is not None:
@@ -56,16 +76,21 @@ class WarmCommands:
 
 
 def run_command(order):
-    """Be ``python -m labelwise`` until it ends, and return its exit status."""
+    """Be ``python -m labelwise``, or another program, until it ends; return its exit status."""
+    os.setsid()
     signal.alarm(PATIENCE)
     os.chdir(order["cwd"])
     for number, name in enumerate((os.devnull, order["out"], order["err"])):
         opened = os.open(name, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)
         os.close(opened)
-    sys.argv = ["labelwise", *order["arguments"]]
+    module = order["module"]
+    sys.argv = [module, *order["arguments"]]
     try:
-        runpy.run_module("labelwise", run_name="__main__", alter_sys=True)
+        if module.endswith(".py"):
+            runpy.run_path(module, run_name="__main__")
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             print(end.code, file=sys.stderr)
@@ -96,6 +121,7 @@ def main():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+        print(child, flush=True)
         _, end = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(end), flush=True)
 
