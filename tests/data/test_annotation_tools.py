@@ -103,10 +103,23 @@ def test_predictions_are_no_labels(tmp_path, tool):
     content = json.loads(file.read_text())
     if tool == "fiftyone":
         found = [
-            [(one["label"], one["confidence"]) for one in sample["predictions"]["classifications"]]
+            [
+                (one["label"], one["confidence"], one.get("eval"))
+                for one in sample["predictions"]["classifications"]
+            ]
             for sample in content["samples"]
         ]
-        assert found == [[("dog", 0.9), ("never", 0.8)], [("never", 0.6)], []]
+        assert found == [
+            [("dog", 0.9, None), ("never", 0.8, None)],
+            [(NAMES[1], 0.7, "fp"), ("never", 0.6, None)],
+            [("dog", 0.9, "fp")],
+        ]
+        counts = [
+            [one[f"eval_{kind}"] for kind in ("tp", "fp", "fn")] for one in content["samples"]
+        ]
+        assert counts == [[0, 0, 0], [0, 1, 1], [0, 1, 0]]
+        (own,) = content["samples"][1]["ground_truth"]["classifications"]
+        assert (own["label"], own["eval"]) == ("dog", "fn")
         return
     made = [task["predictions"][0] for task in content]
     assert [one["model_version"] for one in made] == ["first"] * 3

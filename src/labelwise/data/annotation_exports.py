@@ -11,13 +11,16 @@ All three states of a label survive the way there and back. A label that is not 
 
 Predictions are for people to accept or to correct, and are not labels: ``predictions`` of a task in
 Label Studio and of a sample in FiftyOne, tags with the attribute state = predicted in CVAT. Where
-a label is known already nothing is predicted.
+a label is known already nothing is predicted; only FiftyOne, which keeps both apart, is told all
+of them, with the fields by which it shows how they stand to the labels: ``eval`` of a label is tp,
+fp or fn, and ``eval_tp``, ``eval_fp`` and ``eval_fn`` of a sample count them.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -200,23 +203,32 @@ def _coco(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes
 def _fiftyone(table: LabelTable, paths: list[str], guesses: Guesses | None) -> bytes:
     unlabelled = table.unlabelled()
 
-    def classified(names: list[tuple[str, float | None]]) -> dict[str, Any]:
-        listed = []
-        for name, chance in names:
-            one: dict[str, Any] = {"_cls": "Classification", "label": name}
-            listed.append(one if chance is None else one | {"confidence": chance})
-        return {"_cls": "Classifications", "classifications": listed}
+    def classified(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        found = [{"_cls": "Classification", **one} for one in listed]
+        return {"_cls": "Classifications", "classifications": found}
 
     samples = []
     for row, path in enumerate(paths):
         tags = [] if table.split is None else [str(table.split[row])]
-        present = [(name, None) for name in _named(table, table.present, row)]
-        unknown = [(name, None) for name in _named(table, table.unknown, row)]
+        present, unknown = (_named(table, sets, row) for sets in (table.present, table.unknown))
+        labels = [{"label": name} for name in present]
         sample: dict[str, Any] = {"filepath": path, "tags": tags, "_media_type": "image"}
-        sample["ground_truth"] = None if unlabelled[row] else classified([*present])
-        sample["unknown"] = None if unlabelled[row] or not unknown else classified([*unknown])
         if guesses is not None:
-            sample["predictions"] = classified([*guesses.of(table, row)])
+            chosen = {table.space.names[k]: k for k in np.flatnonzero(guesses.sets[row])}
+            verdicts = dict.fromkeys(chosen, "fp") | dict.fromkeys(present, "fn")
+            verdicts |= {name: "tp" for name in present if name in chosen}
+            verdicts = {name: one for name, one in verdicts.items() if name not in unknown}
+            labels = [{"label": name, "eval": verdicts[name]} for name in present]
+            sample["predictions"] = classified(
+                {"label": name, "confidence": float(guesses.probs[row, column])}
+                | ({"eval": verdicts[name]} if name in verdicts else {})
+                for name, column in chosen.items()
+            )
+            counts = Counter(verdicts.values())
+            sample |= {f"eval_{kind}": counts[kind] for kind in ("tp", "fp", "fn")}
+        sample["ground_truth"] = None if unlabelled[row] else classified(labels)
+        blank = unlabelled[row] or not unknown
+        sample["unknown"] = None if blank else classified({"label": name} for name in unknown)
         samples.append(sample)
     content = {"samples": samples, "classes": list(table.space.names)}
     return json.dumps(content, ensure_ascii=False, indent=1).encode()
