@@ -7,21 +7,18 @@ import pytest
 import timm
 import torch
 from PIL import Image, ImageOps
+from turned_photos import NAMES, predictor, write_turned_photos
 
-from labelwise.backbones import create_backbone
 from labelwise.calibrate import CALIBRATORS, Platt, Temperature
-from labelwise.decide import Threshold
 from labelwise.export.folding import folded
 from labelwise.export.hub import export_hub
 from labelwise.export.onnx_file import export_onnx
 from labelwise.links import Consistent, Sigmoid, Softmax
-from labelwise.models import HeadSpec, Model, Predictor
+from labelwise.models import Predictor
 from labelwise.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid
 from labelwise.pictures.labelwise_runtime import Tagger
 from labelwise.pictures.sources import as_images
-from labelwise.types import LabelSpace
 
-NAMES = ("dog", "red car", "Straße", "a,b")
 SLOPES, OFFSETS = [0.5, 1.0, 2.0, 0.25], [-1.0, 0.5, 0.0, 2.0]
 FOLDABLE = {
     "sigmoid": Sigmoid(),
@@ -62,35 +59,13 @@ OTHERS = {
 }
 
 
-def predictor(link, *, mirrored=False):
-    torch.manual_seed(0)
-    backbone = create_backbone("test_resnet", image_size=64)
-    head = HeadSpec("linear", {})
-    model = Model(backbone, head.make(backbone.channels, len(NAMES)), mirrored=mirrored).eval()
-    torch.nn.init.normal_(model.head.classifier.weight, std=6.0)
-    return Predictor(model, head, LabelSpace(NAMES), link, Threshold(0.5), "bce")
-
-
 def no_card(folder, model):
     pass
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Write 200 photos of many sizes, turned in every way that a camera notes."""
-    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    paths = []
-    for number in range(200):
-        size = tuple(int(side) for side in rng.integers(40, 160, 2))
-        small = rng.integers(0, 256, (6, 5, 3), dtype=np.uint8)
-        image = Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
-        if number % 10 == 9:
-            image = image.convert("L")
-        exif = Image.Exif()
-        exif[0x0112] = number % 8 + 1
-        paths.append(folder / f"{number:03d}.{'png' if number % 4 == 3 else 'jpg'}")
-        image.save(paths[-1], exif=exif)
-    return paths
+    return write_turned_photos(tmp_path_factory.mktemp("photos"), 200)
 
 
 @pytest.fixture(scope="module")
