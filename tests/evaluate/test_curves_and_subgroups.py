@@ -180,3 +180,11 @@ def test_unknown_labels_have_no_part_in_curves_and_subgroups():
     other = type(own)(own.ids, own.logits, flipped, own.observed, own.names, "test", own.link)
     again = evaluate(other, own.link, Threshold(0.5), **parts)
     assert (again.curves, again.subgroups) == (found.curves, found.subgroups)
+
+
+def test_equal_scores_count_one_half_in_the_area():
+    rng = np.random.default_rng(6)
+    scores, present = rng.integers(0, 4, 200).astype(float), rng.random(200) < 0.4
+    area, low, high = auroc_interval(scores, present)
+    assert area == pytest.approx(roc_auc_score(present, scores))
+    assert low < area < high
