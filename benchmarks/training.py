@@ -14,8 +14,8 @@ ImageFolder with a DataLoader as it comes (goal 2), and with one worker process 
 comparison.
 
 Part ``files``: whole training steps of EfficientNet-Lite0 and ResNet-50 at 224 pixels from JPEG
-files of 500 x 375, against the same compiled step on one constant batch (goal 0.95), and against
-the same step fed by a DataLoader with one process a core. The exit status is 1 if a goal is missed.
+files of 500 x 375, against the same compiled step on one constant batch (goal 0.95). The exit
+status is 1 if a goal is missed.
 """
 
 import argparse
@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -236,7 +235,7 @@ def our_photos(
 
 
 def torchvision_photos(
-    folder: Path, transform: Transform, device: torch.device, workers: int, batch_size: int = 64
+    folder: Path, transform: Transform, device: torch.device, workers: int
 ) -> Iterator[Tensor]:
     steps = [
         transforms.Resize(transform.scaled_side),
@@ -245,7 +244,7 @@ def torchvision_photos(
         transforms.Normalize(transform.mean, transform.std),
     ]
     dataset = ImageFolder(str(folder), transforms.Compose(steps))
-    for images, _ in DataLoader(dataset, batch_size, num_workers=workers):
+    for images, _ in DataLoader(dataset, batch_size=64, num_workers=workers):
         yield images.to(device)
 
 
@@ -298,25 +297,16 @@ def bench_files(name: str, count: int, steps: int, device: torch.device) -> bool
         step = our_step(device, name)
         fixed = next(loader.epoch(0))
 
-        def by_data_loader() -> Iterator[Batch]:
-            cores = os.cpu_count() or 1
-            while True:
-                for images in torchvision_photos(folder, transform, device, cores, batch_size):
-                    if len(images) == batch_size:
-                        yield replace(fixed, images=images)
-
         begun = time.perf_counter()
         rate(step, constant(fixed), 4, batch_size)
         print(f"{name}: compiled in {time.perf_counter() - begun:.0f} s")
         rates = {
             "constant batch": rate(step, constant(fixed), steps, batch_size),
             "labelwise": rate(step, epochs_of(loader), steps, batch_size),
-            "DataLoader": rate(step, by_data_loader(), max(steps // 4, 8), batch_size),
         }
     for way, value in rates.items():
         print(f"  {way:22s} {value:10,.0f} images/s")
     record(f"training-jpeg-{name}", rates["labelwise"], rates["constant batch"])
-    record(f"training-loader-{name}", rates["labelwise"], rates["DataLoader"])
     ratio = rates["labelwise"] / rates["constant batch"]
     return report("  against a constant batch", ratio, FILES_GOAL)
 
