@@ -33,8 +33,8 @@ from labelwise.decide.arrays import Matrix
 from labelwise.decide.misses import Numbers, chance_of_misses, descending
 from labelwise.decide.promised_lists import (
     TOLERANCE,
-    HeldOut,
     PromisedList,
+    ScoredHeldOut,
     promised_list,
     why_refused,
 )
@@ -85,7 +85,7 @@ def list_above(
     the held-out photos that miss.
     """
     check_levels(1 - wrong_at_most, 0.5)
-    held, ranked = HeldOut.read(scores, right), descending(library)
+    held, ranked = ScoredHeldOut.read(scores, right), descending(library)
     total = len(ranked) if size is None else size
     listed = int(np.searchsorted(-ranked, -cut, side="right"))
     above = int(np.count_nonzero(held.scores >= cut))

@@ -55,7 +55,7 @@ class PromisedList:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class ScoredHeldOut:
     """Held-out photos whose score is not minus infinity, and the scores of their misses.
 
     ``weights`` are what the misses count for, of ``units`` photos or groups in all.
@@ -67,7 +67,7 @@ class HeldOut:
     units: int
 
     @classmethod
-    def read(cls, scores: Matrix, right: Matrix, groups: Groups | None = None) -> "HeldOut":
+    def read(cls, scores: Matrix, right: Matrix, groups: Groups | None = None) -> "ScoredHeldOut":
         values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
         truth = np.asarray(as_numpy(right)).ravel().astype(bool)
         if np.isnan(values).any() or len(values) != len(truth):
@@ -115,7 +115,7 @@ def expected_list(
     ``groups`` are those of the held-out photos; the list is then one of photos of new groups.
     """
     check_levels(1 - wrong_at_most, 0.5)
-    held, ranked = HeldOut.read(scores, right, groups), descending(library)
+    held, ranked = ScoredHeldOut.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
     needed = total * held.p_values()
@@ -147,7 +147,7 @@ def sure_list(
     less. Without them a share of the held-out photos, drawn by ``seed``, does.
     """
     check_levels(1 - wrong_at_most, confidence)
-    held, ranked = HeldOut.read(scores, right), descending(library)
+    held, ranked = ScoredHeldOut.read(scores, right), descending(library)
     total = len(ranked) if size is None else size
     if tuning is not None:
         chances = np.sort(1 - np.asarray(as_numpy(tuning), dtype=np.float64).ravel())
@@ -167,7 +167,7 @@ def lowest_cut(
     scores: Matrix, right: Matrix, wrong_at_most: float, groups: Groups | None = None
 ) -> float:
     """Return the score below which no list can be promised, whatever the library holds."""
-    held = HeldOut.read(scores, right, groups)
+    held = ScoredHeldOut.read(scores, right, groups)
     last = int(np.searchsorted(held.p_values(), wrong_at_most + TOLERANCE, side="right"))
     return float(held.missed[last]) if last < len(held.missed) else -np.inf
 
@@ -181,7 +181,7 @@ def least_wrong(
     groups: Groups | None = None,
 ) -> float | None:
     """Return the least share, in hundredths up to a half, that an expected list may have wrong."""
-    held, ranked = HeldOut.read(scores, right, groups), descending(library)
+    held, ranked = ScoredHeldOut.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
     shares = np.full(len(lengths), np.inf)
@@ -190,7 +190,9 @@ def least_wrong(
     return float(least) if least <= 0.5 else None
 
 
-def _divided(scores: Matrix, right: Matrix, share: float, seed: int) -> tuple[HeldOut, Numbers]:
+def _divided(
+    scores: Matrix, right: Matrix, share: float, seed: int
+) -> tuple[ScoredHeldOut, Numbers]:
     """Return most held-out photos, and of the others, by falling score, whether they miss."""
     values = np.asarray(as_numpy(scores), dtype=np.float64).ravel()
     truth = np.asarray(as_numpy(right)).ravel().astype(bool)
@@ -199,7 +201,7 @@ def _divided(scores: Matrix, right: Matrix, share: float, seed: int) -> tuple[He
     cut = round(share * len(kept))
     first = order[:cut][np.argsort(-values[order[:cut]], kind="stable")]
     rest = np.sort(order[cut:])
-    return HeldOut.read(values[rest], truth[rest]), (~truth[first]).astype(np.float64)
+    return ScoredHeldOut.read(values[rest], truth[rest]), (~truth[first]).astype(np.float64)
 
 
 def _misses_to_pass(
@@ -228,7 +230,7 @@ def _misses_to_pass(
 
 
 def promised_list(
-    held: HeldOut,
+    held: ScoredHeldOut,
     ranked: Numbers,
     listed: int,
     wrong_at_most: float,
@@ -258,7 +260,7 @@ def promised_list(
 
 
 def why_refused(
-    held: HeldOut,
+    held: ScoredHeldOut,
     total: int,
     wrong_at_most: float,
     confidence: float | None = None,
