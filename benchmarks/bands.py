@@ -98,12 +98,14 @@ def _processor_seconds(read: Callable[[bytes], object], content: bytes, times: i
     return time.process_time() - start
 
 
-def gpu_part(tiles: int, batch_size: int, steps: int, device: torch.device) -> dict[str, float]:
+def gpu_part(
+    name: str, tiles: int, batch_size: int, steps: int, device: torch.device
+) -> dict[str, float]:
     """Return images a second over those of a constant batch."""
     ratios = {}
     with tempfile.TemporaryDirectory() as folder:
         table, scale = _tiles(Path(folder), tiles)
-        backbone = create_backbone("resnet50", image_size=SIDE, squash=True, bands=scale)
+        backbone = create_backbone(name, image_size=SIDE, squash=True, bands=scale)
         head = HeadSpec("linear", {})
         model = Model(backbone, head.make(backbone.channels, LABELS)).to(device)
         model = model.to(memory_format=torch.channels_last)
@@ -122,16 +124,16 @@ def gpu_part(tiles: int, batch_size: int, steps: int, device: torch.device) -> d
             ),
         }
         pixels.CUDA_SHARE = limit
-        for name, value in rates.items():
-            ratios[name] = value / alone
-            print(f"{name:32s} {value:9,.0f} images/s, constant batch {alone:9,.0f}")
+        for what, value in rates.items():
+            ratios[what] = value / alone
+            print(f"{what:32s} {value:9,.0f} images/s, constant batch {alone:9,.0f}")
         del step, kept
-        space = LabelSpace([f"label {number}" for number in range(LABELS)])
+        space = LabelSpace(tuple(f"label {number}" for number in range(LABELS)))
         predictor = Predictor(model.eval(), head, space, Sigmoid(), Threshold(0.5))
         ratios |= _scoring(_Bfloat16(predictor), table, batch_size, device)
-    for name, ratio in ratios.items():
+    for what, ratio in ratios.items():
         verdict = "met" if ratio >= GPU_GOAL else "MISSED"
-        print(f"{name:32s} ratio {ratio:.2f} (goal {GPU_GOAL}: {verdict})")
+        print(f"{what:32s} ratio {ratio:.2f} (goal {GPU_GOAL}: {verdict})")
     return ratios
 
 
@@ -230,6 +232,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=("decode", "gpu"), required=True)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--tiles", type=int, default=16384)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=60)
@@ -240,7 +243,8 @@ def main() -> int:
         missed = max(figures.values()) > DECODE_GOAL
     else:
         device = torch.device(given.device)
-        figures = gpu_part(given.tiles, given.batch_size, given.steps, device)
+        sizes = given.tiles, given.batch_size, given.steps
+        figures = gpu_part(given.backbone, *sizes, device)
         missed = min(figures.values()) < GPU_GOAL
     if given.json is not None:
         given.json.write_text(json.dumps(figures, indent=2) + "\n")
