@@ -56,6 +56,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--speed", action="store_true")
     given = parser.parse_args()
+    if given.speed and given.count < 500:
+        parser.error("--speed needs --count 500 at least: a refit is of 500 answers")
     with tempfile.TemporaryDirectory() as folder:
         cache = given.cache or Path(folder)
         table = pq.read_table(given.photos)
