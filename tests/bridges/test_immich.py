@@ -114,6 +114,9 @@ def test_undo_removes_our_tags_alone(immich, tag):
 
 def test_a_dry_run_writes_nothing(immich, tag):
     assert "dry run, nothing was written" in tag("--dry-run")
+    assert changes(immich) == []
+    tag()
+    immich.asked.clear()
     assert "dry run, nothing was written" in tag("--undo", "--dry-run")
     assert changes(immich) == []
 
