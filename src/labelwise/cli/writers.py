@@ -1,7 +1,4 @@
-"""Answers as CSV, JSON Lines or Parquet, written as they come.
-
-In CSV a text that a spreadsheet would take for a formula is quoted by an apostrophe.
-"""
+"""Answers as CSV, JSON Lines or Parquet, written as they come."""
 
 import csv
 import json
@@ -15,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelwise.errors import SettingsError
+from labelwise.models.answer_rows import csv_header, csv_row, json_record
 from labelwise.models.scoring import Answer
 from labelwise.system.files import replacing
-from labelwise.system.text import as_cell
 
 __all__ = ["check_suffix", "writing"]
 
@@ -44,13 +41,10 @@ class CSVWriter(Writer):
         super().__init__(names)
         self._stream: IO[str] = path.open("w", newline="", encoding="utf-8")
         self._csv = csv.writer(self._stream)
-        self._csv.writerow(("path", "labels", "error", *map(as_cell, names)))
-        self._lists = any("|" in name for name in names)
+        self._csv.writerow(csv_header(names))
 
     def write(self, answer: Answer) -> None:
-        text = json.dumps(answer.labels) if self._lists else "|".join(answer.labels)
-        probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(self.names)
-        self._csv.writerow((*map(as_cell, (answer.id, text, answer.error or "")), *probs))
+        self._csv.writerow(csv_row(answer, self.names))
 
     def close(self) -> None:
         self._stream.close()
@@ -64,14 +58,7 @@ class JSONLinesWriter(Writer):
         self._stream: IO[str] = path.open("w", encoding="utf-8")
 
     def write(self, answer: Answer) -> None:
-        record: dict[str, Any] = {"path": answer.id}
-        if answer.error is None:
-            record |= {
-                "labels": answer.labels,
-                "probs": dict(zip(self.names, answer.probs, strict=True)),
-            }
-        else:
-            record["error"] = answer.error
+        record = json_record(answer, self.names)
         self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
     def close(self) -> None:

@@ -1,0 +1,37 @@
+"""The answer for one photo as a line of JSON and as a row of CSV, wherever answers are written.
+
+    JSON    {"path": ..., "labels": [...], "probs": {label: probability}}, or path and error
+    CSV     path, labels, error, then one column of probabilities per label
+
+In CSV a text that a spreadsheet would take for a formula is quoted by an apostrophe.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from labelwise.models.scoring import Answer
+from labelwise.system.text import as_cell
+
+__all__ = ["csv_header", "csv_row", "json_record"]
+
+
+def json_record(answer: Answer, names: Sequence[str]) -> dict[str, Any]:
+    """Return what stands in JSON Lines for an answer."""
+    if answer.error is not None:
+        return {"path": answer.id, "error": answer.error}
+    probs = dict(zip(names, answer.probs, strict=True))
+    return {"path": answer.id, "labels": answer.labels, "probs": probs}
+
+
+def csv_header(names: Sequence[str]) -> list[str]:
+    """Return the names of the columns."""
+    return ["path", "labels", "error", *map(as_cell, names)]
+
+
+def csv_row(answer: Answer, names: Sequence[str]) -> list[str]:
+    """Return the cells of an answer."""
+    lists = any("|" in name for name in names)
+    text = json.dumps(answer.labels) if lists else "|".join(answer.labels)
+    probs = [f"{p:.6g}" for p in answer.probs] or [""] * len(names)
+    return [*map(as_cell, (answer.id, text, answer.error or "")), *probs]
