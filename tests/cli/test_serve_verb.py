@@ -22,12 +22,15 @@ from typer.testing import CliRunner
 from web_setup import Client
 
 from labelwise.cli.app import app
+from labelwise.models.run_folder import RunFolder
 from labelwise.search import update_index
 from labelwise.system.progress import Silent
 
 
-def test_it_says_where_it_is_answers_and_stops(tmp_path):
-    command = [sys.executable, "-m", "labelwise", "serve", str(save_model(tmp_path / "run"))]
+def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path):
+    """Oracles: what is said at its start; the model's own file after SIGHUP."""
+    run = save_model(tmp_path / "run")
+    command = [sys.executable, "-m", "labelwise", "serve", str(run)]
     environment = {**os.environ, "LABELWISE_PORT": "0", "LABELWISE_DECODERS": "1"}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -39,9 +42,14 @@ def test_it_says_where_it_is_answers_and_stops(tmp_path):
             connection.request("GET", "/health/ready")
             assert connection.getresponse().read() == b'{"status":"ready"}'
             connection.close()
+            client = Client(int(port))
+            save_model(run, seed=1)
+            process.send_signal(signal.SIGHUP)
+            weights = RunFolder(run).spec.weights_sha256[:12]
+            wait_until(lambda: client.get("/api/v1/model")["weights"] == weights)
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) in (0, 130)
-            assert process.stderr.read() == ""
+            assert process.stderr.read() == "'run' was loaded anew\n"
         finally:
             process.kill()
 
@@ -135,6 +143,8 @@ def keep_saying(port, photo, answered):
         (["--host", "0.0.0.0"], "a token is needed"),
         (["--token-file", "nowhere"], "cannot be read"),
         (["--max-files", "300"], "max_queue"),
+        (["--model", "cats"], "a name and a run, as in cats=runs/cats"),
+        (["--model", "a/b=runs/cats"], "must begin with a letter or digit"),
         ([], "does not exist"),
     ],
 )

@@ -428,12 +428,12 @@ def test_metrics_count_what_happened(run):
         server.send("GET", "/nowhere/at/all")
         text = server.send("GET", "/metrics")[2].decode()
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
-        assert values["labelwise_photos_total"] == "1.0"
+        assert values['labelwise_photos_total{model="tiny"}'] == "1.0"
         assert values["labelwise_failures_total"] == "1.0"
         assert values["labelwise_queue_length"] == "0.0"
         assert values["labelwise_batch_size_count"] == "1.0"
         for name in ("dog", "cat", "beach"):
-            counted = values[f'labelwise_predictions_total{{label="{name}"}}']
+            counted = values[f'labelwise_predictions_total{{label="{name}",model="tiny"}}']
             assert float(counted) == (name in given)
         assert not [name for name in values if "nowhere" in name]
 

@@ -57,7 +57,7 @@ def test_recent_pictures_tell_the_share_of_a_label(run):
         assert {one["label"] for one in shares} == {"beach", "cat", "dog", "row"}
         assert {one["photos"] for one in shares} == {60}
         text = server.send("GET", "/metrics")[2].decode()
-        assert 'labelwise_label_share{label="dog"}' in text
+        assert 'labelwise_label_share{label="dog",model="tiny"}' in text
 
 
 def test_promises_are_checked_on_audited_photos_and_not_on_what_people_happened_to_see(

@@ -399,7 +399,7 @@ def test_one_client_cannot_ask_without_end(run):
 def test_no_answer_shows_the_inside(run, monkeypatch):
     from labelwise.web.service import Service
 
-    def broken(self):
+    def broken(self, model):
         raise KeyError("SECRET inside")
 
     monkeypatch.setattr(Service, "model_view", broken)

@@ -11,7 +11,7 @@ __all__ = ["serve"]
 
 OF_MODELS = (
     *("max_batch", "max_wait", "max_queue", "max_body", "max_files", "client_queue"),
-    *("body_memory", "access_log", "device"),
+    *("body_memory", "access_log", "device", "model", "shadow", "shadow_share", "jobs"),
 )
 UNGUARDED = (
     "pictures are opened by the server itself, since processes of their own, with limits on memory "
@@ -55,6 +55,35 @@ def serve(
             help="Of --label: a run of labelwise start. Four of five questions are then about the "
             "photos it is least sure of; the others are set aside at random, and promises rest on "
             "those alone."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=RUN",
+            help="One more model, asked for by its name as in /api/v1/models/NAME/predict; may be "
+            "repeated.",
+        ),
+    ] = None,
+    shadow: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LABELWISE_SHADOW",
+            metavar="RUN",
+            help="A model that answers a share of the pictures too, after those who asked have "
+            "their answers; /api/v1/shadow says how the two differ.",
+        ),
+    ] = None,
+    shadow_share: Annotated[
+        float,
+        typer.Option(envvar="LABELWISE_SHADOW_SHARE", help="Of --shadow: the share of requests."),
+    ] = 0.1,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LABELWISE_JOBS",
+            help="A folder that keeps jobs, so that a server that starts with it again goes on "
+            "with them; without it, jobs end with the server.",
         ),
     ] = None,
     host: Annotated[
@@ -177,9 +206,11 @@ def serve(
     """Serve a page that tags and searches photos, and an API.
 
     Without an index it tags only. With --label PHOTOS --words WORDS it asks people whether photos
-    show words, and keeps their answers for labelwise start and labelwise train. It needs no
-    network, and answers only this machine unless told otherwise. Options that name a variable can
-    be given in the environment.
+    show words, and keeps their answers for labelwise start and labelwise train. The signal SIGHUP
+    loads models anew whose folders have changed, while requests are answered.
+
+    It needs no network, and answers only this machine unless told otherwise. Options that name a
+    variable can be given in the environment.
     """
     import torch
 
@@ -217,6 +248,10 @@ def serve(
         access_log=access_log,
         photoprism=photoprism,
         label_studio=label_studio,
+        models=tuple(map(_named_run, model or ())),
+        shadow=shadow,
+        shadow_share=shadow_share,
+        jobs=jobs,
     )
 
     def started(address: str) -> None:
@@ -247,7 +282,10 @@ def serve(
             "name the folder of a run to serve, or photos to ask about: --label PHOTOS --words "
             "WORDS"
         )
-    caution(caution_of(run))
+    if shadow is None and _is_given(context, "shadow_share"):
+        raise SettingsError("--shadow-share is an option of --shadow RUN")
+    for folder in (run, *(folder for _, folder in settings.models)):
+        caution(caution_of(folder))
     if settings.decode_processes and not can_start():
         if decoders is not None:
             raise SettingsError(
@@ -257,7 +295,16 @@ def serve(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # here; see labelwise.web.batching.model_thread
     app = create_app(run, index, settings, device=device, threads=threads)
-    run_server(app, settings, started=started)
+    run_server(app, settings, started=started, on_hangup=app.service.reload_all)
+
+
+def _named_run(text: str) -> tuple[str, Path]:
+    from labelwise.errors import SettingsError
+
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise SettingsError(f"--model must be a name and a run, as in cats=runs/cats, got {text!r}")
+    return name, Path(folder)
 
 
 def _refuse_model_options(context: typer.Context) -> None:
@@ -265,7 +312,11 @@ def _refuse_model_options(context: typer.Context) -> None:
     from labelwise.errors import SettingsError
 
     for name in OF_MODELS:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if _is_given(context, name):
             option = f"--{name.replace('_', '-')}"
             raise SettingsError(f"--label takes no pictures, so {option} does not apply")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

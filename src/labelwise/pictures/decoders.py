@@ -71,12 +71,17 @@ class Decoders:
         for worker in list(self._idle.queue):  # they stay, for those who wait for one
             worker.close()
 
-    def pixels(self, blob: bytes, name: str) -> NDArray[Any]:
-        """Return the model's input (size, size, C) of an encoded picture, or raise ImageError."""
-        values = self._made(Work(Kind.RESIZED, self.transform), blob, name)
-        kind = np.uint8 if self.transform.bands is None else np.float32
-        side = self.transform.size
-        return np.frombuffer(values, kind).reshape(side, side, self.transform.channels)
+    def pixels(self, blob: bytes, name: str, transform: Transform | None = None) -> NDArray[Any]:
+        """Return a model's input (size, size, C) of an encoded picture, or raise ImageError.
+
+        The model is the one these decoders were made for, unless a transform is given.
+        """
+        transform = transform or self.transform
+        values = self._made(Work(Kind.RESIZED, transform), blob, name)
+        kind = np.uint8 if transform.bands is None else np.float32
+        return np.frombuffer(values, kind).reshape(
+            transform.size, transform.size, transform.channels
+        )
 
     def thumbnail(self, blob: bytes, name: str, side: int) -> bytes:
         """Return a JPEG of at most ``side`` pixels with nothing but the picture in it."""

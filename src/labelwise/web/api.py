@@ -2,11 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic_core import to_json
 
 from labelwise.errors import DataError
@@ -30,25 +30,31 @@ from labelwise.web.models import (
     ProblemDetails,
     PromiseView,
     ReceiptsView,
+    ReloadedView,
     Review,
     SearchAnswer,
     SessionIn,
+    ShadowView,
     SimilarView,
     TextAnswer,
     TrustView,
 )
 from labelwise.web.reliability import trust_chart
 from labelwise.web.security import COOKIE, RefusedError, cookie_value, same_token
-from labelwise.web.service import Service
+from labelwise.web.served_model import ServedModel
+from labelwise.web.service import NO_SHADOW, Lane, Service
 from labelwise.web.settings import ServeSettings
 
 __all__ = [
     "ERRORS",
+    "PICTURES",
     "PLACE",
+    "ModelName",
     "PhotoId",
     "add_session",
     "answered_or_left",
     "make_api",
+    "read_pictures",
     "require_json",
     "whole_body",
 ]
@@ -61,6 +67,7 @@ PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
 PhotoId = Annotated[
     str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the photo's content.")
 ]
+ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {
         "description": words,
@@ -72,6 +79,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         403: "The request comes from another site's page.",
         404: "There is no such thing.",
         408: "The request came too slowly.",
+        409: "It does not fit what the server has now.",
         413: "The request is too large.",
         415: "The content is of another type than is taken here.",
         422: "The content cannot be used.",
@@ -119,7 +127,7 @@ def make_api(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(prefix="/api/v1", responses=ERRORS)
     add_session(api, service.settings)
-    _add_model(api, service)
+    _add_models(api, service)
     if service.library is not None:
         _add_library(api, service, service.library)
         _add_checks(api, service.library)
@@ -146,7 +154,55 @@ def add_session(api: APIRouter, settings: ServeSettings) -> None:
         )
 
 
-def _add_model(api: APIRouter, service: Service) -> None:
+def _add_models(api: APIRouter, service: Service) -> None:
+    async def first() -> Lane:
+        return service.lane()
+
+    async def named(model: ModelName) -> Lane:
+        return service.lane(model)
+
+    @api.get("/models", summary="The models that answer, the first one by default")
+    async def models() -> list[ModelView]:
+        return [service.model_view(lane.model) for lane in service.lanes.values()]
+
+    @api.get("/models/{model}", summary="One of the models")
+    async def model(model: ModelName) -> ModelView:
+        return service.model_view(service.lane(model).model)
+
+    @api.post("/models/{model}/reload", summary="Load what the folder of a model holds now")
+    async def reload(request: Request, model: ModelName) -> ReloadedView:
+        require_json(request)
+        changed = await asyncio.shield(service.reload(model))
+        return ReloadedView(changed=changed, model=service.model_view(service.lane(model).model))
+
+    @api.get("/model", summary="Which model answers where none is named")
+    async def first_model() -> ModelView:
+        return service.model_view(service.lane().model)
+
+    @api.get("/shadow", summary="How the answers of the shadow model differ")
+    async def shadow() -> ShadowView:
+        if service.shadow is None:
+            raise RefusedError(404, NO_SHADOW)
+        return service.shadow.view()
+
+    @api.post("/shadow/reload", summary="Load what the folder of the shadow model holds now")
+    async def reload_shadow(request: Request) -> ShadowView:
+        require_json(request)
+        await asyncio.shield(service.reload_shadow())
+        return await shadow()
+
+    _add_answers(api, service, first)
+    several = APIRouter(prefix="/models/{model}")
+    _add_answers(several, service, named)
+    api.include_router(several)
+
+
+def _add_answers(
+    api: APIRouter, service: Service, chosen: Callable[..., Coroutine[Any, Any, Lane]]
+) -> None:
+    """Add what can be asked of a model: of the first one, or of the one in the path."""
+    Chosen = Annotated[Lane, Depends(chosen)]  # noqa: N806
+
     @api.post(
         "/predict",
         openapi_extra=PICTURES,
@@ -155,46 +211,49 @@ def _add_model(api: APIRouter, service: Service) -> None:
     )
     async def predict(
         request: Request,
+        lane: Chosen,
         format: Annotated[
             Literal["labelwise", "hf"], Query(description="hf: label and score of each picture.")
         ] = "labelwise",
     ) -> Response:
         uploads = await read_pictures(request, service)
-        tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
+        tagged = await answered_or_left(
+            request, service.tag(lane, uploads, request.scope.get(PLACE))
+        )
         if len(tagged) == 1 and tagged[0].error is not None:
             raise RefusedError(422, tagged[0].error)
         write = _written_scores if format == "hf" else _written
-        content = await service.aside(lambda: write(service, tagged))
+        content = await service.aside(lambda: write(lane.model, tagged))
         return Response(content, media_type="application/json")
 
-    @api.get("/model", summary="Which model answers")
-    async def model() -> ModelView:
-        return service.model_view()
-
     @api.get("/labels", summary="All labels with their reliability", response_model=list[LabelView])
-    async def labels() -> Response:
+    async def labels(lane: Chosen) -> Response:
         content = await service.aside(
             lambda: json_list(
-                service.label_view(name).model_dump_json().encode() for name in service.names
+                lane.model.label_view(name).model_dump_json().encode() for name in lane.model.names
             )
         )
         return Response(content, media_type="application/json")
 
-    @api.get("/labels/reliability.svg", summary="The reliability diagram of a label")
-    async def chart(label: Annotated[str, Query(max_length=1000)]) -> Response:
-        service.spec.space.column(label)
-        trust = (await service.aside(lambda: service.trust)).get(label)
+    @api.get(
+        "/labels/reliability.svg",
+        summary="The reliability diagram of a label",
+        response_class=Response,
+    )
+    async def chart(lane: Chosen, label: Annotated[str, Query(max_length=1000)]) -> Response:
+        lane.model.spec.space.column(label)
+        trust = (await service.aside(lambda: lane.model.trust)).get(label)
         if trust is None:
             raise RefusedError(404, "no predictions of held-out photos are kept with this model")
         return Response(_svg(trust_chart(trust)), media_type="image/svg+xml")
 
     @api.get("/promises", summary="What was promised, and whether it is kept")
-    async def promises() -> list[PromiseView]:
-        return await service.promise_views()
+    async def promises(lane: Chosen) -> list[PromiseView]:
+        return await service.promise_views(lane.model)
 
     @api.get("/trust", summary="Calibration alarms, shares of labels, promises")
-    async def trust() -> TrustView:
-        return await service.trust_view()
+    async def trust(lane: Chosen) -> TrustView:
+        return await service.trust_view(lane.model)
 
 
 def _add_no_library(api: APIRouter) -> None:
@@ -259,7 +318,11 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
     async def photo(photo: PhotoId) -> PhotoView:
         return await library.run(lambda: library.photo(photo))
 
-    @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
+    @api.get(
+        "/photos/{photo}/thumbnail",
+        summary="A small picture, drawn anew",
+        response_class=Response,
+    )
     async def thumbnail(
         photo: PhotoId,
         side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320,
@@ -277,7 +340,11 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
     async def facts(photo: PhotoId) -> PhotoFactsView:
         return await library.facts(photo)
 
-    @api.get("/photos/{photo}/original", summary="The photo's own file, to be saved")
+    @api.get(
+        "/photos/{photo}/original",
+        summary="The photo's own file, to be saved",
+        response_class=Response,
+    )
     async def original(photo: PhotoId) -> Response:
         content, name = await library.original(photo)
         return Response(
@@ -326,17 +393,17 @@ def _add_checks(api: APIRouter, library: Library) -> None:
     checks = ListChecks(library)
 
     @api.post("/check/list", summary="Begin to check a list, or resume it")
-    async def begin(request: Request, asked: CheckIn) -> CheckView:
+    async def begin_check(request: Request, asked: CheckIn) -> CheckView:
         require_json(request)
         return await asyncio.shield(library.run(lambda: checks.begin(asked)))
 
     @api.post("/check/answer", summary="Say whether the photo asked about matches the query")
-    async def answer(request: Request, given: CheckAnswerIn) -> CheckView:
+    async def answer_check(request: Request, given: CheckAnswerIn) -> CheckView:
         require_json(request)
         return await asyncio.shield(library.run(lambda: checks.answer(given)))
 
     @api.post("/check/undo", summary="Take the last answer about a query back")
-    async def undo(request: Request, asked: CheckIn) -> CheckView:
+    async def undo_check(request: Request, asked: CheckIn) -> CheckView:
         require_json(request)
         return await asyncio.shield(library.run(lambda: checks.undo(asked)))
 
@@ -414,30 +481,30 @@ def _kind(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _written(service: Service, tagged: Sequence[Tagged]) -> bytes:
+def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
     head = Predicted(
-        model=service.weights,
-        calibration=service.calibration,
-        caution=service.spec.caution,
-        rule=service.rule,
+        model=model.weights,
+        calibration=model.calibration,
+        caution=model.spec.caution,
+        rule=model.rule,
         results=[],
     )
     facts = {name: to_json(value) for name, value in head.model_dump().items()}
-    each = (service.picture_answer(one).model_dump_json().encode() for one in tagged)
+    each = (model.picture_answer(one).model_dump_json().encode() for one in tagged)
     return json_object(facts | {"results": json_list(each)})
 
 
-def _written_scores(service: Service, tagged: Sequence[Tagged]) -> bytes:
-    return json_list(to_json(_scores(service, one)) for one in tagged)
+def _written_scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
+    return json_list(to_json(_scores(model, one)) for one in tagged)
 
 
-def _scores(service: Service, tagged: Tagged) -> list[dict[str, float | str]]:
+def _scores(model: ServedModel, tagged: Tagged) -> list[dict[str, float | str]]:
     if tagged.error is not None:
         raise DataError(tagged.error)
     return [
         {"label": one.label, "score": one.probability}
-        for one in service.picture_answer(tagged).labels
+        for one in model.picture_answer(tagged).labels
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,15 +21,17 @@ from labelwise.pictures.decoders import DecoderError
 from labelwise.system.storage import StorageError
 from labelwise.web.access_log import AccessLog
 from labelwise.web.api import PLACE, make_api
-from labelwise.web.batching import BusyError
 from labelwise.web.bodies import Bodies
 from labelwise.web.inference_protocol import make_inference_protocol, request_schemas
+from labelwise.web.job_routes import make_jobs
+from labelwise.web.jobs import Jobs
 from labelwise.web.label_studio import make_label_studio
 from labelwise.web.library import PhotoNotFoundError
 from labelwise.web.models import Health
 from labelwise.web.monitoring import Monitor
 from labelwise.web.page import add_page
 from labelwise.web.photoprism import make_photoprism
+from labelwise.web.queueing import BusyError
 from labelwise.web.security import (
     COOKIE,
     MISTAKE,
@@ -41,7 +44,7 @@ from labelwise.web.security import (
 from labelwise.web.service import Service
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["add_errors", "create_app"]
+__all__ = ["ServerApp", "add_errors", "create_app"]
 
 
 def create_app(
@@ -51,7 +54,7 @@ def create_app(
     *,
     device: str = "cpu",
     threads: int | None = None,
-) -> ASGIApp:
+) -> "ServerApp":
     """Return the application that serves a run, and an index where one is given.
 
     A forward pass is computed by ``threads`` threads, by default as many as torch has here.
@@ -59,15 +62,22 @@ def create_app(
     settings = settings or ServeSettings()
     log = None if settings.access_log is None else AccessLog(settings.access_log)
     service = Service(run, index, settings, device, threads)
+    try:
+        jobs = Jobs(service)
+    except BaseException:
+        service.close()
+        raise
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if log is not None:
             log.start()
         await service.start()
+        jobs.start()
         try:
             yield
         finally:
+            await jobs.stop()
             await service.stop()
             if log is not None:
                 log.close()
@@ -79,10 +89,12 @@ def create_app(
         docs_url=None,  # its scripts come from a CDN
         redoc_url=None,
         lifespan=lifespan,
+        generate_unique_id_function=_operation_name,
     )
     add_errors(app, when_busy=service.monitor.busy.inc)
     _add_health(app, service)
     app.include_router(make_api(service))
+    app.include_router(make_jobs(service, jobs))
     app.include_router(make_inference_protocol(service))
     if settings.photoprism:
         app.include_router(make_photoprism(service))
@@ -91,7 +103,28 @@ def create_app(
     add_page(app)
     _complete_description(app)
     bodies = Bodies(app, settings.body_memory, settings.body_disk)
-    return Guard(_Measured(_Room(bodies, service), service.monitor, log), settings)
+    guard = Guard(_Measured(_Room(bodies, service), service.monitor, log), settings)
+    return ServerApp(guard, service)
+
+
+class ServerApp:
+    """The application, and what it serves."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self.app(scope, receive, send)
+
+
+def _operation_name(route: APIRoute) -> str:
+    """Return what a request is called in the description, and a method of the client."""
+    name = route.name
+    if route.path_format.startswith("/api/v1/"):
+        is_answer = route.path_format.startswith("/api/v1/models/{model}/") and name != "reload"
+        return f"{name}_of_model" if is_answer else name
+    return f"{route.path_format.split('/')[1].replace('-', '_')}_{name}"
 
 
 def _complete_description(app: FastAPI) -> None:
@@ -183,7 +216,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", tags=["health"], response_class=Response)
     async def metrics() -> Response:
-        await service.trust_view()  # what alarms and shares are now
+        for lane in list(service.lanes.values()):
+            await service.trust_view(lane.model)  # what alarms and shares are now
         content = await service.aside(lambda: generate_latest(service.monitor.registry))
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2 (KServe, Triton, MLServer) for the same model.
+"""The Open Inference Protocol v2 (KServe, Triton, MLServer) for the same models.
 
 One input: ``image`` of type BYTES (encoded pictures in base64), or of type UINT8 and shape
 (N, H, W, 3). Outputs: ``probability`` FP64, ``label`` BOOL and ``logits`` FP32, each (N, K); the
@@ -6,18 +6,19 @@ names of the K labels are a parameter of the answer and of the model's metadata.
 come and go as bytes after the JSON: see :mod:`labelwise.web.binary_tensors`.
 """
 
+import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.web.api import ERRORS, PLACE, answered_or_left, whole_body
+from labelwise.web.api import ERRORS, PLACE, ModelName, answered_or_left, whole_body
 from labelwise.web.batching import Tagged, Upload
 from labelwise.web.binary_tensors import (
     BINARY_DATA,
@@ -28,7 +29,8 @@ from labelwise.web.binary_tensors import (
 )
 from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
 from labelwise.web.security import RefusedError
-from labelwise.web.service import Service
+from labelwise.web.served_model import ServedModel
+from labelwise.web.service import Lane, Service
 
 __all__ = ["make_inference_protocol", "request_schemas"]
 
@@ -121,7 +123,7 @@ class ServerFacts(BaseModel):
 
     name: str = "labelwise"
     version: str = __version__
-    extensions: list[str] = ["binary_tensor_data"]
+    extensions: list[str] = ["binary_tensor_data", "model_repository"]
 
 
 class ModelFacts(BaseModel):
@@ -142,6 +144,15 @@ class ModelReady(BaseModel):
     ready: bool
 
 
+class RepositoryEntry(BaseModel):
+    """A model of the server, as the protocol's extension for repositories lists it."""
+
+    name: str
+    version: str
+    state: str = "READY"
+    reason: str = ""
+
+
 class ServerStatus(BaseModel):
     """Whether the server is live or ready."""
 
@@ -158,18 +169,15 @@ def request_schemas() -> dict[str, Any]:
 def make_inference_protocol(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(prefix="/v2", tags=["open inference protocol"], responses=ERRORS)
-    version = f"{service.weights}-{service.calibration}"
-    ModelName = Annotated[str, Path(max_length=300)]  # noqa: N806
 
-    def known(model: str, number: str = version) -> None:
-        if model != service.name:
+    def known(model: str, version: str | None = None) -> Lane:
+        lane = service.lane(model)
+        if version not in (None, lane.model.version):
             raise RefusedError(
-                404, f"there is no model of this name; the one here is {service.name!r}"
+                404,
+                f"there is no such version of the model; the one here is {lane.model.version!r}",
             )
-        if number != version:
-            raise RefusedError(
-                404, f"there is no such version of the model; the one here is {version!r}"
-            )
+        return lane
 
     @api.get("/health/live")
     async def live() -> ServerStatus:
@@ -185,82 +193,90 @@ def make_inference_protocol(service: Service) -> APIRouter:
     async def server() -> ServerFacts:
         return ServerFacts()
 
+    @api.post("/repository/index", summary="The models that answer")
+    async def index() -> list[RepositoryEntry]:
+        return [
+            RepositoryEntry(name=name, version=lane.model.version)
+            for name, lane in service.lanes.items()
+        ]
+
+    @api.post("/repository/models/{model}/load", summary="Load what the model's folder holds now")
+    async def load(request: Request, model: ModelName) -> Response:
+        _require_tensors(request, None)
+        await asyncio.shield(service.reload(model))
+        return Response()
+
     @api.get("/models/{model}")
     async def metadata(model: ModelName) -> ModelFacts:
-        known(model)
-        return model_facts()
+        return _model_facts(known(model).model)
 
-    @api.get("/models/{model}/versions/{number}")
-    async def version_metadata(model: ModelName, number: ModelName) -> ModelFacts:
-        known(model, number)
-        return model_facts()
-
-    def model_facts() -> ModelFacts:
-        outputs = [
-            TensorFacts(name=name, datatype=kind, shape=[-1, len(service.names)])
-            for name, kind in OUTPUTS.items()
-        ]
-        taken = TensorFacts(name="image", datatype="BYTES", shape=[-1])
-        return ModelFacts(
-            name=service.name,
-            versions=[version],
-            inputs=[taken],
-            outputs=outputs,
-            parameters=LabelNames(labels=list(service.names)),
-        )
+    @api.get("/models/{model}/versions/{version}")
+    async def version_metadata(model: ModelName, version: ModelName) -> ModelFacts:
+        return _model_facts(known(model, version).model)
 
     @api.get("/models/{model}/ready")
     async def model_ready(model: ModelName) -> ModelReady:
-        known(model)
-        return ModelReady(name=service.name, ready=service.is_ready)
+        return ModelReady(name=known(model).model.name, ready=service.is_ready)
 
-    @api.get("/models/{model}/versions/{number}/ready")
-    async def version_ready(model: ModelName, number: ModelName) -> ModelReady:
-        known(model, number)
-        return ModelReady(name=service.name, ready=service.is_ready)
-
-    labels = to_json({"labels": list(service.names)})
+    @api.get("/models/{model}/versions/{version}/ready")
+    async def version_ready(model: ModelName, version: ModelName) -> ModelReady:
+        return ModelReady(name=known(model, version).model.name, ready=service.is_ready)
 
     @api.post("/models/{model}/infer", response_model=InferOut, openapi_extra=BODY)
     async def infer(request: Request, model: ModelName) -> Response:
-        known(model)
-        return await answered(request)
+        return await answered(request, known(model))
 
     @api.post(
-        "/models/{model}/versions/{number}/infer", response_model=InferOut, openapi_extra=BODY
+        "/models/{model}/versions/{version}/infer", response_model=InferOut, openapi_extra=BODY
     )
-    async def infer_version(request: Request, model: ModelName, number: ModelName) -> Response:
-        known(model, number)
-        return await answered(request)
+    async def infer_version(request: Request, model: ModelName, version: ModelName) -> Response:
+        return await answered(request, known(model, version))
 
-    async def answered(request: Request) -> Response:
-        header = request.headers.get(JSON_LENGTH)
+    async def answered(request: Request, lane: Lane) -> Response:
+        header, model = request.headers.get(JSON_LENGTH), lane.model
         _require_tensors(request, header)
         body = await whole_body(request, service)
         most = service.settings.max_files
         asked, uploads = await service.aside(lambda: _read(BinaryBody(body, header), most))
         wanted = asked.wanted()
-        if len(uploads) * len(service.names) * len(wanted) > MOST_NUMBERS:
+        if len(uploads) * len(model.names) * len(wanted) > MOST_NUMBERS:
             raise RefusedError(
                 422,
                 f"an answer may hold {MOST_NUMBERS:,} numbers: ask for fewer outputs, or send "
                 "fewer pictures at a time",
             )
-        tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
+        tagged = await answered_or_left(
+            request, service.tag(lane, uploads, request.scope.get(PLACE))
+        )
         errors = [one.error for one in tagged if one.error is not None]
         if errors:
             raise RefusedError(422, errors[0])
-        facts = {
-            "model_name": to_json(service.name),
-            "model_version": to_json(version),
-            "id": to_json(asked.id),
-            "parameters": labels,
-        }
-        if asked.id is None:
-            del facts["id"]
-        return await service.aside(lambda: _written(facts, wanted, tagged))
+        facts = {"model_name": model.name, "model_version": model.version, "id": asked.id}
+        told = {name: to_json(value) for name, value in facts.items() if value is not None}
+        return await service.aside(
+            lambda: _written(told | {"parameters": _labels(model)}, wanted, tagged)
+        )
 
     return api
+
+
+def _labels(model: ServedModel) -> bytes:
+    return to_json({"labels": list(model.names)})
+
+
+def _model_facts(model: ServedModel) -> ModelFacts:
+    outputs = [
+        TensorFacts(name=name, datatype=kind, shape=[-1, len(model.names)])
+        for name, kind in OUTPUTS.items()
+    ]
+    taken = TensorFacts(name="image", datatype="BYTES", shape=[-1])
+    return ModelFacts(
+        name=model.name,
+        versions=[model.version],
+        inputs=[taken],
+        outputs=outputs,
+        parameters=LabelNames(labels=list(model.names)),
+    )
 
 
 def _require_tensors(request: Request, header: str | None) -> None:

@@ -93,7 +93,6 @@ class StudioHeard(BaseModel):
 def make_label_studio(service: Service, folder: Path) -> APIRouter:
     """Return the routes of a service that reads the photos of tasks below a folder."""
     api = APIRouter(prefix=LABEL_STUDIO, tags=["label studio"], responses=ERRORS)
-    version = f"{service.weights}-{service.calibration}"
     images = ImageFolder(folder)
 
     @api.get("/health")
@@ -103,23 +102,26 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
     @api.post("/setup", response_model=StudioVersion)
     async def setup(request: Request) -> StudioVersion:
         given = await _read(request, service, StudioProject)
-        read_config(given.labelling, service.names)  # says what does not fit before any task does
-        return StudioVersion(model_version=version)
+        model = service.lane().model
+        read_config(given.labelling, model.names)  # says what does not fit before any task does
+        return StudioVersion(model_version=model.version)
 
     @api.post("/predict", response_model=StudioPredictions)
     async def predict(request: Request) -> StudioPredictions:
         given = await _read(request, service, StudioTasks)
-        config = read_config(given.label_config, service.names)
+        lane = service.lane()
+        names, version = lane.model.names, lane.model.version
+        config = read_config(given.label_config, names)
         client = (request.scope.get("client") or ("", 0))[0]
         place, results = request.scope.get(PLACE), []
         for start in range(0, len(given.tasks), service.settings.max_files):
             part = given.tasks[start : start + service.settings.max_files]
             uploads = await service.aside(partial(_uploads, part, config, images))
             tagged = await answered_or_left(
-                request, service.tag(uploads, place or service.reserve(client))
+                request, service.tag(lane, uploads, place or service.reserve(client))
             )
             place = None
-            results += [_prediction(one, service.names, config, version) for one in tagged]
+            results += [_prediction(one, names, config, version) for one in tagged]
         return StudioPredictions(results=results, model_version=version)
 
     @api.post("/webhook", status_code=201)

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from labelwise import __version__
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.system.text import shortened
-from labelwise.web.batching import BusyError
 from labelwise.web.photo_tools import PhotoTools
+from labelwise.web.queueing import BusyError
 from labelwise.web.security import SMALL_BODY, Guard, RefusedError
 from labelwise.web.settings import ServeSettings
 from labelwise.web.threads import Threads

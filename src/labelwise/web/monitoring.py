@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from labelwise.metrics.drift import Alarm, HeldOutShare, LabelShare, estimate_share
 
-__all__ = ["FEWEST", "RECENT", "Monitor"]
+__all__ = ["FEWEST", "RECENT", "AnswerCounts", "Monitor"]
 
 FEWEST = 50  # pictures before a share is estimated
 RECENT = 4096  # photos whose probabilities are kept for the shares
@@ -23,13 +23,45 @@ TICK = 0.02  # seconds between two looks at the event loop
 Floats = NDArray[np.float64]
 
 
-class Monitor:
-    """Counts what happens, for ``/metrics`` and for the trust view."""
+class AnswerCounts:
+    """What one model has answered since it was loaded."""
 
-    def __init__(self, names: Sequence[str], version: str, model: str) -> None:
-        self.names = tuple(names)
-        self.registry = CollectorRegistry()
+    def __init__(self, names: Sequence[str], version: str) -> None:
+        self.names, self.version = tuple(names), version
         self.recent: deque[Floats] = deque(maxlen=RECENT)
+        self.photos = self.nothing = 0
+        self.decided = np.zeros(len(self.names), np.int64)
+        self.share_now: dict[str, float] = {}
+
+    def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
+        """Count the answer for one picture."""
+        self.photos += 1
+        self.recent.append(probs)
+        if not chosen.any():
+            self.nothing += 1
+        self.decided += chosen
+
+    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
+        """Return the shares of the labels among recent pictures, once they are not too few."""
+        if len(self.recent) < FEWEST:
+            return []
+        probs = np.stack(list(self.recent))
+        shares = [
+            estimate_share(name, probs[:, column], known)
+            for column, (name, known) in enumerate(zip(self.names, held_out, strict=True))
+            if known is not None
+        ]
+        self.share_now = {share.label: share.now for share in shares}
+        return shares
+
+
+class Monitor:
+    """Counts what happens to a server and its models, for ``/metrics``."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.counts: dict[str, AnswerCounts] = {}  # of each model that is served, by its name
+        self.registry = CollectorRegistry()
         own = self.registry
         self.requests = Histogram(
             "http_request_duration_seconds",
@@ -72,16 +104,13 @@ class Monitor:
         )
         self._longest = [0.0, 0.0]
         self.queue = Gauge("labelwise_queue_length", "Pictures on their way.", registry=own)
-        self.photos = Counter("labelwise_photos", "Pictures answered.", registry=own)
         self.failures = Counter(
             "labelwise_failures", "Pictures that could not be used.", registry=own
         )
-        self.nothing = Counter("labelwise_none", "Pictures without any label.", registry=own)
         self.busy = Counter(
             "labelwise_busy", "Requests refused because the queue was full.", registry=own
         )
-        self.decided = np.zeros(len(self.names), np.int64)
-        own.register(_Decided(self))
+        own.register(_Answers(self))
         self.corrections = Counter(
             "labelwise_corrections", "What people said.", ["state", "source"], registry=own
         )
@@ -91,11 +120,6 @@ class Monitor:
         self.alarm = Gauge(
             "labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"], registry=own
         )
-        self.share = Gauge(
-            "labelwise_label_share", "Estimated share of recent pictures.", ["label"], registry=own
-        )
-        about = Gauge("labelwise_info", "What runs here.", ["version", "model"], registry=own)
-        about.labels(version, model).set(1)
 
     async def watch_loop(self) -> None:
         """Note how late the event loop is, for as long as it runs."""
@@ -122,28 +146,6 @@ class Monitor:
         """Note how many pictures are on their way."""
         self.queue.set(length)
 
-    def answered(self, probs: Floats, chosen: NDArray[np.bool_]) -> None:
-        """Count the answer for one picture."""
-        self.photos.inc()
-        self.recent.append(probs)
-        if not chosen.any():
-            self.nothing.inc()
-        self.decided += chosen
-
-    def shares(self, held_out: Sequence[HeldOutShare | None]) -> list[LabelShare]:
-        """Return the shares of the labels among recent pictures, once they are not too few."""
-        if len(self.recent) < FEWEST:
-            return []
-        probs = np.stack(list(self.recent))
-        shares = [
-            estimate_share(name, probs[:, column], known)
-            for column, (name, known) in enumerate(zip(self.names, held_out, strict=True))
-            if known is not None
-        ]
-        for share in shares:
-            self.share.labels(share.label).set(share.now)
-        return shares
-
     def note_alarms(self, alarms: Iterable[Alarm]) -> None:
         """Show alarms at ``/metrics``."""
         for alarm in alarms:
@@ -151,16 +153,33 @@ class Monitor:
             self.alarm.labels(alarm.label).set(alarm.raised)
 
 
-class _Decided(Collector):
-    """How often each label was decided: a sum of arrays, made into metrics when they are read."""
+class _Answers(Collector):
+    """What the models have answered: sums of arrays, made into metrics when they are read."""
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
 
     def collect(self) -> Iterable[Metric]:
-        counted = CounterMetricFamily(
-            "labelwise_predictions", "How often a label was decided.", labels=["label"]
+        of_model, of_label = ["model"], ["model", "label"]
+        info = GaugeMetricFamily(
+            "labelwise_info", "What runs here.", labels=["version", "model", "model_version"]
         )
-        for name, count in zip(self.monitor.names, self.monitor.decided.tolist(), strict=True):
-            counted.add_metric([name], count)
-        yield counted
+        photos = CounterMetricFamily("labelwise_photos", "Pictures answered.", labels=of_model)
+        nothing = CounterMetricFamily(
+            "labelwise_none", "Pictures without any label.", labels=of_model
+        )
+        decided = CounterMetricFamily(
+            "labelwise_predictions", "How often a label was decided.", labels=of_label
+        )
+        share = GaugeMetricFamily(
+            "labelwise_label_share", "Estimated share of recent pictures.", labels=of_label
+        )
+        for model, counts in self.monitor.counts.items():
+            info.add_metric([self.monitor.version, model, counts.version], 1)
+            photos.add_metric([model], counts.photos)
+            nothing.add_metric([model], counts.nothing)
+            for name, count in zip(counts.names, counts.decided.tolist(), strict=True):
+                decided.add_metric([model, name], count)
+            for name, now in counts.share_now.items():
+                share.add_metric([model, name], now)
+        return [info, photos, nothing, decided, share]

@@ -76,7 +76,6 @@ class VisionRequest(BaseModel):
 def make_photoprism(service: Service) -> APIRouter:
     """Return the routes of a service."""
     api = APIRouter(tags=["photoprism"])
-    model = VisionModel(name=service.name, version=f"{service.weights}-{service.calibration}")
 
     @api.post(
         PHOTOPRISM,
@@ -90,7 +89,8 @@ def make_photoprism(service: Service) -> APIRouter:
         },
     )
     async def labels(request: Request) -> Response:
-        identity = None
+        identity, lane = None, service.lane()
+        model = VisionModel(name=lane.model.name, version=lane.model.version)
         try:
             require_json(request)
             body = await whole_body(request, service)
@@ -99,8 +99,10 @@ def make_photoprism(service: Service) -> APIRouter:
             uploads = [
                 Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(asked.images)
             ]
-            tagged = await answered_or_left(request, service.tag(uploads, request.scope.get(PLACE)))
-            result = _result(service.names, tagged)
+            tagged = await answered_or_left(
+                request, service.tag(lane, uploads, request.scope.get(PLACE))
+            )
+            result = _result(lane.model.names, tagged)
         except RefusedError as refused:  # PhotoPrism reads code and error, and no problem details
             told = VisionAnswer(id=identity, code=refused.status, error=refused.detail)
             return _json(told, refused.status, refused.headers)

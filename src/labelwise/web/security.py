@@ -32,6 +32,7 @@ from labelwise.web.settings import ServeSettings
 
 __all__ = [
     "COOKIE",
+    "JOBS",
     "LABEL_STUDIO",
     "MISTAKE",
     "ONLY_HEALTH",
@@ -53,9 +54,14 @@ HEALTH_PATHS = ("/health/", "/v2/health/")
 OPEN_PATHS = (*HEALTH_PATHS, "/static/")
 OPEN_PAGES = ("/", "/favicon.svg", "/api/v1/session")
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
+PREDICT_OF, JOBS = "/api/v1/models/{model}/predict", "/api/v1/jobs"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
 PICTURE_PATHS = (PREDICT, PHOTOPRISM, f"{LABEL_STUDIO}/predict")
-INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
+MODEL_PATHS = {
+    INFER: re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer"),
+    PREDICT_OF: re.compile(r"/api/v1/models/[^/]+/predict"),
+}
+JOB_PICTURES = re.compile(rf"{JOBS}/[^/]+/pictures")
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
 CLIENTS_KEPT = 4096
 MISTAKE = "the server made a mistake; its log says which"
@@ -75,7 +81,7 @@ HEADERS = {
 RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 PREFLIGHT = {
-    "access-control-allow-methods": "GET, HEAD, POST, PUT",
+    "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
     "access-control-allow-headers": "authorization, content-type",
     "access-control-max-age": "600",
 }
@@ -104,10 +110,10 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
 
 
 def picture_route(path: str) -> str | None:
-    """Return the route of a path that takes pictures, None for any other path."""
+    """Return the route of a path that answers pictures, None for any other path."""
     if path in PICTURE_PATHS:
         return path
-    return INFER if INFER_PATH.fullmatch(path) else None
+    return next((route for route, form in MODEL_PATHS.items() if form.fullmatch(path)), None)
 
 
 def cookie_value(token: str) -> str:
@@ -260,7 +266,9 @@ class Guard:
 
     def _most_bytes(self, scope: Scope) -> int:
         most = self.settings.max_body
-        return most if picture_route(scope["path"]) else min(most, SMALL_BODY)
+        path = scope["path"]
+        takes_pictures = picture_route(path) is not None or JOB_PICTURES.fullmatch(path)
+        return most if takes_pictures else min(most, SMALL_BODY)
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """Return a receive that counts bytes and seconds until the body is there."""

@@ -1,11 +1,14 @@
 """The server around the application: where it listens, and how it is set up."""
 
+import asyncio
 import gc
 import logging
+import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,13 +23,20 @@ BACKLOG = 128
 
 
 def serve(
-    app: ASGIApp, settings: ServeSettings, *, started: Callable[[str], None] = lambda _: None
+    app: ASGIApp,
+    settings: ServeSettings,
+    *,
+    started: Callable[[str], None] = lambda _: None,
+    on_hangup: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """Serve until interrupted; ``started`` is told the address once requests are taken."""
+    """Serve until interrupted; ``started`` is told the address once requests are taken.
+
+    ``on_hangup`` is what the signal SIGHUP asks for, on systems that have it.
+    """
     listener = listen(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{listener.getsockname()[1]}/"
-    server = _Server(server_config(app, settings), lambda: started(address))
+    server = _Server(server_config(app, settings), lambda: started(address), on_hangup)
     with listener, only_new_garbage():
         server.run(sockets=[listener])
 
@@ -66,16 +76,31 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Tells when requests are taken."""
+    """Tells when requests are taken, and hears SIGHUP."""
 
-    def __init__(self, config: uvicorn.Config, when_started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        when_started: Callable[[], None],
+        on_hangup: Callable[[], Coroutine[Any, Any, None]] | None,
+    ) -> None:
         super().__init__(config)
-        self.when_started = when_started
+        self.when_started, self.on_hangup = when_started, on_hangup
+        self._hung_up: set[asyncio.Task[None]] = set()  # kept until they are done
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        if self.started:
-            self.when_started()
+        if not self.started:
+            return
+        if self.on_hangup is not None and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+        self.when_started()
+
+    def _hang_up(self) -> None:
+        if self.on_hangup is not None:
+            task = asyncio.get_running_loop().create_task(self.on_hangup())
+            self._hung_up.add(task)
+            task.add_done_callback(self._hung_up.discard)
 
 
 def listen(settings: ServeSettings) -> socket.socket:

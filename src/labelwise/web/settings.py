@@ -13,6 +13,7 @@ __all__ = ["LOOPBACK", "ServeSettings", "is_loopback"]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHORTEST_TOKEN = 16
 ORIGIN = re.compile(r"https?://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class ServeSettings:
     a time, in all and from one address. ``client_queue`` pictures of one address may be on their
     way, by default half of the queue. Bodies of all requests together may take ``body_memory``,
     and beyond it ``body_disk``.
+    ``models`` are more models to serve, by the names that requests ask for them. The model of
+    ``shadow`` answers a share of the requests to the first one too, to be compared. Jobs are kept
+    in the folder ``jobs``, or until the server ends; they may take ``jobs_disk``.
     ``photoprism`` and ``label_studio`` answer these programs in their own forms; the latter is
     the folder that photos of tasks are read from.
     ``decoders`` is the number of processes that open pictures; 0 opens them in threads of the
@@ -55,6 +59,11 @@ class ServeSettings:
     access_log: Path | None = None
     photoprism: bool = False
     label_studio: Path | None = None
+    models: tuple[tuple[str, Path], ...] = ()
+    shadow: Path | None = None
+    shadow_share: float = 0.1
+    jobs: Path | None = None
+    jobs_disk: int = 4 << 30
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and self.token is None:
@@ -80,11 +89,21 @@ class ServeSettings:
                 "--label-studio must be the folder that Label Studio serves photos from, "
                 f"got {self.label_studio}"
             )
+        for name, _ in self.models:
+            if not MODEL_NAME.fullmatch(name):
+                raise SettingsError(
+                    "the name of a model must begin with a letter or digit and hold up to 100 "
+                    f"letters, digits, dots, dashes and underscores, got {name!r}"
+                )
+        if not 0 < self.shadow_share <= 1:
+            raise SettingsError(
+                f"--shadow-share must be above 0 and at most 1, got {self.shadow_share:g}"
+            )
         if not 0 <= self.port <= 65535:
             raise SettingsError(f"a port must lie between 0 and 65535, got {self.port}")
         least = {"max_body": 1, "max_files": 1, "max_batch": 1, "max_queue": 1}
         least |= {"connections": 1, "client_connections": 1, "body_memory": 0, "body_disk": 0}
-        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20}
+        least |= {"max_wait": 0, "rate": 0, "decode_memory": 1 << 20, "jobs_disk": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise SettingsError(f"{name} must be at least {bound}, got {getattr(self, name)}")
@@ -101,6 +120,17 @@ class ServeSettings:
                 f"client_queue must hold one request of {self.max_files} files, "
                 f"got {self.client_queue}"
             )
+
+    def folders(self, first: str, run: Path) -> dict[str, Path]:
+        """Return the folder of every model by its name, those of ``models`` after the first."""
+        found = {first: run}
+        for name, folder in self.models:
+            if name in found:
+                raise SettingsError(
+                    f"two models have the name {name!r}; give one of them another: --model NAME=RUN"
+                )
+            found[name] = folder
+        return found
 
     @property
     def pictures_per_client(self) -> int:

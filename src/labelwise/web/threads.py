@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from labelwise.web.batching import BusyError
+from labelwise.web.queueing import BusyError
 
 __all__ = ["Threads"]
 

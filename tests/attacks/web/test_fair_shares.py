@@ -16,10 +16,10 @@ from web_setup import encoded, form, running, wait_until
 
 from labelwise.pictures.decode import MAX_PIXELS
 from labelwise.pictures.decoders import Decoders
-from labelwise.web.batching import USUAL_PIXELS
 from labelwise.web.bodies import Bodies, Budget
 from labelwise.web.fairness import FairTurns
 from labelwise.web.picture_size import claimed_pixels
+from labelwise.web.queueing import USUAL_PIXELS
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP", "JPEG"])
@@ -127,10 +127,10 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
     """Sixteen large pictures of one client; the picture of another is the second that is opened."""
     opened, gate, real = [], threading.Event(), Decoders.pixels
 
-    def noted(self, blob, name):
+    def noted(self, blob, name, transform):
         opened.append(name)
         gate.wait(300)
-        return real(self, blob, name)
+        return real(self, blob, name, transform)
 
     monkeypatch.setattr(Decoders, "pixels", noted)
     body, kind = form(*[(f"large {n}", large_webp()) for n in range(16)])
@@ -147,7 +147,7 @@ def test_a_client_of_another_address_is_served_before_the_rest_of_a_large_reques
             small, kind = form(("small", encoded()))
             head = f"POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
             other.sendall(f"{head}Content-Length: {len(small)}\r\n\r\n".encode() + small)
-            wait_until(lambda: server.app.app.app.service._batcher.opening == 17)
+            wait_until(lambda: server.app.service.queue.opening == 17)
             gate.set()
             assert other.recv(12) == b"HTTP/1.1 200"
         asking.join()
@@ -211,7 +211,7 @@ def test_half_sent_uploads_hold_no_more_than_the_budget_and_give_it_back(run):
     head = "POST /api/v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     head += f"Content-Length: {size}\r\n\r\n"
     with running(run, decoders=0, body_memory=10_000_000, idle_seconds=300) as server:
-        bodies = server.app.app.app.app
+        bodies = server.app.app.app.app.app
         lines = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
         try:
             for line in lines:

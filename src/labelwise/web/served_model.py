@@ -1,0 +1,169 @@
+"""One model as it was loaded: what it says of pictures, and what that is worth.
+
+It never changes. A server that loads the same folder again has another one, and requests that began
+with this one end with it.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from labelwise.decide import Promise
+from labelwise.errors import CheckpointError
+from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_shares
+from labelwise.models.run_folder import RunFolder
+from labelwise.models.scoring import require_probabilities, score
+from labelwise.pictures import ArrayImages
+from labelwise.web.batching import Pixels, Tagged
+from labelwise.web.models import BinView, LabelView, PictureAnswer
+from labelwise.web.monitoring import AnswerCounts
+from labelwise.web.reliability import LabelTrust, label_trust
+
+__all__ = ["ServedModel"]
+
+
+class ServedModel:
+    """A model that answers, with what is known of its answers' worth."""
+
+    def __init__(self, name: str, folder: RunFolder, device: str) -> None:
+        self.name, self.spec = name, folder.spec
+        self.predictor = folder.model(device).fused()
+        self.link = require_probabilities(self.predictor)
+        self.held_out = folder.held_out()
+        self.names = self.spec.space.names
+        self.weights = self.spec.weights_sha256[:12]
+        self.calibration = _digest(self.spec.link)
+        self.version = f"{self.weights}-{self.calibration}"
+        self.rule = str(self.spec.made_rule)
+        self.counts = AnswerCounts(self.names, self.version)
+        self._try_out(folder)
+
+    def _try_out(self, folder: RunFolder) -> None:
+        """Raise if there is no answer for a grey picture: better now than to those who ask."""
+        asked = self.spec.transform
+        kind = np.uint8 if asked.bands is None else np.float32
+        grey = np.full((1, asked.size, asked.size, asked.channels), 127, kind)
+        (answer,) = self.forward(grey, ["a grey picture"])
+        if answer.fault is not None:
+            raise CheckpointError(
+                f"{folder.path} has no answer for a grey picture: {answer.fault}; train the model "
+                "again, or serve another one"
+            )
+
+    # Tagging
+
+    def forward(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
+        """Return what the model says of pixels (n, size, size, 3)."""
+        tagged: list[Tagged] = []
+        of_bands = self.spec.transform.bands is not None
+        images = ArrayImages(pixels, resized=True, any_depth=of_bands)
+        for part in score(self.predictor, images, batch_size=len(pixels)):
+            answers = {
+                row: Tagged(names[row], logits, probs, chosen)
+                for row, logits, probs, chosen in zip(
+                    part.rows.tolist(),
+                    part.logits.numpy(),
+                    part.probs.numpy(),
+                    part.sets.numpy(),
+                    strict=True,
+                )
+            }
+            for failure in part.failures:
+                reason = failure.reason.partition(": ")[2]  # pixels were opened: not their fault
+                answers[failure.row] = Tagged(names[failure.row], fault=reason)
+            tagged += [answers[row] for row in sorted(answers)]
+        return tagged
+
+    def picture_answer(self, tagged: Tagged) -> PictureAnswer:
+        """Return an answer as the API gives it."""
+        if tagged.probs is None or tagged.chosen is None:
+            return PictureAnswer(name=tagged.name, error=tagged.error)
+        order = np.argsort(-tagged.probs, kind="stable")
+        probs, chosen = tagged.probs[order].clip(0, 1).tolist(), tagged.chosen[order].tolist()
+        labels = [
+            {
+                "label": self.names[k],
+                "probability": probability,
+                "threshold": self.thresholds[k],
+                "decided": decided,
+            }
+            for k, probability, decided in zip(order.tolist(), probs, chosen, strict=True)
+        ]
+        given = [one["label"] for one in labels if one["decided"]]
+        facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
+        return PictureAnswer.model_validate(facts)
+
+    @cached_property
+    def thresholds(self) -> list[float | None]:
+        """The threshold of each label; None where the rule has none."""
+        values = self.spec.made_rule.thresholds(len(self.names))
+        return [None] * len(self.names) if values is None else list(values)
+
+    # What its answers are worth
+
+    @cached_property
+    def trust(self) -> dict[str, LabelTrust]:
+        """The reliability of every label; empty where no held-out photos are kept."""
+        if self.held_out is None:
+            return {}
+        return {one.label: one for one in label_trust(self.held_out.predictions, self.link)}
+
+    def label_view(self, label: str) -> LabelView:
+        """Return one label's reliability."""
+        threshold = self.thresholds[self.spec.space.column(label)]
+        trust = self.trust.get(label)
+        if trust is None:
+            return LabelView(
+                label=label, threshold=threshold, photos=0, carried=0, ece=None, bins=[]
+            )
+        split = "" if self.held_out is None else str(self.held_out)
+        bins = [
+            BinView(
+                low=one.low,
+                high=one.high,
+                photos=one.photos,
+                carried=one.carried,
+                share_low=one.share_low,
+                share_high=one.share_high,
+                sentence=one.sentence(label, split),
+            )
+            for one in trust.bins
+        ]
+        return LabelView(
+            label=label,
+            threshold=threshold,
+            photos=trust.photos,
+            carried=trust.carried,
+            ece=trust.ece,
+            bins=bins,
+        )
+
+    def recent_shares(self) -> list[LabelShare]:
+        """Return the shares of labels among recent pictures; none without held-out photos."""
+        known = self._held_out_shares
+        return [] if known is None else self.counts.shares(known)
+
+    @cached_property
+    def _held_out_shares(self) -> list[HeldOutShare | None] | None:
+        """What held-out photos say of each label's share; None for a label they cannot tell of."""
+        if self.held_out is None:
+            return None
+        photos = self.held_out.predictions
+        with torch.no_grad():
+            probs = self.link(photos.logits.double()).numpy()
+        known = None if photos.observed is None else photos.observed.numpy()
+        return held_out_shares(probs, photos.majority.numpy(), known)
+
+    @property
+    def promises(self) -> list[Promise]:
+        """What was promised when the model was made."""
+        return [Promise.from_spec(promise) for promise in self.spec.promises]
+
+
+def _digest(spec: object) -> str:
+    text = json.dumps(spec, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
