@@ -2,7 +2,7 @@
 
     head          16 KiB and 64 headers, whole within so many seconds of the connection being made
                   or of the last answer on it
-    body          pieces of 64 bytes on average after the first 1,024; its time: see ``security``
+    body          pieces of 256 bytes on average after the first 256; its time: see ``security``
     answer        taken within so many seconds, once more of it waits than the socket holds
     connections   so many in all and so many per client; one more ends the one that has waited
                   longest for a request, of the same client or else of the one that has most
@@ -30,7 +30,7 @@ HEAD_BYTES = 16 << 10
 HEADERS_TAKEN = 64
 RESERVE = 32
 RECEIVED_AT_ONCE = 64 << 10  # what one turn of the event loop reads and parses
-FREE_PIECES, PIECE_BYTES = 1024, 64
+FREE_PIECES, PIECE_BYTES = 256, 256
 
 
 class BoundedRequests(h11.Connection):

@@ -42,7 +42,7 @@ def served(jobs, places, pixels):
     """Return the order in which jobs (client, pixels) are served; each ends when the next may."""
 
     async def main():
-        turns, order, running = FairTurns(places, pixels), [], []
+        turns, order, running = FairTurns(places, pixels, seconds=lambda: 0.0), [], []
         most = [0, 0]
 
         async def one(number, client, cost):
@@ -93,6 +93,27 @@ def test_who_sends_little_does_not_wait_for_who_sends_much():
     assert order.index(18) < 6
     assert most[1] <= 100  # two large ones are never open together
     assert sorted(order) == list(range(19))
+
+
+def test_who_sends_slow_pictures_pays_by_the_time():
+    """Ten small files that hold a decoder for a second each: ten of another client come between."""
+    now, order = [0.0], []
+
+    async def main():
+        turns = FairTurns(1, 100, seconds=lambda: now[0])
+
+        async def one(client, seconds):
+            async with turns.turn(client, 5):
+                order.append(client)
+                now[0] += seconds
+                await asyncio.sleep(0)
+
+        await asyncio.gather(
+            *[one("slow", 1.0) for _ in range(10)], *[one("quick", 0.001) for _ in range(10)]
+        )
+
+    asyncio.run(main())
+    assert order == ["slow", *["quick"] * 10, *["slow"] * 9]
 
 
 def test_up_to_five_decoders_never_open_two_of_the_largest_side_by_side():
