@@ -7,6 +7,7 @@ hits no more than were asked for.
 """
 
 import atexit
+import base64
 import contextlib
 import email.parser
 import email.policy
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
-from fuzz_inputs import NASTY_TEXT, Files, as_json, damage, strange_json
+from fuzz_inputs import NASTY_TEXT, Files, as_json, damage, strange_json, strange_value
 from fuzz_readers import Target
 from search_setup import LABELS, picture, save_model
 from web_setup import encoded, form, running
@@ -42,7 +43,9 @@ def server() -> Any:
         picture(root / "photos" / f"{number}.png", number)
     update_index(root / "i.index", [root / "photos"], model=model, watch=Silent())
     stack = contextlib.ExitStack()
-    client = stack.enter_context(running(model, root / "i.index", idle_seconds=0.5))
+    options = {"idle_seconds": 0.5, "photoprism": True, "label_studio": root / "photos"}
+    client = stack.enter_context(running(model, root / "i.index", **options))
+    client.job = json.loads(client.post("/api/v1/jobs", {})[2])["id"]
     client.photos = [hit["id"] for hit in client.get("/api/v1/search?q=" + LABELS[0])["hits"]]
     atexit.register(shutil.rmtree, root, True)
     atexit.register(stack.close)
@@ -78,7 +81,7 @@ def tensor(rng: Random) -> dict[str, Any]:
 def drawn_request(rng: Random) -> bytes:
     photo = rng.choice([*server().photos, "0" * 64, "x", "..%2f..%2fetc"])
     picture_bytes = encoded(rng.choice(("PNG", "JPEG")), seed=rng.randrange(5))
-    kind = rng.randrange(9)
+    kind = rng.randrange(14)
     if kind == 0:
         files = [(f"{n}.png", encoded(seed=n)) for n in range(rng.randint(1, 3))]
         return request("POST", "/api/v1/predict", *form(*files))
@@ -105,6 +108,28 @@ def drawn_request(rng: Random) -> bytes:
     if kind == 7:
         paths = ("/api/v1/complete", "/api/v1/labels/reliability.svg", "/v2/models/x", "/metrics")
         return request("GET", strange_query(rng, rng.choice(paths), ("q", "label")))
+    if kind == 9:
+        job = rng.choice([server().job, "0" * 32, "x"])
+        path = f"/api/v1/jobs/{job}/pictures"
+        if rng.random() < 0.5:
+            return request("POST", path, *form(("a.png", picture_bytes)))
+        return request("GET", strange_query(rng, f"/api/v1/jobs/{job}/results", ("format",)))
+    if kind == 10:
+        facts = strange_json(rng, {"model": "model"})
+        return request("POST", "/api/v1/jobs", as_json(facts), "application/json")
+    if kind == 11:
+        photo_url = "data:image/png;base64," + base64.b64encode(picture_bytes).decode()
+        facts = strange_json(rng, {"id": "a", "images": [photo_url]})
+        return request("POST", "/photoprism/labels", as_json(facts), "application/json")
+    if kind == 12:
+        config = '<View><Image name="i" value="$image"/><Choices name="c" toName="i">'
+        config += "".join(f'<Choice value="{label}"/>' for label in LABELS) + "</Choices></View>"
+        task = {"id": 1, "data": {"image": "/data/local-files/?d=0.png"}}
+        facts = strange_json(rng, {"tasks": [task], "label_config": config})
+        return request("POST", "/label-studio/predict", as_json(facts), "application/json")
+    if kind == 13:
+        path = rng.choice(("/api/v1/models/model/reload", "/v2/repository/index", "/v2/repository"))
+        return request("POST", path, as_json(strange_value(rng)), "application/json")
     paths = ("/", "/static/app.js", "/api/v1/model", "/api/v1/labels", "/api/v1/trust", "/v2")
     method = rng.choice(("GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "POST", "\x00"))
     return request(method, rng.choice(paths))

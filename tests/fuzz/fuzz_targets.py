@@ -7,6 +7,8 @@ from fuzz_library import LIBRARY
 from fuzz_official import OFFICIAL
 from fuzz_requests import REQUESTS
 from fuzz_results import RESULTS
+from fuzz_served import SERVED
 from fuzz_tables import TABLES
 
-TARGETS = {target.name: target for target in (*TABLES, *OFFICIAL, *RESULTS, *LIBRARY, *REQUESTS)}
+EVERY = (*TABLES, *OFFICIAL, *RESULTS, *LIBRARY, *REQUESTS, *SERVED)
+TARGETS = {target.name: target for target in EVERY}

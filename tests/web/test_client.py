@@ -100,7 +100,8 @@ def test_a_busy_server_is_asked_again_and_a_missing_one_is_named(monkeypatch):
             status = statuses.pop(0)
             self.send_response(status)
             self.send_header("Retry-After", "7")
-            body = b"[]" if status == 200 else b"out of order"
+            good = status == 200 and not self.path.startswith("/odd/")
+            body = b"[]" if good else b"out of order"
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -115,6 +116,9 @@ def test_a_busy_server_is_asked_again_and_a_missing_one_is_named(monkeypatch):
         try:
             assert Client(address).models() == []
             assert waits == [7, 7]
+            statuses[:] = [200]
+            with pytest.raises(ServerError, match="does not answer in JSON"):
+                Client(f"{address}/odd").models()
             statuses[:] = [503]
             with pytest.raises(ServerError, match="answers with status 503"):
                 Client(address, retries=0).models()

@@ -6,6 +6,7 @@ time the server names, a few times; whatever else is refused raises ServerError 
 
 import json
 import os
+import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from labelwise.errors import LabelwiseError, SettingsError
+from labelwise.system.text import one_line, one_line_of, shortened
 
 __all__ = ["Connection", "Picture", "ServerError", "part"]
 
@@ -23,6 +25,7 @@ Picture = bytes | str | os.PathLike[str]
 """The encoded bytes of a picture, or the path of its file."""
 
 LONGEST_WAIT = 60
+SECONDS = re.compile("[0-9]{1,6}")
 IN_FORMS = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})  # as browsers send names
 
 
@@ -84,7 +87,13 @@ class Connection:
 
     def json(self, method: str, path: str, **given: Any) -> Any:
         """Return what an answer in JSON holds."""
-        return json.loads(self.ask(method, path, **given))
+        content = self.ask(method, path, **given)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise ServerError(
+                0, f"{self._parts.netloc} does not answer in JSON; is it a labelwise server?"
+            ) from None
 
     def _sent(
         self, method: str, target: str, content: bytes | None, headers: Mapping[str, str]
@@ -99,10 +108,10 @@ class Connection:
             connection.request(method, target, content, dict(headers))
             answer = connection.getresponse()
             wait = answer.headers.get("retry-after", "1")
-            seconds = min(LONGEST_WAIT, int(wait)) if wait.isdecimal() else 1
+            seconds = min(LONGEST_WAIT, int(wait)) if SECONDS.fullmatch(wait) else 1
             return answer.status, seconds, answer.read()
         except (OSError, HTTPException) as error:
-            reason = str(error) or type(error).__name__
+            reason = shortened(one_line_of(error))
             raise ServerError(0, f"{self._parts.netloc} does not answer: {reason}") from None
         finally:
             connection.close()
@@ -115,8 +124,8 @@ def part(value: object) -> str:
 
 def _detail(status: int, answer: bytes) -> str:
     try:
-        return str(json.loads(answer)["detail"])
-    except (ValueError, KeyError, TypeError):
+        return shortened(one_line(str(json.loads(answer)["detail"])))
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"the server answers with status {status}"
 
 
