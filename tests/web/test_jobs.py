@@ -225,6 +225,7 @@ def test_a_damaged_job_is_named(tmp_path):
     for name, content in (
         ("job.json", b"{}"),
         ("job.json", b"\xff"),
+        ("pictures.jsonl", b'{"name": "a"}\n{"nam": 1}\n'),
         ("results.jsonl", b"[]\n"),
         ("results.jsonl", b'{"path": "a", "labels": [], "probs": {"dog": "x"}}\n'),
     ):

@@ -24,6 +24,7 @@ from labelwise.errors import CheckpointError
 from labelwise.models.answer_rows import json_record
 from labelwise.models.scoring import Answer
 from labelwise.system.files import read_regular, replacing, write_error
+from labelwise.system.text import first_line, shortened
 from labelwise.web.batching import Upload
 
 __all__ = ["JobFacts", "JobFolder"]
@@ -79,6 +80,8 @@ class JobFolder:
             found.received = found._cut("pictures.jsonl")
             found.answered = min(found._cut("results.jsonl"), found.received)
             found._cut("results.jsonl", found.answered)
+            for line in found._lines("pictures.jsonl", found.received):
+                _name(line)
             found._place = sum(map(len, found._lines("pictures.jsonl", found.answered)))
             found.failed = sum(answer.error is not None for answer in found.results())
             (path / "pictures").mkdir(exist_ok=True)
@@ -86,10 +89,9 @@ class JobFolder:
             found.size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         except OSError as error:
             raise CheckpointError(f"the job {path} cannot be read: {error.strerror}") from None
-        except (ValidationError, ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0]
+        except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
-                f"the job {path} is damaged ({reason}); remove its folder"
+                f"the job {path} is damaged ({shortened(first_line(error))}); remove its folder"
             ) from None
         return found
 
@@ -130,7 +132,7 @@ class JobFolder:
                 content = self._picture(number).read_bytes()
             except FileNotFoundError:
                 content = b""
-            uploads.append(Upload(str(json.loads(line)["name"]), content))
+            uploads.append(Upload(_name(line), content))
         return uploads
 
     def answer(self, answers: Sequence[Answer], version: str) -> None:
@@ -214,6 +216,11 @@ class JobFolder:
 
     def _picture(self, number: int) -> Path:
         return self.path / "pictures" / f"{number:09d}"
+
+
+def _name(line: bytes) -> str:
+    """Return the name of a picture that was received."""
+    return str(json.loads(line)["name"])
 
 
 def _answer(row: int, record: dict[str, Any], labels: Sequence[str]) -> Answer:
