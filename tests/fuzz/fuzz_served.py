@@ -44,7 +44,7 @@ def read_job(folder: Path) -> tuple[JobFolder, list[Answer], list[Upload]]:
 
 def same_job(read: Any, folder: Path) -> bool:
     job, answers, pictures = read
-    lines = (folder / "job" / "results.jsonl").read_bytes().splitlines()
+    lines = (folder / "job" / "results.jsonl").read_bytes().split(b"\n")[:-1]
     assert len(answers) == job.answered == len(lines)
     for answer, line in zip(answers, lines, strict=True):
         record = json.loads(line)
@@ -53,7 +53,7 @@ def same_job(read: Any, folder: Path) -> bool:
             assert answer.probs == tuple(record["probs"][name] for name in job.facts.labels)
     names = [
         str(json.loads(line)["name"])
-        for line in (folder / "job" / "pictures.jsonl").read_bytes().splitlines()
+        for line in (folder / "job" / "pictures.jsonl").read_bytes().split(b"\n")[:-1]
     ]
     assert [picture.name for picture in pictures] == names[job.answered :]
     return True

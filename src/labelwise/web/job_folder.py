@@ -228,5 +228,7 @@ def _answer(row: int, record: dict[str, Any], labels: Sequence[str]) -> Answer:
     name = str(record["path"])
     if "error" in record:
         return Answer(row, name, error=str(record["error"]))
-    probs = tuple(float(record["probs"][label]) for label in labels)
+    probs = tuple(record["probs"][label] for label in labels)
+    if not all(type(one) in (int, float) and 0 <= one <= 1 for one in probs):
+        raise ValueError(f"result {row} has a probability that is not a number from 0 to 1")
     return Answer(row, name, tuple(map(str, record["labels"])), probs)
