@@ -38,9 +38,11 @@ SQUASHES = re.compile(r"\b(?:sigmoid|softmax|expit|log_expit|logsigmoid)\(")
 OWN_ODDS = {
     "data/generated.py",
     "decide/promised_rules.py",
+    "experiments/readings.py",  # what a sigmoid reads, beside the link
     "fitting/calls.py",  # of detections, by what a person checked
     "labelling/crossfit.py",
     "labelling/suspects.py",
+    "methods/readings.py",  # its words
     "metrics/drift.py",
     "retrieval/calibrated_query.py",
     "words/classes.py",  # how much each class counts for a word
