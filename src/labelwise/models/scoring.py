@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
+PICTURES_AT_ONCE = 8  # on a CPU: as fast as more, in less memory
 
 Network = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -321,7 +322,8 @@ def infer(
     """Yield what ``network`` makes of images, batch by batch, in the order of the rows.
 
     It gets uint8 pixels (n, 3, size, size) in channels-last memory, or float32 features, on the
-    device, and returns tensors of n rows. A GPU computes one batch while the next is prepared.
+    device, and returns tensors of n rows. A GPU computes one batch while the next is prepared; the
+    CPU takes a batch of pictures in parts, which is as fast and takes a fraction of the memory.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, got {batch_size}")
@@ -331,9 +333,15 @@ def infer(
 
     on_gpu = device.type == "cuda"
 
+    def computed(values: Tensor) -> tuple[Tensor, ...]:
+        if on_gpu or values.ndim != 4:
+            return network(values)
+        parts = [network(part) for part in values.split(PICTURES_AT_ONCE)]
+        return tuple(torch.cat(some) for some in zip(*parts, strict=True))
+
     def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...], torch.cuda.Event | None]:
         with torch.inference_mode():
-            values = network(batch.values) if len(batch.rows) else ()
+            values = computed(batch.values) if len(batch.rows) else ()
             values = tuple(value.to("cpu", non_blocking=on_gpu) for value in values)
         copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         if copied is not None:
