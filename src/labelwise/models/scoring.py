@@ -336,7 +336,8 @@ def infer(
     def computed(values: Tensor) -> tuple[Tensor, ...]:
         if on_gpu or values.ndim != 4:
             return network(values)
-        parts = [network(part) for part in values.split(PICTURES_AT_ONCE)]
+        starts = range(0, len(values), PICTURES_AT_ONCE)
+        parts = [network(values[at : at + PICTURES_AT_ONCE]) for at in starts]
         return tuple(torch.cat(some) for some in zip(*parts, strict=True))
 
     def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...], torch.cuda.Event | None]:
