@@ -306,7 +306,7 @@ METHODS: dict[str, Method] = {
         make=DistributionBalanced,
         probabilities="improper",
         sentence="Weights by the rarity of an image's labels; absent labels are forgiven sooner.",
-        source="Wu et al., ECCV 2020 (distribution-balanced), settings of their code",
+        source="Wu et al., ECCV 2020 (distribution-balanced)",
         from_facts={"priors": "priors"},
         tuning={"middle": (0.1, 0.2, 0.3)},
     ),

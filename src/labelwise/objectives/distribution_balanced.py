@@ -8,7 +8,8 @@ With s_k the share of label k in training, P the present labels of an image:
     present   2 w (1 - sigmoid(z))^g softplus(-z)        g = 2
     absent    2 w sigmoid(l z)^g softplus(l z) / l
 
-averaged over the observed entries. Settings are those of the authors' code for MS-COCO.
+averaged over the observed entries. The settings are those published for MS-COCO as we recall them;
+the defaults of the authors' code differ.
 
 Not proper: the weight of an entry depends on which other labels of the image are present, so no
 map of one logit gives its probability back. Where w is the same in all images it cancels, and the
