@@ -158,7 +158,8 @@ def test_sentences_say_of_what_and_under_which_condition():
     library = np.linspace(0, 1, 50)
     found = expected_list(scores, right, library, wrong_at_most=0.1)
     assert str(found.promise) == (
-        "on average over searches like this, at most 10% of a list is wrong; this one has "
+        "on average over searches like this, at most 10% of a list is wrong, where a search "
+        "that is refused counts as none; this one has "
         f"{found.listed} photos and may be better or worse; it holds if these photos are like the "
         "200 held-out ones"
     )

@@ -47,8 +47,9 @@ def search(
     promise: Annotated[
         Literal["expected", "sure"] | None,
         typer.Option(
-            help="expected: on average over searches like this (unless given). sure: of this very "
-            "list, with a confidence; needs many more held-out photos, and of the lists that were "
+            help="expected: on average over searches like this, refused ones included (unless "
+            "given). sure: of this very list, with a confidence; needs many more held-out photos, "
+            "and of the lists that were "
             "promised so in our tests 2 to 12 in 100 held more."
         ),
     ] = None,

@@ -181,8 +181,9 @@ class Promise:
         photos = "photo" if self.listed == 1 else "photos"
         if self.kind == "expected":
             text = (
-                f"on average over searches like this, at most {wrong} of a list is wrong; "
-                f"this one has {listed} {photos} and may be better or worse"
+                f"on average over searches like this, at most {wrong} of a list is wrong, where a "
+                f"search that is refused counts as none; this one has {listed} {photos} and may be "
+                "better or worse"
             )
         else:
             text = (

@@ -131,6 +131,7 @@ class PhotoTools:
             ListKind,
             Field(
                 description="With wrong_at_most: 'expected' on average over searches like this, "
+                "refused ones included, "
                 "'sure' of this very list with 95 % confidence."
             ),
         ] = "expected",
