@@ -125,7 +125,7 @@ def test_a_spec_round_trips_and_says_what_is_wrong(run):
         ({"backbone": {"name": "small-cnn"}}, "'backbone.channels' is missing"),
         ({"backbone": {"name": "small-cnn", "channels": -1}}, "'backbone.channels': "),
         ({"transform": {"size": 10**9}}, "size must lie between 1 and 8192, got 1000000000"),
-        ({"transform": {"size": 32, "mean": [1, 2]}}, "'transform.mean"),
+        ({"transform": {"size": 32, "mean": [1, 2]}}, "mean and std must be three numbers"),
         ({"mirrored": "maybe"}, "'mirrored': "),
         ({"link": "sigmoid"}, "'link': "),
         ({"link": {"kind": ["x"]}}, "the link cannot be used: "),

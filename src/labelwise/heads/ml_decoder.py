@@ -48,7 +48,7 @@ class DecoderTrunk(nn.Module):
     def forward(self, features: Tensor, queries: Tensor) -> Tensor:
         """Return the states (B, n, width) of queries (n, width) before features (B, D, H, W)."""
         memory = torch.relu(self.project(features.flatten(2).transpose(1, 2)))
-        given = queries.expand(len(memory), -1, -1)
+        given = queries.expand(memory.shape[0], -1, -1)  # not len: it must stay open in exports
         state = self.norm(given + self.dropout(given))
         hidden: Tensor = self.layer(state, state, memory, memory)
         return hidden

@@ -78,7 +78,8 @@ class Transform:
             raise ValueError(f"crop must lie in (0, 1] or be None, got {self.crop}")
         if {len(self.mean), len(self.std)} != {self.channels} or min(self.std) <= 0:
             words = "three numbers" if self.bands is None else "one number per band"
-            raise ValueError(f"mean and std must be {words}, std positive, got {self}")
+            given = f"{self.mean} and {self.std}"
+            raise ValueError(f"mean and std must be {words}, std positive, got {given}")
         if self.bands is not None and (self.reduced_jpeg or self.interpolation == "lanczos"):
             raise ValueError("bands are neither decoded at a reduced scale nor scaled by lanczos")
         require_finite(asdict(self), "transform")
