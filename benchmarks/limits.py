@@ -177,7 +177,11 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
             text.append(f"`python benchmarks/{COMMANDS[part]}`" + _when(days, loads) + "\n")
             text.append("| what | ours | peer or limit | its figure | ratio | goal | met |")
             text.append("| --- | --- | --- | --- | --- | --- | --- |")
-            text += [f"| {' | '.join(row)} |" for row in rows_of(some, figures)]
+            rows = rows_of(some, figures)
+            text += [
+                f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+                for row in rows
+            ]
     return "\n".join(text) + "\n"
 
 
