@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from training import constant, epochs_of, make_sgd, rate
+from training import constant, epochs_of, our_step, rate
 
 from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
@@ -36,14 +36,12 @@ from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
-from labelwise.objectives import BCE
 from labelwise.pictures import FileImages
 from labelwise.pictures.bands import Bands, BandScale
 from labelwise.pictures.cubes import read_bands
 from labelwise.training import pixels
-from labelwise.training.execution import accelerated
-from labelwise.training.loader import Batch, Loader
-from labelwise.types import LabelSpace, Targets
+from labelwise.training.loader import Loader
+from labelwise.types import LabelSpace
 
 DECODE_GOAL, GPU_GOAL = 1.2, 0.85
 BANDS, SIDE, LABELS = 12, 120, 19
@@ -109,7 +107,7 @@ def gpu_part(
         head = HeadSpec("linear", {})
         model = Model(backbone, head.make(backbone.channels, LABELS)).to(device)
         model = model.to(memory_format=torch.channels_last)
-        step = _step(model, device)
+        step = our_step(model, device)
         kept, limit = _loader(table, backbone, batch_size, device), pixels.CUDA_SHARE
         fixed = next(kept.epoch(0))
         rate(step, constant(fixed), 4, batch_size)  # compiles
@@ -207,24 +205,6 @@ def _loader(table: LabelTable, backbone: object, batch_size: int, device: torch.
         shuffle=True,
         drop_last=True,
     )
-
-
-def _step(model: Model, device: torch.device) -> Callable[[Batch], Tensor]:
-    optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()
-
-    def loss_of(images: Tensor, targets: Targets) -> Tensor:
-        return objective(model(images), targets)
-
-    loss_of = accelerated(loss_of, precision=torch.bfloat16, compiled=device.type == "cuda")
-
-    def step(batch: Batch) -> Tensor:
-        loss = loss_of(batch.images, batch.targets)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return step
 
 
 def main() -> int:

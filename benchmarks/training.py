@@ -79,9 +79,8 @@ def make_sgd(model: nn.Module, fused: bool) -> torch.optim.Optimizer:
     )
 
 
-def our_step(device: torch.device, backbone_name: str = "resnet18-32") -> Callable[[Batch], Tensor]:
-    model, objective = make_model(device, backbone_name=backbone_name), BCE()
-    optimizer = make_sgd(model, fused=True)
+def our_step(model: Model, device: torch.device) -> Callable[[Batch], Tensor]:
+    optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()
 
     def loss_of(images: Tensor, targets: Targets) -> Tensor:
         return objective(model(images), targets)
@@ -174,7 +173,7 @@ def bench_step(batch_size: int, rows: int, steps: int, device: torch.device) -> 
         shuffle=True,
         drop_last=True,
     )
-    ours, ours_batches = our_step(device), epochs_of(loader)
+    ours, ours_batches = our_step(make_model(device), device), epochs_of(loader)
     fixed = next(loader.epoch(0))
     contenders = {
         "labelwise": (ours, ours_batches),
@@ -294,7 +293,7 @@ def bench_files(name: str, count: int, steps: int, device: torch.device) -> bool
             shuffle=True,
             drop_last=True,
         )
-        step = our_step(device, name)
+        step = our_step(make_model(device, backbone_name=name), device)
         fixed = next(loader.epoch(0))
 
         begun = time.perf_counter()

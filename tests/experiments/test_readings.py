@@ -35,6 +35,11 @@ def test_a_sigmoid_reads_the_closed_form(name):
     assert found == pytest.approx([CLOSED[name](chance) for chance in CHANCES], abs=2e-3)
 
 
+def test_the_flat_optimum_of_hill_is_reached_as_the_page_has_it():
+    found = reading_of("hill")
+    assert SHOWN["hill"][4] == ", ".join(f"{value:.2f}" for value in found.by_sigmoid)
+
+
 @pytest.mark.parametrize("name", ["asl-official+phi", "spa"])
 def test_links_give_back_what_a_sigmoid_does_not(name):
     found = reading_of(name)
