@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +192,26 @@ def test_a_starter_that_was_killed_is_started_again(decoders):
         os.kill(worker.pid, signal.SIGKILL)
     blob = encoded()
     assert (decoders.pixels(blob, "a") == by_the_engine(blob)).all()
+
+
+def test_a_starter_that_dies_with_a_request_in_its_hands_is_started_again():
+    """It was killed and takes requests until it is gone: stopped first, so that it surely does."""
+    with some_decoders() as made:
+        made.await_start()
+        (worker,) = made._idle.queue
+        starter = starter_of(worker)
+        os.kill(starter, signal.SIGSTOP)
+        os.kill(worker.pid, signal.SIGKILL)
+        replace = made._replace
+
+        def and_the_starter_dies(worker):
+            replace(worker)
+            with suppress(ProcessLookupError):
+                os.kill(starter, signal.SIGKILL)
+
+        made._replace = and_the_starter_dies
+        blob = encoded()
+        assert (made.pixels(blob, "a") == by_the_engine(blob)).all()
 
 
 def test_where_no_worker_can_be_started_the_server_is_not_ready(tmp_path, monkeypatch):

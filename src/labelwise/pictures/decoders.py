@@ -103,20 +103,22 @@ class Decoders:
         return answer.values[0]
 
     def _ask(self, work: Work, blob: bytes, name: str) -> WorkerAnswer:
-        for _ in range(TRIES):
+        tries = unstarted = 0  # a starter that dies takes workers with it that no picture has seen
+        died = False
+        while tries < TRIES and unstarted < TRIES:
             with self._turn:
                 worker = self._idle.get()
-            started, died, used = False, False, 0.0
+            used = 0.0
             try:
                 worker.await_start()
-                started = True
+                tries, died = tries + 1, False
                 worker.connection.settimeout(self.seconds)
                 worker.send(work, [Item(blob)])
                 answer = worker.receive()
             except TimeoutError:
                 used = worker.processor_seconds()
             except WorkerStartError:
-                pass
+                unstarted += 1
             except (OSError, EOFError):
                 died = True
                 worker.pid = None  # another process may have its number by now
@@ -133,13 +135,13 @@ class Decoders:
                     f"{name}: the picture took more than {self.seconds:g} seconds to open, and was "
                     "given up"
                 )
+        if unstarted == TRIES:
+            self._lose()
         if died:
             raise ImageError(
                 f"{name}: the picture took more than {self.memory >> 20:,} MiB to open, or ended "
                 f"the program that opens pictures {TRIES} times, and was given up"
             )
-        if not started:
-            self._lose()
         raise DecoderError("pictures cannot be opened in time at the moment; try again")
 
     def _replace(self, worker: Worker) -> None:
