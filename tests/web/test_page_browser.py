@@ -288,6 +288,17 @@ def test_every_view_fits_stands_out_and_can_be_read_aloud(server, visit, width, 
     assert [text for text in page.heard if "422" not in text] == []
 
 
+def test_photos_given_before_the_page_knows_its_model_are_not_lost(server, visit):
+    page, held = visit(server), []
+    page.route("**/api/v1/model", lambda route: held.append(route))
+    with page.expect_request("**/api/v1/model"):
+        page.reload()
+    page.set_input_files("#files", files(encoded(), encoded(seed=1)))
+    expect(page.locator(".card")).to_have_count(2)
+    held[0].continue_()
+    expect(page.locator(".card details")).to_have_count(2)
+
+
 def test_nothing_moves_while_answers_come(server, visit):
     page = visit(server)
     page.evaluate(

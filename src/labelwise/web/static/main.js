@@ -47,6 +47,8 @@ async function start() {
   let asking = null;
   onTokenWanted(() => { asking ??= askForToken().finally(() => { asking = null; }); return asking; });
   find("skip").addEventListener("click", (event) => { event.preventDefault(); find("main").focus(); });
+  // Before the server has told of its model, so that nothing a person does first is lost.
+  for (const view of [tag, search, select, photo, check, review]) view.start();
   let model;
   try {
     model = await get("/model");
@@ -60,13 +62,8 @@ async function start() {
   find("footer").textContent = `labelwise ${model.version} · weights ${model.weights} · calibration ${model.calibration} ·`;
   find("caution").textContent = model.caution ?? "";
   find("caution").hidden = model.caution === null;
-  tag.start(model);
-  search.start();
-  select.start();
-  photo.start();
-  check.start();
-  review.start();
-  trust.start(model);
+  tag.know(model);
+  trust.know(model);
   addEventListener("hashchange", route);
   route();
 }

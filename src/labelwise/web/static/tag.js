@@ -10,8 +10,9 @@ const waiting = [];
 let running = 0;
 let facts = { max_body: Infinity, rule: "" };
 
-export function start(model) {
-  facts = model;
+export const know = (model) => { facts = model; };
+
+export function start() {
   const drop = find("drop"), files = find("files");
   files.addEventListener("change", () => { add(files.files); files.value = ""; });
   for (const kind of ["dragenter", "dragover"]) {

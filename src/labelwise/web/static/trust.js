@@ -9,9 +9,7 @@ const verdict = (word, bad, good) => make("span", { class: `verdict ${bad ? "bad
 
 let withPhotos = false;
 
-export function start(model) {
-  withPhotos = model.photos !== null;
-}
+export const know = (model) => { withPhotos = model.photos !== null; };
 
 export async function open() {
   const body = find("trust-body");
