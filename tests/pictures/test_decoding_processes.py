@@ -130,6 +130,30 @@ def test_one_picture_that_the_device_refuses_is_decoded_here_and_only_it(monkeyp
     assert len(taken) == len(BLOBS) - 5
 
 
+def test_workers_and_a_starter_that_dies_with_requests_in_its_hands_are_survived():
+    """It was killed and takes requests until it is gone: stopped first, so that it surely does."""
+    with borrowed_processes(2) as lent:
+        for busy in lent._workers:
+            busy.worker.await_start()
+            os.kill(busy.worker.pid, signal.SIGKILL)
+        starter = forks._starter._process.pid
+        os.kill(starter, signal.SIGSTOP)
+        replace_worker = lent._replace
+
+        def and_the_starter_dies(*given):
+            replace_worker(*given)
+            if len(replaced) == 1:  # both requests are with it
+                os.kill(starter, signal.SIGKILL)
+            replaced.append(given)
+
+        replaced = []
+        lent._replace = and_the_starter_dies
+    by_processes = fed(SOURCE, TRANSFORM, processes=True)
+    del lent._replace
+    assert len(replaced) == 4
+    np.testing.assert_array_equal(joined(by_processes)[1], by_hand(TRANSFORM)[1])
+
+
 def test_paths_are_relative_to_where_the_program_is_now(tmp_path, monkeypatch):
     files(tmp_path / "here")
     with borrowed_processes(2):  # which start where it was before

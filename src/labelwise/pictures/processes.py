@@ -79,9 +79,10 @@ class _Sent:
 
 @dataclass(eq=False)
 class _Busy:
-    """A worker and the chunks it has."""
+    """A worker, the chunks it has, and whether it is here for one that did not start."""
 
     worker: Worker
+    unstarted: bool = False
     sent: deque[_Sent] = field(default_factory=deque)
 
 
@@ -112,8 +113,8 @@ class DecodingProcesses:
             self.close()
             raise
 
-    def _new_worker(self) -> _Busy:
-        busy = _Busy(start_worker(LIMITS, self._file))
+    def _new_worker(self, *, unstarted: bool = False) -> _Busy:
+        busy = _Busy(start_worker(LIMITS, self._file), unstarted)
         self._selector.register(busy.worker.connection, selectors.EVENT_READ, busy)
         return busy
 
@@ -217,7 +218,12 @@ class DecodingProcesses:
 
     def _receive(self, busy: _Busy, work: Work, found: dict[int, list[Entry | str]]) -> None:
         if busy.worker.pid is None:
-            busy.worker.await_start()
+            try:
+                busy.worker.await_start()
+            except WorkerStartError:
+                if busy.unstarted:  # its starter did not die just then: none will start
+                    raise
+                self._replace(busy, work)
             return
         try:
             answer = busy.worker.receive()
@@ -232,9 +238,11 @@ class DecodingProcesses:
         """Start another worker and give it what the dead one had."""
         self._selector.unregister(dead.worker.connection)
         dead.worker.close()
-        busy = self._workers[self._workers.index(dead)] = self._new_worker()
+        unstarted = dead.worker.pid is None
+        busy = self._new_worker(unstarted=unstarted)
+        self._workers[self._workers.index(dead)] = busy
         for place, chunk in enumerate(dead.sent):
-            if place == 0:
+            if place == 0 and not unstarted:
                 at = int(self._place(chunk)[0])
                 if chunk.died_at == at:
                     chunk.items[at] = ENDED
