@@ -41,12 +41,13 @@ class StartedCommand:
         server.stdin.flush()
         self.pid = json.loads(server.stdout.readline())
 
-    def wait(self):
-        """Return its status and what it wrote, once it has ended."""
+    def wait(self, *, text=True):
+        """Return its status and what it wrote, as text or bytes, once it has ended."""
         status = json.loads(self.server.stdout.readline())
         with self.streams:
-            texts = self.out.read_text(), self.err.read_text()
-        return subprocess.CompletedProcess(self.arguments, status, *texts)
+            read = Path.read_text if text else Path.read_bytes
+            written = read(self.out), read(self.err)
+        return subprocess.CompletedProcess(self.arguments, status, *written)
 
 
 class WarmCommands:
@@ -58,8 +59,8 @@ class WarmCommands:
     def __init__(self):
         self.process = None
 
-    def run(self, arguments, cwd, module="labelwise"):
-        return self.start(arguments, cwd, module).wait()
+    def run(self, arguments, cwd, module="labelwise", *, text=True):
+        return self.start(arguments, cwd, module).wait(text=text)
 
     def start(self, arguments, cwd, module="labelwise"):
         if self.process is None:

@@ -163,9 +163,10 @@ def test_data_does_not_apply_to_scores(tmp_path):
     assert "--data does not apply" in words
 
 
-@pytest.fixture
-def fitted(tmp_path):
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
     """A link and thresholds fitted on labelled scores, and other scores without labels."""
+    tmp_path = tmp_path_factory.mktemp("fitted")
     held, new = sample(200), sample(50, seed=1)
     np.savez(tmp_path / "held.npz", scores=held.logits, labels=held.labels, names=np.array(LABELS))
     back = list(range(len(LABELS)))[::-1]

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from math import ceil, floor
 from pathlib import Path
@@ -110,8 +108,8 @@ def test_cuts_and_paths(library):
         labelwise("search", index.folder, "dog", "--at-least", "80")
 
 
-def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_path):
-    """Oracle: the names the file system holds, through real processes and pipes."""
+def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_path, warm_commands):
+    """Oracle: the names the file system holds, through processes of their own."""
     photos, model = tmp_path / "photos", save_model(tmp_path / "run")
     names = [b"plain.png", b"caf\xe9.png", "Straße.png".encode(), b"a\x7f\x1b[2J b.png"]
     for number, name in enumerate(names):
@@ -121,8 +119,9 @@ def test_paths_are_bytes_for_other_programs_and_json_is_json_for_any_name(tmp_pa
     assert status == 0
 
     def output(*arguments):
-        command = [sys.executable, "-m", "labelwise", "search", str(index), *arguments]
-        return subprocess.run(command, capture_output=True, check=True).stdout
+        done = warm_commands.run(["search", index, *arguments], tmp_path, text=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     paths = output("dog", "--paths-only").splitlines()
     assert sorted(map(os.path.basename, paths)) == sorted(names)
