@@ -43,12 +43,17 @@ class Outputs:
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What an objective or a head may need to know of the training set before it is built."""
+    """What an objective or a head may need to know of the training set before it is built.
+
+    ``priors`` are the shares of labels among images in which they are known, ``known_present``
+    among all images, those in which they are unknown counted as absent.
+    """
 
     num_images: int
     num_labels: int
     mean_labels: float
     priors: tuple[float, ...] | None = None
+    known_present: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ def test_the_loss_is_at_rest_where_labels_of_a_share_start(name):
     torch.testing.assert_close(start.grad, torch.zeros(3, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-def test_only_ranking_methods_have_no_start():
+def test_methods_that_only_rank_start_at_the_log_odds():
     priors = torch.tensor([0.1, 0.2, 0.3])
-    assert make_objective("two-way", FACTS).start_logits(priors) is None
+    start = make_objective("two-way", FACTS).start_logits(priors)
+    torch.testing.assert_close(start, torch.logit(priors.double()))
     start = make_objective("quasibinary", FACTS).start_logits(priors)
     torch.testing.assert_close(start, priors.double().log())

@@ -97,12 +97,34 @@ def test_quasibinary_starts_at_the_shares_up_to_a_shift():
     torch.testing.assert_close(difference, difference.mean().expand(4), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("method", ["two-way", "role"])
-def test_methods_without_shares_keep_the_heads_start(method):
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_with_all_labels_known_every_method_starts_from_the_same_shares(method):
     model, objective, facts = built(method, tiny_table())
-    before = model.head.classifier.bias.clone()
+    assert objective.shares_read(facts) == facts.priors
     set_biases_to_priors(model, objective, facts)
-    assert torch.equal(model.head.classifier.bias, before)
+    bias = model.head.classifier.bias.double()
+    expected = objective.start_logits(torch.tensor(facts.priors, dtype=torch.float64))
+    torch.testing.assert_close(bias, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "unknown_is_absent"),
+    [("bce", False), ("iu", False), ("bce+lpr", False), ("an", True), ("wan", True), ("em", True)],
+)
+def test_unknown_labels_count_in_the_start_as_the_method_reads_them(method, unknown_is_absent):
+    table = tiny_table()
+    labels, _ = table.targets()
+    known = np.random.default_rng(1).random(labels.shape) < 0.5
+    partly = LabelTable.from_arrays(
+        table.space, table.images, np.where(known, labels, 0), known, split=table.split
+    )
+    model, objective, facts = built(method, partly)
+    set_biases_to_priors(model, objective, facts)
+    train = table.split == "train"
+    present = (labels * known)[train].sum(0)
+    shares = present / (train.sum() if unknown_is_absent else known[train].sum(0))
+    started = torch.sigmoid(model.head.classifier.bias.double())
+    torch.testing.assert_close(started, torch.tensor(shares), atol=1e-5, rtol=1e-4)
 
 
 def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():

@@ -183,7 +183,7 @@ class LabelTable:
         return none
 
     def facts(self) -> DatasetFacts:
-        """Return the counts that objectives and heads are built from; priors are over known.
+        """Return the counts that objectives and heads are built from.
 
         A soft label counts as its share.
         """
@@ -196,6 +196,7 @@ class LabelTable:
             num_labels=len(self.space),
             mean_labels=float(present.sum() / max(len(self), 1)),
             priors=tuple(priors.tolist()),
+            known_present=tuple((present / max(len(self), 1)).tolist()),
         )
 
 

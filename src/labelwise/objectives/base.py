@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from labelwise.errors import SettingsError
-from labelwise.links import Link, require_link
+from labelwise.links import Link, Sigmoid, require_link
 from labelwise.numeric.arrays import Array, mask_tensor, to_tensor
 from labelwise.objectives.convex import ConvexLoss
 from labelwise.system.distributed import gather_rows, world_size
-from labelwise.types import Outputs, Targets
+from labelwise.types import DatasetFacts, Outputs, Targets
 
 __all__ = ["Objective", "Sum", "Term", "Weighted", "refuse_accumulation"]
 
@@ -96,12 +96,19 @@ class Objective(nn.Module, ABC):
         """
         return False
 
-    def start_logits(self, priors: Tensor) -> Tensor | None:
-        """Return the logits (float64) at which the loss is at rest for labels of these shares.
+    def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
+        """Return the shares of the labels in training as this loss reads them, None if not known.
 
-        A classifier's biases start there; None where the logits have no such level.
+        Where it reads unknown labels, as not present; else among the images that know the label.
         """
-        return None if self.link is None else self.link.logits_at(priors)
+        return facts.known_present if self.reads_unknown else facts.priors
+
+    def start_logits(self, priors: Tensor) -> Tensor:
+        """Return the logits (float64) at which a classifier's biases start, for these shares.
+
+        The loss is at rest there if it has a link; one that only ranks starts at the log-odds.
+        """
+        return (self.link or Sigmoid()).logits_at(priors)
 
     def final_link(
         self, logits: Tensor, labels: Tensor, observed: Tensor | None = None
@@ -180,7 +187,10 @@ class Sum(Objective):
         own = {key.removeprefix("main."): value for key, value in state.items()}
         return self.main.start_from(own)
 
-    def start_logits(self, priors: Tensor) -> Tensor | None:
+    def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
+        return self.main.shares_read(facts)
+
+    def start_logits(self, priors: Tensor) -> Tensor:
         return self.main.start_logits(priors)
 
     def final_link(

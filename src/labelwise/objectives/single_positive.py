@@ -35,7 +35,7 @@ from labelwise.links import Sigmoid
 from labelwise.numeric.ops import masked_mean
 from labelwise.objectives.base import Objective
 from labelwise.objectives.convex import CoinLoss, ConvexLoss
-from labelwise.types import Outputs, Targets
+from labelwise.types import DatasetFacts, Outputs, Targets
 
 __all__ = [
     "AN",
@@ -164,6 +164,9 @@ class IU(Objective):
     def __init__(self, *, eps_mode: EpsMode = "stable") -> None:
         super().__init__(Sigmoid())
         self.eps_mode = checked_eps_mode(eps_mode)
+
+    def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
+        return facts.priors  # unknown entries have no loss
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = smoothed_bce_loss(outputs.logits, targets.labels, 0.0, self.eps_mode)

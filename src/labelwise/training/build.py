@@ -166,12 +166,13 @@ def labels_per_image(method: str, splits: Mapping[str, LabelTable]) -> float:
 def set_biases_to_priors(model: Model, objective: Objective, facts: DatasetFacts) -> None:
     """Start each label where the objective comes to rest at its share in the training set.
 
-    Where unknown labels take part in the loss, the share among the known ones says nothing.
+    It is the share as the objective reads the labels: see ``Objective.shares_read``.
     """
-    if facts.priors is None or objective.reads_unknown:
+    shares = objective.shares_read(facts)
+    if shares is None:
         return
     least = 0.5 / max(facts.num_images, 1)
-    priors = torch.tensor(facts.priors, dtype=torch.float64).clamp(least, 1 - least)
-    logits = objective.start_logits(priors)
-    if logits is not None:
-        model.head.start_at(logits.clamp(-LARGEST_BIAS, LARGEST_BIAS).float())
+    logits = objective.start_logits(
+        torch.tensor(shares, dtype=torch.float64).clamp(least, 1 - least)
+    )
+    model.head.start_at(logits.clamp(-LARGEST_BIAS, LARGEST_BIAS).float())
