@@ -53,7 +53,7 @@ STATED = {
     "em": {"alpha": 0.1},
     "em+apl": {"alpha": 0.1, "beta": 0.9, "share": 0.9 / 5, "wait": 5},
     "ll-r": {"rate": 0.002},
-    "db": {"least": 0.1, "steepness": 10.0, "middle": 0.2, "scale": 5.0, "bias": 0.05},
+    "db": {"least": 0.1, "steepness": 10.0, "middle": 0.2, "scale": 2.0, "bias": 0.05},
     "bce+mbls": {"term_weight": 0.1},
 }
 # Improper where this batch does not look: test_calibration_terms holds them.

@@ -111,7 +111,7 @@ _LPR = "Cheng and Vasconcelos, CVPR 2024, eqs. 20 and 21, Table 4"
 _COLE = "Cole et al., CVPR 2021"
 _GAMMAS = {"gamma_neg": (1.0, 2.0, 4.0)}
 _SMOOTHINGS = {"smoothing": (0.05, 0.1, 0.2)}
-_RATES = {"rate": (0.001, 0.002, 0.005)}
+_RATES = {"rate": (0.001, 0.002, 0.003, 0.004, 0.005)}
 _IMAGES = {"num_images": "num_images"}
 _COUNT = {"k": "mean_labels"}  # of an image: as told, else as the table says
 
@@ -410,7 +410,7 @@ METHODS: dict[str, Method] = {
         sentence="As ll-ct, but what was once taken as present stays so.",
         source="Kim et al., CVPR 2022 (LL-Cp)",
         from_facts={"num_images": "num_images", "num_labels": "num_labels"},
-        tuning={"rate": (0.0005, 0.001, 0.002)},
+        tuning=_RATES,
     ),
     "em": Method(
         make=EntropyMaximisation,
