@@ -118,6 +118,18 @@ def test_a_second_command_trains_nothing_and_another_budget_is_refused(surveyed,
     assert "begun with other data, backbone or budget" in capsys.readouterr().err
 
 
+def test_tries_that_were_not_chosen_are_not_measured(tmp_path, monkeypatch):
+    feature_file(tmp_path)
+    monkeypatch.setattr("labelwise.experiments.survey.QUICK_TRIES", 2)
+    assert run(*command(tmp_path, "--seeds", "1", "--rows", "bce")) == 0
+    for known in KNOWN:
+        folder = tmp_path / "out" / f"scene.{known}" / "bce"
+        assert {one.name for one in folder.glob("try-*")} == {"try-0", "try-1"}
+        scores = [one["score"] for one in json.loads((folder / "tuning.json").read_text())]
+        measured = [file.parent.name for file in folder.glob("*/survey-figures.json")]
+        assert measured == [f"try-{scores.index(max(scores))}"]
+
+
 def test_the_page_shows_the_best_bold_and_ranks(surveyed):
     survey = Survey.load(surveyed / "out" / "survey.json")
     page = (surveyed / "out" / "survey.md").read_text()

@@ -136,17 +136,20 @@ def compare(
     folder: Path,
     *,
     executor: Executor | None = None,
+    trying: Executor | None = None,
     measuring: Measuring = MEASURED_HERE,
     say: Say = print,
     watch: Watch | None = None,
 ) -> Comparison:
     """Run the plan in ``folder``, or what is left of it; write and return the comparison.
 
-    ``executor`` carries the runs out, by default one after the other in this process.
+    ``executor`` carries the runs out, by default one after the other in this process; ``trying``
+    those that tune, by default the same.
     """
     chosen: dict[str, tuple[Settings, Path]] = {}
     run = partial(run_jobs, executor=executor, watch=watch)
-    for method, settings, first in _tuned(plan, folder, run, say):
+    tune = partial(run_jobs, executor=trying or executor, watch=watch)
+    for method, settings, first in _tuned(plan, folder, tune, say):
         chosen[method] = (settings, first)
     jobs = {
         (method, seed): TrainingJob(

@@ -76,6 +76,12 @@ class FinishedRun:
         """Predictions of the test images."""
         return self._read("test")
 
+    @cached_property
+    def calibrated(self) -> Link | None:
+        """The shrunk per-label Platt fit on validation, the same for every method."""
+        val = self.val
+        return None if val is None else platt(val.logits, val.labels, self.test.link, val.observed)
+
     @property
     def held_out(self) -> Predictions:
         """``val``, for figures that cannot do without it."""
@@ -118,7 +124,7 @@ MEASURES: dict[str, Measure] = _columns()
 def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str, float]:
     """Return the figures of one run by column name; undefined ones are left out, infinite stay.
 
-    ``queries`` bounds the number of queries of each length in retrieval mAP.
+    ``queries`` bounds the number of queries of each length in retrieval mAP; 0 leaves it out.
     """
     val, test = run.val, run.test
     labels, observed = test.majority, test.observed
@@ -128,11 +134,10 @@ def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str
         "top accuracy": top_accuracy(test.logits, labels, observed).value,
         "promised": promise_power(test).power,
     }
-    own, fitted = test.link, None
+    own, fitted = test.link, run.calibrated
     if own is not None:
         figures |= _staged("before", probability_figures(own, test))
-    if val is not None:
-        fitted = platt(val.logits, val.labels, own, val.observed)
+    if val is not None and fitted is not None:
         figures |= _staged("after", probability_figures(fitted, test))
         rule = best_f(fitted(val.logits), val.majority, val.observed, scope="shared")
         sets = rule(fitted(test.logits))
@@ -140,6 +145,7 @@ def measure(run: FinishedRun, *, queries: int = 2000, seed: int = 0) -> dict[str
     link = own or fitted
     if link is not None:
         figures |= _zero_label(link, test)
+    if link is not None and queries:
         log_p, log_q = link.log_probs(test.logits.double())
         points = retrieval_map(
             log_p, log_q, labels, observed, longest=3, exhaustive=queries, sample=queries, seed=seed
@@ -156,7 +162,7 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     it is an upper bound where bins are hardly off: the modulus of a gap has a kink at 0. Images
     that come in G groups move it by group, (G,).
     """
-    val, test = run.val, run.test
+    test, fitted = run.test, run.calibrated
     observed = test.observed
     present = test.majority if observed is None else test.majority & observed
     by_image = average_precision(test.logits, present, observed, by="image").items
@@ -166,8 +172,7 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     }
     if test.link is not None:
         effects |= _staged("before", _probability_effects(test.link, test))
-    if val is not None:
-        fitted = platt(val.logits, val.labels, test.link, val.observed)
+    if fitted is not None:
         effects |= _staged("after", _probability_effects(fitted, test))
     groups = test.groups
     if groups is None:

@@ -11,7 +11,7 @@ Validation and test keep all labels. At most ``ROWS`` images of a split are used
 features are standardised by the training rows. All methods share one recipe, about ``STEPS`` steps
 of a linear head (average-k: its two heads), and have the same number of tries; the best mAP on
 validation wins. Every cell is a comparison of its own (``compare``), so that a survey goes on where
-it was stopped. Runs are measured where they ran.
+it was stopped. Runs are measured where they ran, those of the chosen settings alone.
 """
 
 import json
@@ -32,6 +32,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.experiments.compare import ComparisonPlan, Measuring, compare
 from labelwise.experiments.jobs import (
     Executor,
+    InProcess,
     LocalProcesses,
     TrainingJob,
     run_job,
@@ -61,7 +62,7 @@ KNOWN: dict[str, Callable[[LabelTable], LabelTable]] = {
 ROWS = {"train": 10_000, "val": 2_000, "test": 5_000}
 QUICK_ROWS = {"train": 600, "val": 300, "test": 600}
 STEPS, QUICK_STEPS = 1000, 150
-TRIES, QUICK_TRIES = 4, 1
+TRIES, QUICK_TRIES = 3, 1
 BATCH, QUICK_BATCH = 128, 64
 HELD_OUT = 0.2  # of train, where a set has no validation images
 READ_BY: dict[str, dict[str, Any]] = {"cifar100": {"labels": "both"}}
@@ -157,6 +158,7 @@ def run_survey(
 ) -> Survey:
     """Run the survey in ``folder``, or what is left of it; write and return what came out."""
     executor: Executor = LocalProcesses(jobs, run_and_measure) if jobs > 1 else _one_by_one
+    trying: Executor = LocalProcesses(jobs) if jobs > 1 else InProcess()
     judged = Measuring(_stored_figures, _stored_effects, JUDGED)
     survey = Survey({}, _facts(plan))
     for name, place in plan.places().items():
@@ -168,6 +170,7 @@ def run_survey(
                 ComparisonPlan(base, plan.compared, plan.seeds, plan.tries),
                 folder / f"{name}.{known}",
                 executor=executor,
+                trying=trying,
                 measuring=judged,
                 say=_named(say, f"{name}.{known}"),
                 watch=watch,
@@ -279,7 +282,7 @@ def run_and_measure(job: TrainingJob, watch: Watch | None = None) -> TrainingJob
     run = FinishedRun(done.folder)
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # of labels that a method ranks no better than chance
-        effects, figures = image_effects(run), measure(run)
+        effects, figures = image_effects(run), measure(run, queries=0)
     with replacing(done.folder / EFFECTS) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **effects)  # type: ignore[arg-type]
     with replacing(done.folder / FIGURES) as temporary:
