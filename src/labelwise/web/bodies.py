@@ -6,6 +6,8 @@
 
 So clients that send half of what they announced hold no more memory together than the budget, and
 no more disk than a limit of its own, beyond which the answer is 429.
+
+The event loop itself reads bodies without pictures: they are refused if that would take it long.
 """
 
 import asyncio
@@ -16,7 +18,8 @@ from typing import IO
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwise.system.allocator import give_back_freed_memory
-from labelwise.web.security import RefusedError, problem
+from labelwise.web.json_bodies import SMALL_COST, require_cheap
+from labelwise.web.security import RefusedError, problem, takes_pictures
 
 __all__ = ["Bodies", "Budget"]
 
@@ -87,6 +90,8 @@ class Bodies:
             await body.fill(receive)
             self._most = max(self._most, self.memory.used)
             await body.load()
+            if not takes_pictures(scope["path"]):
+                require_cheap(body.content(), SMALL_COST)
         except RefusedError as refused:
             body.close()
             await problem(refused.status, refused.detail, refused.headers)(scope, receive, send)
@@ -157,6 +162,10 @@ class _Body:
 
         self._parts.append(await asyncio.to_thread(read))
         self._close_file()
+
+    def content(self) -> bytes:
+        """Return the body, which must be in memory."""
+        return b"".join(self._parts)
 
     def replayed(self, receive: Receive) -> Receive:
         """Return a receive that hands the body over, and then says when the client goes."""

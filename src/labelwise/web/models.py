@@ -343,7 +343,7 @@ class CorrectionsIn(BaseModel):
     """What a person says of labels; ``withdrawn`` takes back what was said."""
 
     model_config = ConfigDict(extra="forbid")
-    labels: Annotated[dict[str, State], Field(min_length=1, max_length=10_000)]
+    labels: Annotated[dict[str, State], Field(min_length=1, max_length=5000)]
     source: Literal["correction", "audit"] = "correction"
     who: Annotated[str, Field(max_length=100)] = "page"
 

@@ -46,13 +46,15 @@ __all__ = [
     "picture_route",
     "problem",
     "same_token",
+    "takes_pictures",
 ]
 
 COOKIE = "labelwise_session"
 ONLY_HEALTH = "labelwise.only_health"  # in the scope of a request: there is room for nothing else
 HEALTH_PATHS = ("/health/", "/v2/health/")
 OPEN_PATHS = (*HEALTH_PATHS, "/static/")
-OPEN_PAGES = ("/", "/favicon.svg", "/api/v1/session")
+SESSION = "/api/v1/session"
+OPEN_PAGES = ("/", "/favicon.svg", SESSION)
 PREDICT, INFER = "/api/v1/predict", "/v2/models/{model}/infer"
 PREDICT_OF, JOBS = "/api/v1/models/{model}/predict", "/api/v1/jobs"
 PHOTOPRISM, LABEL_STUDIO = "/photoprism/labels", "/label-studio"
@@ -63,6 +65,7 @@ MODEL_PATHS = {
 }
 JOB_PICTURES = re.compile(rf"{JOBS}/[^/]+/pictures")
 SMALL_BODY = 256 << 10  # of requests without pictures, which are read by the event loop
+TOKEN_BODY = 4 << 10  # of the request that everyone may send
 CLIENTS_KEPT = 4096
 MISTAKE = "the server made a mistake; its log says which"
 HOST = re.compile(r"(?P<name>[a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
@@ -114,6 +117,11 @@ def picture_route(path: str) -> str | None:
     if path in PICTURE_PATHS:
         return path
     return next((route for route, form in MODEL_PATHS.items() if form.fullmatch(path)), None)
+
+
+def takes_pictures(path: str) -> bool:
+    """Return whether the body of a request to a path may hold pictures, and be large."""
+    return picture_route(path) is not None or JOB_PICTURES.fullmatch(path) is not None
 
 
 def cookie_value(token: str) -> str:
@@ -265,10 +273,10 @@ class Guard:
             raise _too_large(most)
 
     def _most_bytes(self, scope: Scope) -> int:
-        most = self.settings.max_body
-        path = scope["path"]
-        takes_pictures = picture_route(path) is not None or JOB_PICTURES.fullmatch(path)
-        return most if takes_pictures else min(most, SMALL_BODY)
+        most, path = self.settings.max_body, scope["path"]
+        if takes_pictures(path):
+            return most
+        return min(most, TOKEN_BODY if path == SESSION else SMALL_BODY)
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """Return a receive that counts bytes and seconds until the body is there."""
