@@ -10,7 +10,8 @@
                 whether all is as before afterwards
     search      a million photos (--photos): first byte of the page and of queries
     attack      --minutes of an attack mix from one address: the longest pause of the event loop,
-                memory, and what a good client and a health check of other addresses get
+                memory, and what a good client and a health check of other addresses get; with
+                --explain also which lines of the program ran while the event loop was late
     steady      --minutes at 80 % of capacity: 5xx, memory, p99 / p50
 
 The parts attack and steady run only where they are named.
@@ -44,6 +45,7 @@ from measure import record
 from PIL import Image
 from serve_attacks import run_mix
 from serve_load import Processor, closed_load, open_load, request_bytes, resident
+from serve_watched import own_pauses
 
 from labelwise.backbones import create_backbone
 from labelwise.decide import Threshold
@@ -60,6 +62,7 @@ LABELS = 80
 CLIENTS = 16
 QUEUE = 16
 PREDICT = "/api/v1/predict"
+LABELWISE = ("-m", "labelwise")
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Setting:
     seconds: float
     minutes: float
     photos: int
+    explain: bool = False
 
     @property
     def request(self) -> bytes:
@@ -126,9 +130,9 @@ def await_health(port: int) -> None:
     raise SystemExit("the server did not start within a minute")
 
 
-def ours(folder: Path, *arguments: str, **options: float):
+def ours(folder: Path, *arguments: str, program: tuple[str, ...] = LABELWISE, **options: float):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    base = [sys.executable, "-m", "labelwise", "serve", str(folder), *arguments]
+    base = [sys.executable, *program, "serve", str(folder), *arguments]
     return running([*base, "--port=0", "--rate=0", *words])
 
 
@@ -415,7 +419,9 @@ def make_index(folder: Path, model: Path, photos: int, chunk: int = 100_000) -> 
 
 
 def attack(setting: Setting) -> None:
-    with ours(setting.folder) as (port, pid):
+    notes = setting.folder.parent / "pauses.txt"
+    watched = (str(Path(__file__).with_name("serve_watched.py")), str(notes))
+    with ours(setting.folder, program=watched if setting.explain else LABELWISE) as (port, pid):
         closed_load(port, setting.request, 1, 2.0)
         before, most = resident(pid), [0.0]
 
@@ -438,17 +444,31 @@ def attack(setting: Setting) -> None:
             f"  {name}: {len(answered)} answered, p50 {statistics.median(answered):.0f}, "
             f"p99 {answered[int(0.99 * len(answered))]:.0f} ms, other answers {others}"
         )
-    pauses = {
-        edge: seen[f'loop_pause_seconds_bucket{{le="{edge}"}}'] for edge in ("0.05", "0.1", "+Inf")
-    }
-    print(
-        f"  event loop: longest pause {1000 * seen['loop_pause_longest_seconds']:.0f} ms, "
-        f"{1000 * seen['loop_busy_longest_seconds']:.0f} ms of it its own processor time at most "
-        f"(goal 50); {pauses['+Inf'] - pauses['0.05']:.0f} of {pauses['+Inf']:.0f} pauses above "
-        f"50 ms, {pauses['+Inf'] - pauses['0.1']:.0f} above 100"
-    )
-    record("serve-pause", 1000 * seen["loop_pause_longest_seconds"])
+    print_pauses(seen)
     print(f"  memory: {before:.0f} MiB before, {most[0]:.0f} at most, {after:.0f} afterwards")
+    if setting.explain:
+        for line, count, longest in own_pauses(notes)[:20]:
+            print(f"    in {count} own pauses, the longest of {longest:.0f} ms: {line}")
+
+
+def print_pauses(seen: dict[str, float]) -> None:
+    """Say how late the event loop was, with and without the time in which it had no core."""
+    whole, own, busy = (
+        1000 * seen[f"loop_{kind}_longest_seconds"] for kind in ("pause", "own_pause", "busy")
+    )
+    for kind, longest, words in (
+        ("pause", whole, "pause"),
+        ("own_pause", own, "pause without the time in which every core was taken"),
+    ):
+        bucket = f"loop_{kind}_seconds_bucket"
+        all_, *over = (seen[f'{bucket}{{le="{edge}"}}'] for edge in ("+Inf", "0.05", "0.1"))
+        print(
+            f"  event loop: longest {words} {longest:.0f} ms (goal 50); {all_ - over[0]:.0f} of "
+            f"{all_:.0f} above 50 ms, {all_ - over[1]:.0f} above 100"
+        )
+    print(f"  event loop: at most {busy:.0f} ms of its own processor time between two looks")
+    record("serve-pause", whole)
+    record("serve-own-pause", own)
 
 
 PARTS = {part.__name__: part for part in (single, clients, peers, overload, search, attack, steady)}
@@ -465,6 +485,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--minutes", type=float, default=1.0, help="of the parts attack and steady")
     parser.add_argument("--photos", type=int, default=1_000_000, help="of the part search")
+    parser.add_argument("--explain", action="store_true", help="what held up the event loop")
     given = parser.parse_args()
     unknown = [name for name in given.parts if name not in PARTS]
     if unknown:
@@ -478,7 +499,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         make_model(folder, given.backbone, given.size)
-        setting = Setting(folder, photo(), given.seconds, given.minutes, given.photos)
+        setting = Setting(
+            folder, photo(), given.seconds, given.minutes, given.photos, given.explain
+        )
         for name in given.parts:
             PARTS[name](setting)
 

@@ -1,7 +1,5 @@
 """What happens while a model is served: counted for ``/metrics`` and for the trust view."""
 
-import asyncio
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -12,13 +10,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from labelwise.metrics.drift import Alarm, HeldOutShare, LabelShare, estimate_share
+from labelwise.web.loop_pauses import LoopPauses
 
 __all__ = ["FEWEST", "RECENT", "AnswerCounts", "Monitor"]
 
 FEWEST = 50  # pictures before a share is estimated
 RECENT = 4096  # photos whose probabilities are kept for the shares
-
-TICK = 0.02  # seconds between two looks at the event loop
 
 Floats = NDArray[np.float64]
 
@@ -88,21 +85,7 @@ class Monitor:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
             registry=own,
         )
-        self.pauses = Histogram(
-            "labelwise_loop_pause_seconds",
-            "How long the event loop was late.",
-            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
-            registry=own,
-        )
-        self.longest_pause = Gauge(
-            "labelwise_loop_pause_longest_seconds", "The longest of them.", registry=own
-        )
-        self.longest_work = Gauge(
-            "labelwise_loop_busy_longest_seconds",
-            "The most processor time of the event loop's own between two looks at it.",
-            registry=own,
-        )
-        self._longest = [0.0, 0.0]
+        self.loop = LoopPauses(own)
         self.queue = Gauge("labelwise_queue_length", "Pictures on their way.", registry=own)
         self.failures = Counter(
             "labelwise_failures", "Pictures that could not be used.", registry=own
@@ -120,18 +103,6 @@ class Monitor:
         self.alarm = Gauge(
             "labelwise_calibration_alarm", "1 once the alarm was raised.", ["label"], registry=own
         )
-
-    async def watch_loop(self) -> None:
-        """Note how late the event loop is, for as long as it runs."""
-        while True:
-            began, used = time.perf_counter(), time.thread_time()
-            await asyncio.sleep(TICK)
-            pause = max(0.0, time.perf_counter() - began - TICK)
-            self.pauses.observe(pause)
-            self._longest[0] = max(self._longest[0], pause)
-            self._longest[1] = max(self._longest[1], time.thread_time() - used)
-            self.longest_pause.set(self._longest[0])
-            self.longest_work.set(self._longest[1])
 
     def batch_done(self, size: int, seconds: float) -> None:
         """Count a forward pass."""

@@ -112,7 +112,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin to take pictures."""
-        self._watching = asyncio.create_task(self.monitor.watch_loop())
+        self._watching = asyncio.create_task(self.monitor.loop.watch())
 
     async def stop(self) -> None:
         """Take no more pictures, and let go of everything."""
