@@ -228,6 +228,20 @@ def test_no_two_files_of_tests_have_the_same_name():
     assert sorted(names) == sorted(set(names))
 
 
+def test_every_folder_of_tests_can_be_run_alone():
+    """What a file of tests imports lies beside it or in ``tests/``, not in another folder."""
+    tests = Path(__file__).parent
+    homes = {path.stem: path.parent for path in tests.rglob("*.py")}
+    imports = [
+        (path, name)
+        for path in tests.rglob("*.py")
+        for name in re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(), re.M)
+        if name in homes
+    ]
+    assert len(imports) > 100
+    assert [pair for pair in imports if homes[pair[1]] not in (pair[0].parent, tests)] == []
+
+
 def test_every_file_of_tests_says_what_it_is_held_to():
     files = sorted(Path(__file__).parent.rglob("test_*.py"))
     assert len(files) > 100

@@ -17,7 +17,7 @@ import pytest
 from bucket_setup import served_bucket
 from shard_setup import answers, picture, write_model
 from sklearn.metrics import average_precision_score
-from test_predictor import NAMES
+from tiny_predictor import NAMES
 
 from labelwise.cli import main
 from labelwise.data import load
