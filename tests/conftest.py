@@ -5,6 +5,8 @@ Commands that tests start inherit the setting. ``OMP_NUM_THREADS`` overrides it.
 
 import os
 import signal
+import subprocess
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -33,6 +35,17 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: "web" not in item.path.parts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Say how a process of tests ended that should not have: -9 was killed, -11 crashed."""
+    if error:
+        try:
+            ended = f"ended with status {node.gateway._io.popen.wait(60)}"
+        except subprocess.TimeoutExpired:
+            ended = "is still there, and its pipe is closed"
+        print(f"\n{node.gateway.id} {ended}", file=sys.__stderr__)
 
 
 @pytest.fixture(scope="session")
