@@ -2,7 +2,8 @@
 # no more: the demo the package itself, the tests everything that is tested.
 #
 #   PYTHON=python3.12            the interpreter that .venv is made from
-#   JOBS=1                       processes that `make test` uses (two, where there are two cores)
+#   JOBS=1                       processes that `make test` uses; where there are two cores, three if 12 GiB of
+#                                memory are free, because many tests wait for other processes, else two
 #   BROWSER=no                   leave out the tests in a real browser, and do not install Chromium
 #   TORCH_INDEX=URL              another index to take torch from, such as the CPU-only wheels of
 #                                https://download.pytorch.org/whl/cpu; nothing else is taken from it
@@ -16,7 +17,8 @@ STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
 BROWSER ?= yes
 BENCHMARKS := arrays data export heads labelling objectives posterior scoring search serve training
-JOBS ?= $(shell [ $$(nproc) -gt 1 ] && echo 2 || echo 1)
+JOBS ?= $(shell free=$$(awk '/MemAvailable/ {print $$2}' /proc/meminfo); \
+  [ $$(nproc) -gt 1 ] && { [ "$$free" -gt 12582912 ] && echo 3 || echo 2; } || echo 1)
 PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
