@@ -111,6 +111,50 @@ def test_extension_and_subfolders(folder):
     assert "images are missing" in str(run("describe", table, "--extension", ".jpg").exception)
 
 
+def test_the_one_folder_that_holds_all_photos_is_named(folder):
+    folder.pictures("my photos/a.jpg", "my photos/b.jpg", "copies/a.jpg")
+    table = folder.text("t.csv", "path,labels\na.jpg,x\nb.jpg,y\n")
+    problem = str(run("describe", table).exception)
+    holder = folder.path / "my photos"
+    assert f"{holder} holds them all: give `--set 'root={holder}'`" in problem
+    assert described(table, "--set", f"root={holder}")["images"] == 2
+    folder.pictures("copies/b.jpg")
+    assert "`--set root=FOLDER`" in str(run("describe", table).exception)
+
+
+def test_whole_paths_of_windows_are_found_by_their_names(folder):
+    folder.pictures("photos/a.jpg", "photos/b.jpg")
+    rows = "C:\\Users\\me\\Pictures\\a.jpg,x\nC:\\Users\\me\\Pictures\\b.jpg,y\n"
+    table = folder.text("t.csv", "path,labels\n" + rows)
+    assert described(table)["notes"] == [
+        f"2 images were found by name in folders below {folder.path}"
+    ]
+    assert list(load(table).ids) == ["photos/a.jpg", "photos/b.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a.jpg,x\nb.jpg,y\n", "the first line, which names the photo 'a.jpg', needs one with the"),
+        ("path,x\na.jpg,1\nb.jpg,Yes\n", "got 'Yes'; write 1 for yes and 0 for no"),
+        ("path,x\na.jpg,1\nb.jpg,dog\n", "got 'dog'; give `--set columns.labels=x` if it names"),
+        ("shot,labels\na.jpg,x\n", "or one given as `--set columns.path=NAME`; got 'shot'"),
+    ],
+)
+def test_tables_that_need_a_line_or_a_number_say_so(folder, text, sentence):
+    folder.pictures("a.jpg", "b.jpg")
+    assert sentence in str(run("describe", folder.text("t.csv", text)).exception)
+
+
+def test_a_table_of_another_encoding_is_named_by_its_line(folder):
+    folder.pictures("a.jpg", "b.jpg")
+    table = folder.text("t.csv", "path,labels\na.jpg,x\n")
+    table.write_bytes(table.read_bytes() + "b.jpg,café\n".encode("latin-1"))
+    assert "line 3 is not UTF-8 text; save the table as UTF-8" in str(
+        run("describe", table).exception
+    )
+
+
 def test_a_bare_name_suggests_the_extension(folder):
     folder.pictures("a.jpg")
     table = folder.text("t.csv", "path,labels\na,x\n")

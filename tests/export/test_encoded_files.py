@@ -98,14 +98,25 @@ def test_a_path_its_bytes_and_its_picture_get_the_same_answer(exported, tmp_path
     np.testing.assert_array_equal(answers[0], answers[2])
 
 
-def test_the_runtime_runs_alone_and_silently(exported, tmp_path):
+def photo_of_a_phone():
+    """Return the bytes of a HEIC photo."""
+    pillow_heif = pytest.importorskip("pillow_heif", reason="HEIC needs the photos extra")
+    picture = Image.fromarray(pictures(1, (96, 128)).pixels[0])
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(picture).save(buffer, quality=80)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("made", [lambda: photo(0), photo_of_a_phone], ids=["jpeg", "heic"])
+def test_the_runtime_runs_alone_and_silently(exported, tmp_path, made):
     model, path = exported
     shutil.copy(path, tmp_path)
     shutil.copy(labelwise_runtime.__file__, tmp_path)
-    (tmp_path / "a.jpg").write_bytes(photo(0))
+    blob = made()
+    (tmp_path / "a").write_bytes(blob)
     program = (
         "import json, sys; from labelwise_runtime import Tagger; "
-        "answer = Tagger('model.onnx')('a.jpg'); "
+        "answer = Tagger('model.onnx')('a'); "
         "assert not {'torch', 'labelwise'} & set(sys.modules); "
         "print(json.dumps(answer._asdict()))"
     )
@@ -118,7 +129,7 @@ def test_the_runtime_runs_alone_and_silently(exported, tmp_path):
         check=True,
     )
     assert done.stderr == ""  # onnxruntime warns of no part of the file
-    found, expected = json.loads(done.stdout), model.predict(photo(0)).probs[0].numpy()
+    found, expected = json.loads(done.stdout), model.predict(blob).probs[0].numpy()
     p = [found["probability"][name] for name in model.space.names]
     np.testing.assert_allclose(p, expected, atol=1e-5)
     np.testing.assert_allclose(found["none"], np.prod(1 - expected), rtol=1e-4)

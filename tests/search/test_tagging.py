@@ -1,6 +1,7 @@
 """Oracles: the bytes of the side-cars before, and an independent reading of the written ones."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from open_indexes import open_index
@@ -39,6 +40,18 @@ def test_undo_puts_back_every_byte(store, tmp_path, seed):
     assert write_sidecar(store, str(path), DOG).state == "unchanged"
     assert undo_sidecar(store, str(path)).state == "undone"
     assert path.read_bytes() == before
+
+
+def test_the_same_keywords_of_another_day_leave_the_sidecar_as_it_is(store, tmp_path):
+    path = tmp_path / "a.jpg.xmp"
+    write_sidecar(store, str(path), DOG)
+    before = path.read_bytes()
+    later = [replace(one, date="2031-01-01T00:00:00+00:00") for one in DOG]
+    assert write_sidecar(store, str(path), later).state == "unchanged"
+    assert path.read_bytes() == before
+    surer = [replace(one, probability=0.99) for one in later]
+    assert write_sidecar(store, str(path), surer).state == "written"
+    assert b"2031" in path.read_bytes()
 
 
 def test_a_sidecar_that_was_not_there_is_removed_again(store, tmp_path):

@@ -7,8 +7,9 @@ every pixel readable, no equal images in two splits; and a fingerprint of what a
 import json
 import os
 import posixpath
+import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -164,12 +165,14 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
         table, images, there = _with_slashes(table, table.images, there)
         if there.all():
             return table
-    root = images.root
+    root, holder = images.root, None
     if not there.any() and isinstance(table.images, FileImages):
-        found = _searched_below(images)
+        places = _places_below(images)
+        found = _single_places(images, places)
         if found is not None:
             note = f"{len(found):,} images were found by name in folders below {root}"
             return replace(table, images=FileImages(root, found), notes=(*table.notes, note))
+        holder = _folder_of_all(images, places)
     missing = np.flatnonzero(~there)
     shown = ", ".join(repr(images.ids[int(row)]) for row in missing[:SHOWN])
     more = ", ..." if len(missing) > SHOWN else ""
@@ -177,11 +180,14 @@ def _without_missing(table: LabelTable, skip_missing: bool) -> LabelTable:
     if not skip_missing:
         bare = not any("." in posixpath.basename(images.ids[int(row)]) for row in missing[:SHOWN])
         suffix = "add a suffix with `--extension .jpg`, " if bare else ""
-        raise DataError(
-            f"{table.name}: {sentence}; correct the paths, {suffix}give the folder that holds "
-            "them as `--set root=FOLDER`, "
+        way_out = (
+            f"correct the paths, {suffix}give the folder that holds them as `--set root=FOLDER`, "
             "or leave them out with `--skip-missing`"
+            if holder is None
+            else f"{holder} holds them all: give `--set {shlex.quote(f'root={holder}')}` if it is "
+            "meant; other folders hold files of these names too"
         )
+        raise DataError(f"{table.name}: {sentence}; {way_out}")
     if not there.any():
         raise DataError(f"{table.name}: {sentence}; nothing is left")
     kept = table.subset(there)
@@ -221,30 +227,55 @@ def _is_picture(path: str) -> bool:
     return os.path.isfile(path) or is_band_folder(path)
 
 
-def _searched_below(images: FileImages) -> list[str] | None:
-    """Return where each image is below the root, or None unless every one is there just once.
+def _places_below(images: FileImages) -> dict[str, list[str]]:
+    """Return the files below the root that bear the name of an image; none if there are too many.
 
-    Of several files with the name, one whose folders too end as the path says is taken.
+    Paths that Windows wrote part folders by backslashes.
     """
-    wanted = {posixpath.basename(name) for name in images.ids}
+    wanted = {_file_name(name) for name in images.ids}
     places: dict[str, list[str]] = defaultdict(list)
     try:
         for count, file in enumerate(islice(regular_files(images.root), MOST_SEARCHED + 1)):
             if count == MOST_SEARCHED:
-                return None
+                return {}
             name = posixpath.basename(file)
             if name in wanted:
                 places[name].append(file)
     except DataError:
-        return None
+        return {}
+    return places
+
+
+def _file_name(path: str) -> str:
+    return posixpath.basename(path.replace("\\", "/"))
+
+
+def _single_places(images: FileImages, places: Mapping[str, Sequence[str]]) -> list[str] | None:
+    """Return where each image is below the root, or None unless every one is there just once.
+
+    Of several files with the name, one whose folders too end as the path says is taken.
+    """
     found = []
     for name in images.ids:
-        files = places.get(posixpath.basename(name), [])
-        files = [file for file in files if f"/{file}".endswith(f"/{name}")] or files
+        files = places.get(_file_name(name), [])
+        end = "/" + name.replace("\\", "/")
+        files = [file for file in files if f"/{file}".endswith(end)] or files
         if len(files) != 1:
             return None
         found.append(files[0])
     return found if len(set(found)) == len(set(images.ids)) else None
+
+
+def _folder_of_all(images: FileImages, places: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the one folder below the root in which every path of the table leads to a file."""
+    folders: set[str] | None = None
+    for name in images.ids:
+        files = (f"/{file}" for file in places.get(_file_name(name), []))
+        holders = {file.removesuffix(f"/{name}") for file in files if file.endswith(f"/{name}")}
+        folders = holders if folders is None else folders & holders
+    if folders is None or len(folders) != 1:
+        return None
+    return os.path.join(str(images.root), folders.pop().removeprefix("/"))
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.types import LabelSpace, nearest
 
 __all__ = ["MEANINGS", "PATH_HEADERS", "TableColumns", "Vocabulary", "find_columns"]
@@ -89,10 +91,16 @@ def find_columns(
         if found[meaning] is None:
             found[meaning] = next((plain[name] for name in choices if name in plain), None)
     if found["path"] is None and found["image"] is None:
+        photo = next((one for one in header if Path(one).suffix.lower() in IMAGE_SUFFIXES), None)
+        way_out = (
+            "one given as `--set columns.path=NAME`"
+            if photo is None
+            else f"the first line, which names the photo {photo!r}, needs one with the names of "
+            "the columns above it, as in 'path,labels'"
+        )
         raise DataError(
             f"{where}: there must be a column 'path' (or {', '.join(PATH_HEADERS[1:])}) that "
-            f"names the image, or one given as `--set columns.path=NAME`; "
-            f"got {', '.join(map(repr, header)) or 'no columns'}"
+            f"names the image, or {way_out}; got {', '.join(map(repr, header)) or 'no columns'}"
         )
     rest = tuple(name for name in free if name not in found.values())
     one_hot = rest if found["labels"] is None else ()

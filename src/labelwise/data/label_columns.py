@@ -41,6 +41,7 @@ LIST_ITEM = re.compile(r"""\s*('(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")\s*(?:,|$
 STATES = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 STATES |= {"": -1, "nan": -1}  # unknown
 MINUS_ONES = ("-1", "-1.0")
+ANSWERS = ("yes", "no", "y", "n")  # words that say present or absent, in English alone
 MinusOne = Literal["unknown", "absent"]
 At = Callable[[int], str]  # the name of a row of this batch, for errors
 
@@ -195,10 +196,10 @@ def read_one_hot(
                 first = int(between.argmin()) if soft else 0
                 row = int(strange[first])
                 also = ", or a share in between" if soft else ""
-                way_out = ", if it is a soft label, soft=true" if between[first] else ""
+                got = str(column[row].as_py())
                 raise DataError(
                     f"{at(row)}: the label column {header!r} must hold 1, 0 or nothing (= unknown)"
-                    f"{also}, got {str(column[row].as_py())!r}{_way_out(header)}{way_out}"
+                    f"{also}, got {got!r}{_way_out(header, got, bool(between[first]))}"
                 )
             shares[strange, place] = numbers
     there = states == 2
@@ -222,11 +223,14 @@ def _numbers(texts: Any) -> NDArray[np.float64]:
         return np.array([number(text) for text in texts.to_pylist()])
 
 
-def _way_out(header: str) -> str:
+def _way_out(header: str, got: str = "", share: bool = False) -> str:
     name = one_line(header)
+    if got.strip().casefold() in ANSWERS:
+        return "; write 1 for yes and 0 for no"
     return (
         f"; give `--set columns.labels={name}` if it names labels, or `--set ignore={name}` if it "
         "is not a label (several: `--set 'ignore=[a,b]'`)"
+        + (", if it is a soft label, soft=true" if share else "")
     )
 
 

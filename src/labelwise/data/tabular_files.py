@@ -103,7 +103,6 @@ def _setting(option: str, mark: str) -> str:
 
 
 def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterator[Any]:
-    rows = 0
     try:
         with arrow_csv.open_csv(
             path,
@@ -118,16 +117,26 @@ def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterat
             for batch in reader:
                 _reject_open_quote(path, batch)
                 yield batch
-                rows += batch.num_rows
     except pa.ArrowInvalid as error:
         text = str(error).splitlines()[0]
         if "straddl" in text and (line := _open_quote(path)) is not None:
             raise DataError(_stray_quote(path, line)) from None
         if "utf8" in text.lower():
-            text = f"it is not UTF-8 text after row {rows}; save it as UTF-8"
+            line = _first_line_not_utf8(path)
+            text = f"line {line} is not UTF-8 text; save the table as UTF-8"
         raise DataError(f"{path.name}: the table cannot be read ({text})") from None
     except pa.ArrowKeyError as error:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None
+
+
+def _first_line_not_utf8(path: Path) -> int | str:
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return "one"  # the file has changed since
 
 
 def _reject_open_quote(path: Path, batch: Any) -> None:

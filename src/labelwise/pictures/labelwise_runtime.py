@@ -1,5 +1,7 @@
 """Photos to labels by an exported file, without torch: Pillow, numpy and onnxruntime.
 
+HEIC photos, as phones write them, are read where pillow-heif is installed.
+
     from labelwise_runtime import Tagger
 
     tagger = Tagger("model.onnx")
@@ -14,6 +16,8 @@ writes this very file beside the model, and it imports nothing of labelwise.
 import io
 import json
 import os
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,8 +49,18 @@ def _from_deep_grey(image: Image.Image) -> Image.Image:
     return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)).convert("RGB")
 
 
+@cache
+def _read_heif() -> None:
+    """Let Pillow read the HEIC photos of phones, where pillow-heif is installed."""
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+
+
 def read_picture(photo: bytes | str | os.PathLike[str]) -> NDArray[np.uint8]:
     """Return the pixels (height, width, 3) of a photo: the bytes of its file, or its path."""
+    _read_heif()
     with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
         return np.asarray(upright_rgb(image))
 

@@ -32,6 +32,7 @@ from labelwise.search.xmp import (
     Keyword,
     Written,
     begun,
+    differ_in_dates_alone,
     entries,
     noted,
     tagged,
@@ -174,6 +175,8 @@ def write_sidecar(
                 start = begun(inside.packet, inside.words)
         after = tagged(start, keywords, ours) if now is not None or keywords else None
         if after is None or after == now:
+            return TagOutcome(path, "unchanged")
+        if _is_as_written(kept, now) and differ_in_dates_alone(after, now):
             return TagOutcome(path, "unchanged")
         if not dry_run:
             if _is_as_written(kept, now):

@@ -30,6 +30,7 @@ __all__ = [
     "Keyword",
     "Written",
     "begun",
+    "differ_in_dates_alone",
     "entries",
     "noted",
     "separator_of",
@@ -159,6 +160,12 @@ def tagged(data: bytes | None, keywords: Sequence[Keyword], ours: Written = NOTH
     result = _spliced(data, splices)
     _parsed(result)  # a label may hold characters that XML has no way to write
     return result
+
+
+def differ_in_dates_alone(one: bytes, other: bytes) -> bool:
+    """Return whether two side-cars say the same but for when our keywords were given."""
+    date = re.compile(rb"<labelwise:date>[^<]*</labelwise:date>")
+    return date.sub(b"", one) == date.sub(b"", other)
 
 
 def begun(packet: bytes | None, words: Sequence[str]) -> bytes:

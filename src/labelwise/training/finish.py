@@ -98,7 +98,10 @@ def _fit_and_measure(
     judged = predictions.get("test")
     if judged is None:
         judged = predictions.get("val", predictions["train"])
-        notes.append(f"There is no test split; these figures are of {judged.split}, too good.")
+        notes.append(
+            f"There is no test split: these figures are of {judged.split}, which took part in "
+            "fitting the model, and so are too good. `labelwise data split` makes one."
+        )
     with catch_warnings(record=True) as caught:
         simplefilter("always")
         fitted = _fit(training, predictions, own, notes)
