@@ -12,7 +12,14 @@ from labelwise.errors import SettingsError
 from labelwise.models import Predictor
 from labelwise.pictures import PictureImages
 from labelwise.system.progress import Silent
-from labelwise.words import AnswerLog, ClassesAndWords, QuestionGuide, WordList, asking_order
+from labelwise.words import (
+    AnswerLog,
+    ClassesAndWords,
+    QuestionGuide,
+    WordList,
+    WordsLearner,
+    asking_order,
+)
 from labelwise.words.answers import KeptAnswers, is_set_aside
 from labelwise.words.start import start
 
@@ -27,21 +34,22 @@ def guide(probs):
 def test_one_of_five_questions_is_set_aside_and_the_others_come_by_value():
     probs = np.random.default_rng(0).random(60)
     values = probs * (1 - probs)
-    order = guide(probs).order("red", PHOTOS)
+    order = guide(probs).order("red", asking_order("red", PHOTOS))
     assert sorted(order) == list(PHOTOS)
     assert [photo in ASIDE for photo in order[:20]] == [True, False, False, False, False] * 4
     chosen = [values[PHOTOS.index(photo)] for photo in order if photo not in ASIDE]
     assert chosen == sorted(chosen, reverse=True)
     # a word that the run does not have: in its random order
-    unknown = [photo for photo in guide(probs).order("blue", PHOTOS) if photo not in ASIDE]
-    assert unknown == [photo for photo in asking_order("blue", PHOTOS) if photo not in ASIDE]
+    drawn = asking_order("blue", PHOTOS)
+    unknown = [photo for photo in guide(probs).order("blue", drawn) if photo not in ASIDE]
+    assert unknown == [photo for photo in drawn if photo not in ASIDE]
 
 
 def test_no_model_moves_the_photos_that_promises_rest_on():
     probs = np.random.default_rng(0).random(60)
     expected = [photo for photo in asking_order("red", PHOTOS) if photo in ASIDE]
     for other in (probs, 1 - probs, probs * 0, probs / 2):
-        order = guide(other).order("red", PHOTOS)
+        order = guide(other).order("red", asking_order("red", PHOTOS))
         assert [photo for photo in order if photo in ASIDE] == expected
         assert {guide(other).guess("red", photo) for photo in ASIDE} == {None}
     assert guide(probs).guess("red", PHOTOS[1]) == (probs[1] >= 0.5)
@@ -65,7 +73,7 @@ def test_a_run_guides_by_its_own_probabilities_and_content_sets_aside(words_mode
     model = ClassesAndWords(words_model, image_size=SIDE)
     run = tmp_path / "run"
     start(PictureImages(photos), WordList.of("red", "green"), model, run)
-    found = QuestionGuide.of(run, photos, watch=Silent())
+    found = WordsLearner(run, photos, watch=Silent()).guide
     predictor = Predictor.load(run)
     probs = predictor.predict(PictureImages(photos)).probs
     np.testing.assert_allclose(found.probs, probs, atol=1e-5)
@@ -83,4 +91,4 @@ def test_a_trained_run_cannot_guide(tmp_path):
 
     save_model(tmp_path / "model")
     with pytest.raises(SettingsError, match="did not begin with words"):
-        QuestionGuide.of(tmp_path / "model", [], watch=Silent())
+        WordsLearner(tmp_path / "model", [], watch=Silent())

@@ -268,11 +268,18 @@ def serve(
             raise SettingsError("--label needs the words to ask about: --words words.txt")
         _refuse_model_options(context)
         from labelwise.system.progress import make_watch
-        from labelwise.words import QuestionGuide, WordList
+        from labelwise.words import WordList, WordsLearner
 
         table, photos = answers or Path("answers.csv"), find_photos(label)
-        guided = None if guide is None else QuestionGuide.of(guide, photos, watch=make_watch())
-        asked = create_labelling_app(photos, WordList.read(words), table, settings, guide=guided)
+        learner = None if guide is None else WordsLearner(guide, photos, watch=make_watch())
+        asked = create_labelling_app(
+            photos,
+            WordList.read(words),
+            table,
+            settings,
+            guide=None if learner is None else learner.guide,
+            learn=None if learner is None else learner.learnt,
+        )
         run_server(asked, settings, started=started)
         return
     if words is not None or answers is not None or guide is not None:

@@ -2,7 +2,8 @@
 
 Photos are asked about in an order that is random for each word, so that promises can rest on the
 answers; or as :class:`labelwise.words.QuestionGuide` orders them, by the value of an answer, with
-some set aside whose order stays random. What was handed to one person is not handed to another
+some set aside whose order stays random; a guide that learns is fitted again while people answer
+(:class:`labelwise.web.refitting.Refitting`). What was handed to one person is not handed to another
 while there is anything else. A photo's id is the hash of its path, and only photos that were found
 at the start have one.
 """
@@ -29,6 +30,7 @@ from labelwise.web.app import add_errors
 from labelwise.web.library import SIDES, PhotoNotFoundError
 from labelwise.web.models import Health
 from labelwise.web.page import add_page
+from labelwise.web.refitting import Learn, Refitting
 from labelwise.web.security import Guard, RefusedError
 from labelwise.web.settings import ServeSettings
 from labelwise.web.threads import Threads
@@ -80,11 +82,15 @@ class AskedPhoto(BaseModel):
 
 
 class AskedPhotos(BaseModel):
-    """Photos to look at for a word, and how many nobody has answered yet, these among them."""
+    """Photos to look at for a word, and how many nobody has answered yet, these among them.
+
+    ``learnt_from`` is how many answered photos the guide of the questions has learnt from.
+    """
 
     label: str
     photos: list[AskedPhoto]
     left: int
+    learnt_from: int | None = None
 
 
 class AnswersIn(BaseModel):
@@ -111,7 +117,9 @@ class _Asking:
         self.words, self.guide = words, guide
         self.paths = {_id(path): path.absolute() for path in photos}
         self.log = AnswerLog(table, words.names, None if guide is None else guide.aside)
-        self._orders: dict[str, list[str]] = {}
+        self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
+        self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
+        self._ids = {str(path): photo for photo, path in self.paths.items()}
         self._handed: dict[tuple[str, str], str] = {}
         self.gone: set[str] = set()
 
@@ -140,13 +148,10 @@ class _Asking:
         ``fresh`` leaves these for the end; ``guesses`` shows what the guiding run thinks.
         """
         self.words.space.column(label)
-        if label not in self._orders:
-            ids = {str(path): photo for photo, path in self.paths.items()}
-            order = asking_order if self.guide is None else self.guide.order
-            self._orders[label] = [ids[path] for path in order(label, ids)]
+        guide = self.guide  # another thread may put a newer one in its place
         open_ones = [
             photo
-            for photo in self._orders[label]
+            for photo in self._order(label, guide)
             if photo not in self.gone and not self.log.is_answered(str(self.paths[photo]), label)
         ]
         own, free, others = list[str](), list[str](), list[str]()
@@ -162,15 +167,26 @@ class _Asking:
                 AskedPhoto(
                     id=one,
                     name=_name(self.paths[one]),
-                    guess=self._guess(label, one) if guesses else None,
+                    guess=guide.guess(label, str(self.paths[one])) if guesses and guide else None,
                 )
                 for one in chosen[:count]
             ],
             left=len(open_ones),
+            learnt_from=None if guide is None else guide.learnt_from,
         )
 
-    def _guess(self, label: str, photo: str) -> bool | None:
-        return None if self.guide is None else self.guide.guess(label, str(self.paths[photo]))
+    def _order(self, label: str, guide: QuestionGuide | None) -> list[str]:
+        """Return all photos as they are asked about for a word; a new guide orders them anew."""
+        made_by, order = self._orders.get(label, (None, None))
+        if order is None or made_by is not guide:
+            if label not in self._drawn:
+                self._drawn[label] = asking_order(label, self._ids)
+            drawn = self._drawn[label]
+            order = [
+                self._ids[path] for path in (drawn if guide is None else guide.order(label, drawn))
+            ]
+            self._orders[label] = guide, order
+        return order
 
     def answer(self, given: AnswersIn) -> LabellingView:
         self.words.space.column(given.label)
@@ -188,8 +204,12 @@ def create_labelling_app(
     settings: ServeSettings | None = None,
     *,
     guide: QuestionGuide | None = None,
+    learn: Learn | None = None,
 ) -> ASGIApp:
-    """Return the application that asks people about words in photos, and keeps what they say."""
+    """Return the application that asks people about words in photos, and keeps what they say.
+
+    ``learn`` makes a new guide of all answers; it is called in the background while people answer.
+    """
     settings = settings or ServeSettings()
     decoders = Decoders(
         ANY_TRANSFORM,
@@ -204,12 +224,17 @@ def create_labelling_app(
         decoders.close()
         raise
     answers, readers = Threads(1, "answers"), Threads(READERS, "photo")
+    refitting = None if learn is None else Refitting(asking, learn)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if refitting is not None:
+            refitting.want()  # answers of an earlier time
         try:
             yield
         finally:
+            if refitting is not None:
+                await refitting.close()
             readers.close(wait=False)
             answers.close(wait=True)
             asking.log.close()
@@ -221,7 +246,7 @@ def create_labelling_app(
     add_errors(app)
     api = APIRouter(prefix="/api/v1", responses=ERRORS)
     add_session(api, settings)
-    _add_questions(api, asking, answers)
+    _add_questions(api, asking, answers, refitting)
 
     @api.get("/photos/{photo}/thumbnail", summary="A small picture, drawn anew")
     async def thumbnail(
@@ -250,7 +275,9 @@ def create_labelling_app(
     return Guard(app, settings)
 
 
-def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> None:
+def _add_questions(
+    api: APIRouter, asking: _Asking, thread: Threads, refitting: Refitting | None
+) -> None:
     @api.get("/labelling", summary="The words, and how far people have come")
     async def labelling() -> LabellingView:
         return await thread.run(asking.view)
@@ -268,7 +295,10 @@ def _add_questions(api: APIRouter, asking: _Asking, thread: Threads) -> None:
     @api.put("/answers", summary="Say whether a word is in photos")
     async def answer(request: Request, given: AnswersIn) -> LabellingView:
         require_json(request)
-        return await thread.run(lambda: asking.answer(given))
+        view = await thread.run(lambda: asking.answer(given))
+        if refitting is not None:
+            refitting.want()
+        return view
 
 
 def _id(path: Path) -> str:

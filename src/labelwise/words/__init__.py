@@ -5,6 +5,7 @@ from labelwise.words.classes import ClassesAndWords
 from labelwise.words.encoder import SentenceEncoder
 from labelwise.words.free_text import FreeText
 from labelwise.words.guide import QuestionGuide
+from labelwise.words.learner import WordsLearner
 from labelwise.words.text_image import TextHead, TextImageModel
 from labelwise.words.towers import TwoTowers, open_scorer
 from labelwise.words.word_list import Word, WordList
@@ -21,6 +22,7 @@ __all__ = [
     "TwoTowers",
     "Word",
     "WordList",
+    "WordsLearner",
     "asking_order",
     "open_scorer",
 ]

@@ -72,6 +72,8 @@ class AnswerLog:
     """The answers of a file; whoever opens one closes it, best by ``with``.
 
     ``aside`` are the photos that are set aside, where questions about the others are chosen.
+    ``agreed`` is what people agree on, by photo and word: a new mapping after each answer, so that
+    other threads can read it.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class AnswerLog:
         busy = f"another server keeps its answers in {self.path}; stop it, or use another file"
         self._lock = locked(self.path, busy)
         self._said: dict[tuple[str, str], dict[str, AnswerState]] = {}
+        self.agreed: Mapping[str, Mapping[str, bool]] = {}
         try:
             self._lock.__enter__()
         except BaseException:
@@ -99,6 +102,7 @@ class AnswerLog:
         except BaseException:
             self.close()
             raise
+        self.agreed = self._agreed()
 
     def __enter__(self) -> Self:
         return self
@@ -154,6 +158,7 @@ class AnswerLog:
             raise write_error(self.path, error) from None
         for one in answers:
             self._note(one)
+        self.agreed = self._agreed()
         self._write_table()
 
     def is_answered(self, photo: str, label: str) -> bool:
@@ -186,16 +191,19 @@ class AnswerLog:
             counts[label][kind] += 1
         return {word: Tally(**own) for word, own in counts.items()}
 
-    def _write_table(self) -> None:
-        """Write the label table of all photos that people agree on something of."""
+    def _agreed(self) -> dict[str, dict[str, bool]]:
         known: dict[str, dict[str, bool]] = {}
-        others: dict[str, None] = {}  # words of before, whose answers stay
         for photo, label in self._said:
             verdict = self.verdict(photo, label)
             if verdict is not None:
                 known.setdefault(photo, {})[label] = verdict
-                others |= {} if label in self.words else {label: None}
-        write_answer_table(self.table, (*self.words, *others), known, self.aside)
+        return known
+
+    def _write_table(self) -> None:
+        """Write the label table of all photos that people agree on something of."""
+        said = dict.fromkeys(label for own in self.agreed.values() for label in own)
+        others = [label for label in said if label not in self.words]  # of before; they stay
+        write_answer_table(self.table, (*self.words, *others), self.agreed, self.aside)
 
 
 def write_answer_table(

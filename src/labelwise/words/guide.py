@@ -7,23 +7,12 @@ sure of first, by p (1 - p). Of five questions in a row, one is about a photo se
 be shown of the others, to those who ask for it; never of a photo set aside, because guesses sway.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-
-from labelwise.errors import SettingsError
-from labelwise.models import Predictor
-from labelwise.pictures import PictureImages
-from labelwise.system.progress import Watch
-from labelwise.words.answer_log import asking_order
-from labelwise.words.answers import is_set_aside
-from labelwise.words.photos import features_of
-from labelwise.words.start import EMBEDDINGS, SET_ASIDE
 
 __all__ = ["QuestionGuide"]
 
@@ -32,65 +21,45 @@ EVERY = 5  # questions, one of which is about a photo set aside
 
 @dataclass(frozen=True, eq=False)
 class QuestionGuide:
-    """The photos that are set aside, and what a run thinks of each photo: probabilities (n, K)."""
+    """The photos that are set aside, and what a run thinks of each photo: probabilities (n, K).
+
+    ``learnt_from`` is how many answered photos moved these probabilities.
+    """
 
     aside: frozenset[str]
     photos: tuple[str, ...]
     labels: tuple[str, ...]
     probs: NDArray[np.float64]
+    learnt_from: int = 0
 
-    @classmethod
-    def of(
-        cls, run: Path, photos: Sequence[Path], *, share: float = SET_ASIDE, watch: Watch
-    ) -> "QuestionGuide":
-        """Return the guide of a run that began with words; its features are used again."""
-        predictor = Predictor.load(run)
-        if predictor.answers is None or predictor.link is None:
-            raise SettingsError(
-                f"{run} did not begin with words, so it cannot guide questions about them; give a "
-                "run of `labelwise start`"
-            )
-        found = features_of(
-            PictureImages(photos), predictor.model.backbone, run / EMBEDDINGS, watch=watch
-        )
-        rows = sorted(found.digests)
-        digests = [found.digests[row] for row in rows]
-        names = [str(photos[row].absolute()) for row in rows]
-        layer = predictor.model.head.state_dict()
-        logits = found.of(digests) @ layer["classifier.weight"].T + layer["classifier.bias"]
-        with torch.no_grad():
-            probs = predictor.link(logits).double().numpy()
-        aside = {
-            name for name, digest in zip(names, digests, strict=True) if is_set_aside(digest, share)
-        }
-        return cls(frozenset(aside), tuple(names), predictor.space.names, probs)
-
-    def order(self, label: str, photos: Iterable[str]) -> list[str]:
-        """Return photos in the order in which they are asked about for a word."""
-        drawn = asking_order(label, photos)
+    def order(self, label: str, drawn: Sequence[str]) -> list[str]:
+        """Return photos, given in the random order of a word, as they are asked about for it."""
         random = [photo for photo in drawn if photo in self.aside]
         others = [photo for photo in drawn if photo not in self.aside]
-        others.sort(key=lambda photo: -self._value(label, photo))
-        found: list[str] = []
-        while random or others:
-            found += [*random[:1], *others[: EVERY - 1]]
-            del random[:1], others[: EVERY - 1]
-        return found
+        by_value = np.argsort(-self._values(label, others), kind="stable")
+        places = [(EVERY * n, photo) for n, photo in enumerate(random)]
+        for n, row in enumerate(by_value.tolist()):
+            turn, place = divmod(n, EVERY - 1)
+            places.append((EVERY * turn + 1 + place, others[row]))
+        return [photo for _, photo in sorted(places)]
 
     def guess(self, label: str, photo: str) -> bool | None:
-        """Return whether a run thinks that a photo shows a word; None of photos set aside."""
-        p = None if photo in self.aside else self._prob(label, photo)
-        return None if p is None else p >= 0.5
+        """Return whether a run thinks that a photo shows a word; None of photos set aside.
 
-    def _value(self, label: str, photo: str) -> float:
-        p = self._prob(label, photo)
-        return 0.0 if p is None else p * (1 - p)
-
-    def _prob(self, label: str, photo: str) -> float | None:
-        """Return the probability of a word; None where the run does not know word or photo."""
-        if label not in self.labels or photo not in self._rows:
+        None too where the run does not know word or photo.
+        """
+        if photo in self.aside or photo not in self._rows or label not in self.labels:
             return None
-        return float(self.probs[self._rows[photo], self.labels.index(label)])
+        return bool(self.probs[self._rows[photo], self.labels.index(label)] >= 0.5)
+
+    def _values(self, label: str, photos: Sequence[str]) -> NDArray[np.float64]:
+        """Return p (1 - p) of photos, 0 where the run does not know word or photo."""
+        if label not in self.labels:
+            return np.zeros(len(photos))
+        p = np.append(self.probs[:, self.labels.index(label)], 0.0)  # the last: unknown photos
+        own = p[[self._rows.get(photo, -1) for photo in photos]]
+        values: NDArray[np.float64] = own * (1 - own)
+        return values
 
     @cached_property
     def _rows(self) -> dict[str, int]:

@@ -3,6 +3,7 @@
     embeddings/                        features of photos, by content
     words.txt                          the words
     words.json, words.safetensors      what scores any text (:mod:`labelwise.words.free_text`)
+    text-head.safetensors              scores of the words that no answer has moved
     answers.parquet                    what people said of photos
     answers.csv                        the same as a label table, those set aside as its split test
     predictions/train, test.parquet    answered photos that fitted the model, and those set aside
@@ -15,7 +16,7 @@ labels of COCO together. SigLIP's scores are taken for the log-odds that they we
 probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +46,20 @@ from labelwise.words.photos import PhotoFeatures, features_of
 from labelwise.words.text_image import TextHead, TextImageModel
 from labelwise.words.word_list import WordList
 
-__all__ = ["EMBEDDINGS", "LEAST_ANSWERS", "SET_ASIDE", "Started", "start"]
+__all__ = [
+    "ANSWERS_FILE",
+    "EMBEDDINGS",
+    "LEAST_ANSWERS",
+    "SET_ASIDE",
+    "TEXT_HEAD_FILE",
+    "WORDS_FILE",
+    "Started",
+    "start",
+    "targets_of",
+]
 
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
-TABLE_FILE = "answers.csv"
+TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"
 SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
 LEAST_ANSWERS = 10  # photos, before answers move anything
 
@@ -117,6 +128,19 @@ def start(
         return _Start(run, words, model, photos, kept, paths).finish(notes)
 
 
+def targets_of(
+    words: WordList, answers: KeptAnswers, photos: Container[bytes], *, aside: bool
+) -> tuple[list[bytes], Tensor, Tensor]:
+    """Return digests, labels (n, K) and which are known, of the answered ones among photos."""
+    digests, labels, observed = answers.targets(words.names, aside=aside)
+    if words.taxonomy is not None:
+        labels, known = words.taxonomy.within(words.space).complete(labels, observed)
+        observed = torch.ones_like(observed) if known is None else known
+    there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
+    found = [digest for digest in digests if digest in photos]
+    return found, labels[there], observed[there]
+
+
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:
     """Return where photos lie that are files of their own, by content."""
     rows = sorted(photos.digests, reverse=True)  # of copies, the first
@@ -149,7 +173,9 @@ class _Start:
     def finish(self, notes: list[str]) -> Started:
         every = self.photos.every()
         text = self.model.head([word.texts for word in self.words.words], every.mean(dim=0))
-        fitting, aside = self._targets(aside=False), self._targets(aside=True)
+        known = self.photos.known
+        fitting = targets_of(self.words, self.answers, known, aside=False)
+        aside = targets_of(self.words, self.answers, known, aside=True)
         count, calibration = len(fitting[0]), None
         link: Link
         if count < LEAST_ANSWERS:
@@ -166,6 +192,7 @@ class _Start:
             head, calibration = answered.head, answered.calibration
             link = calibration.link
         predictor = self._predictor(head, link, count)
+        text.save(self.run.path / TEXT_HEAD_FILE)
         self._save(predictor, {"train": fitting, "test": aside} if count else {})
         return Started(
             self.run.path,
@@ -179,17 +206,6 @@ class _Start:
             tuple(self.model.nearest_classes(self.words)),
             tuple(notes),
         )
-
-    def _targets(self, *, aside: bool) -> tuple[list[bytes], Tensor, Tensor]:
-        """Return digests, labels and which are known, of the photos whose features are there."""
-        digests, labels, observed = self.answers.targets(self.words.names, aside=aside)
-        if self.words.taxonomy is not None:
-            tree = self.words.taxonomy.within(self.words.space)
-            labels, known = tree.complete(labels, observed)
-            observed = torch.ones_like(observed) if known is None else known
-        there = torch.tensor([digest in self.photos.known for digest in digests], dtype=torch.bool)
-        found = [digest for digest in digests if digest in self.photos.known]
-        return found, labels[there], observed[there]
 
     def _name(self, digest: bytes) -> str:
         """Return where a photo lies, or else what it was called when it was answered."""

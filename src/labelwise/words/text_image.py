@@ -16,7 +16,10 @@ from torch import Tensor
 
 from labelwise.backbones import Backbone
 from labelwise.calibrate import Platt
+from labelwise.errors import CheckpointError
 from labelwise.links import Link
+from labelwise.system.files import replacing
+from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.words.word_list import WordList
 
 __all__ = ["TextDirections", "TextHead", "TextImageKind", "TextImageModel"]
@@ -36,6 +39,22 @@ class TextHead:
     def scores(self, features: Tensor) -> Tensor:
         """Return the scores (N, K) of features (N, D)."""
         return features.to(self.weight) @ self.weight + self.bias
+
+    def save(self, path: Path) -> None:
+        """Write the head; an interrupted write leaves the old one whole."""
+        with replacing(path) as temporary:
+            save_tensors(temporary, {"weight": self.weight, "bias": self.bias})
+
+    @staticmethod
+    def load(path: Path) -> "TextHead":
+        """Return the head that was written."""
+        tensors = load_tensors(path)
+        try:
+            return TextHead(tensors["weight"], tensors["bias"])
+        except KeyError as error:
+            raise CheckpointError(
+                f"{path} must hold {error}; run `labelwise start` again"
+            ) from None
 
 
 class TextDirections(ABC):

@@ -59,7 +59,8 @@ async function load(fresh = false) {
   if (label !== word()) return;
   find("lead").textContent = LEAD[guesses];
   show(answer.photos.map((photo) => ({ photo, state: photo.guess ? "present" : "absent" })));
-  find("progress").textContent = `${count(answer.left)} photos are not answered for this word.`;
+  const learnt = answer.learnt_from ? ` The model has learnt from ${count(answer.learnt_from)} answered photos.` : "";
+  find("progress").textContent = `${count(answer.left)} photos are not answered for this word.${learnt}`;
 }
 
 function tell(view) {
