@@ -15,7 +15,10 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures import PictureImages
 from labelwise.retrieval import Query
 from labelwise.search import update_index
+from labelwise.search.cache import CacheFiles
+from labelwise.search.fronts import front_values, fronts_of
 from labelwise.search.receipts import receipts_of
+from labelwise.search.similar import _cosines as plain
 from labelwise.search.similar import farthest_rows
 from labelwise.system.progress import Silent
 from labelwise.words import ClassesAndWords, FreeText, WordList
@@ -60,6 +63,69 @@ def test_every_row_is_measured(photos):
     rows, _ = farthest_rows(direction, vectors, 9, gone, among)
     assert rows.tolist() == sorted([9, 30_000, 12], key=lambda row: -expected[row])
     assert len(farthest_rows(direction, vectors, 5, gone, among[:0])[0]) == 0
+
+
+def made_library(rows, width=32):
+    """Return embeddings whose axes matter unequally, as those of photos do."""
+    random = np.random.default_rng(1)
+    vectors = random.normal(size=(rows, width)) * 0.9 ** np.arange(width)
+    vectors = vectors @ np.linalg.qr(random.normal(size=(width, width)))[0]
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+
+
+def test_ceilings_are_above_all_cosines(tmp_path):
+    vectors = made_library(3000)
+    fronts = fronts_of(CacheFiles(tmp_path), vectors)
+    for seed in range(20):
+        direction = np.random.default_rng(seed).normal(size=32)
+        direction /= np.linalg.norm(direction)
+        cosines = vectors.astype(np.float64) @ direction
+        slack = fronts.values.astype(np.float64) @ fronts.query(direction) - cosines
+        assert slack.min() > -1e-6
+        assert slack.mean() < 0.5
+    along = fronts.axes[:, 0]  # a text that an axis says all of: its ceilings are the cosines
+    np.testing.assert_allclose(
+        fronts.values @ fronts.query(along), vectors.astype(np.float64) @ along, atol=1e-6
+    )
+
+
+def test_fronts_answer_as_measuring_every_row_does(tmp_path, monkeypatch):
+    vectors = made_library(70_000)
+    fronts = fronts_of(CacheFiles(tmp_path), vectors)
+    measured = []
+    monkeypatch.setattr(
+        "labelwise.search.similar._cosines",
+        lambda target, own, rows: measured.append(rows) or plain(target, own, rows),
+    )
+    random = np.random.default_rng(2)
+    gone, among = np.arange(0, 70_000, 7), np.arange(1_000, 69_500)
+    for count, limits in ((100, None), (1, None), (3_000, among), (69_999, None)):
+        direction = random.normal(size=32)
+        expected = vectors.astype(np.float64) @ direction / np.linalg.norm(direction)
+        allowed = np.setdiff1d(np.arange(70_000) if limits is None else limits, gone)
+        order = allowed[np.argsort(-expected[allowed], kind="stable")][:count]
+        rows, cosines = farthest_rows(direction, vectors, count, gone, limits, fronts)
+        assert len(rows) == len(order)
+        np.testing.assert_allclose(cosines, expected[order], atol=1e-6)
+        assert len({*rows.tolist()} ^ {*order.tolist()}) <= 2  # equal but for a tie at the end
+        if count <= 100:
+            assert sum(map(len, measured)) < len(vectors) / 2
+        measured.clear()
+
+
+def test_fronts_grow_with_the_library_and_damage_is_mended(tmp_path):
+    vectors = made_library(5000)
+    first = fronts_of(CacheFiles(tmp_path), vectors[:4000])
+    grown = fronts_of(CacheFiles(tmp_path), vectors)
+    np.testing.assert_array_equal(grown.axes, first.axes)
+    expected = front_values(vectors, first.axes)
+    np.testing.assert_allclose(grown.values, expected, atol=1e-6)
+    (file,) = (tmp_path / "cache").glob("fronts-[0-9a-f]*.bin")
+    content = bytearray(file.read_bytes())
+    content[100] ^= 4
+    file.write_bytes(content)
+    mended = fronts_of(CacheFiles(tmp_path), vectors)
+    np.testing.assert_allclose(mended.values, expected, atol=1e-6)
 
 
 def test_a_text_that_is_not_among_the_words_finds_its_photos(library):

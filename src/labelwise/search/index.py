@@ -35,10 +35,11 @@ from labelwise.links import Link, check_log_probs
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
 from labelwise.search.checksums import file_hash, way_out
+from labelwise.search.fronts import Fronts, fronts_of
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
-from labelwise.search.similar import Projection, codes_of, farthest_rows, nearest_rows
+from labelwise.search.similar import PARALLEL, Projection, codes_of, farthest_rows, nearest_rows
 from labelwise.search.store import Correction, Fact, Store
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
@@ -321,7 +322,9 @@ class Index:
         return order["row"], order["value"]
 
     def prepare(self, watch: Watch) -> None:
-        """Write the probabilities that the first searches would wait for to the cache."""
+        """Write what the first searches would wait for to the cache."""
+        if self.spec.answers is not None:  # it began with words: it is searched by texts
+            self._fronts(self.store.embeddings())
         if len(self) < KEPT_FROM or self.spec.link is None:
             return
         watch.start("preparing searches", len(self.space))
@@ -535,7 +538,7 @@ class Index:
     ) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows whose features lie farthest along a direction (D,), with the cosines.
 
-        ``among`` are the rows that are looked at, None for all. Every one of them is measured.
+        ``among`` are the rows that are looked at, None for all. The answer is exact.
         """
         projection, vectors = self.projection, self.store.embeddings()
         if projection is None or not vectors.shape[1]:
@@ -549,7 +552,12 @@ class Index:
                 f"{projection.numbers.shape[1]:,}; index them with the model of the text"
             )
         turned = projection.numbers[1:].astype(np.float64) @ direction
-        return farthest_rows(turned, vectors, count, self.store.dead_rows(), among)
+        dead = self.store.dead_rows()
+        return farthest_rows(turned, vectors, count, dead, among, self._fronts(vectors))
+
+    def _fronts(self, vectors: NDArray[np.float16]) -> Fronts | None:
+        """Return what says which rows need not be measured; None where measuring all is quick."""
+        return fronts_of(self.store.cache, vectors) if len(vectors) >= PARALLEL else None
 
 
 class IndexFacts(BaseModel):

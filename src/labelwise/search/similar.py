@@ -10,7 +10,9 @@ choose the pictures worth a look, and their embeddings give the order. Without t
 signs would belong to directions in which the pictures hardly differ.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from os import cpu_count
 from typing import Any
@@ -19,7 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Projection", "codes_of", "farthest_rows", "nearest_rows"]
+from labelwise.search.fronts import ROUNDING, Fronts
+
+__all__ = ["PARALLEL", "Projection", "codes_of", "farthest_rows", "nearest_rows"]
 
 WIDTH = 256
 LOOKED_AT = 2000
@@ -27,7 +31,7 @@ SIFTED = 8  # times as many rows have all their signs counted
 SAMPLED = 1 << 16  # distances that say how many are small
 BLOCK = 1 << 14
 MEASURED = 1 << 13  # rows that a thread measures at once
-PARALLEL = 1 << 16  # rows; fewer are measured by one thread
+PARALLEL = 1 << 16  # rows; fewer are measured by one thread, and without fronts
 FAR = 255  # more signs than half a code has
 
 Vectors = NDArray[np.float32]
@@ -104,46 +108,88 @@ def farthest_rows(
     count: int,
     excluded: NDArray[np.int64],
     among: NDArray[np.int64] | None = None,
+    fronts: Fronts | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the ``count`` rows farthest along a direction (D,), farthest first, and the cosines.
 
-    Photos are not as near to a text as to their like, and signs would miss some of them, so every
-    row is measured. What that costs is reading all embeddings once, and threads share it.
+    Photos are not as near to a text as to their like, and signs would miss some of them. So every
+    row is measured that could be among the best: all of ``among`` (None: all rows), or, with
+    ``fronts``, those whose ceilings say so. The answer is the same.
     """
-    length = max(float(np.linalg.norm(direction)), 1e-12)
-    target = torch.from_numpy((direction / length).astype(np.float32))
+    target = direction / max(float(np.linalg.norm(direction)), 1e-12)
     rows = None if among is None else np.setdiff1d(among, excluded)
-    total = len(embeddings) if rows is None else len(rows)
-    cosines = torch.empty(total)
-    threads = min(cpu_count() or 1, 4) if total >= PARALLEL else 1
-    cuts = np.linspace(0, total, threads + 1).astype(int).tolist()
-    with ThreadPoolExecutor(threads) as pool:
-        for done in [
-            pool.submit(_measure, embeddings, rows, target, first, last, cosines)
-            for first, last in pairwise(cuts)
-        ]:
-            done.result()
-    few = min(count, total)
-    if rows is None:
-        cosines[torch.from_numpy(np.asarray(excluded))] = -torch.inf
-        few = min(few, total - len(np.unique(excluded)))
-    best = cosines.topk(few).indices.numpy()
+    if fronts is not None and (rows is None or len(rows) >= PARALLEL):
+        rows = _possible_rows(target, embeddings, count, excluded, rows, fronts)
+    elif rows is None:
+        kept = np.ones(len(embeddings), np.bool_)
+        kept[excluded] = False
+        rows = np.flatnonzero(kept) if len(excluded) else None
+    cosines = _cosines(target, embeddings, rows)
+    best = cosines.topk(min(count, len(cosines))).indices.numpy()
     values = cosines.numpy()
     order = best[np.lexsort((best, -values[best]))]
     found: NDArray[np.int64] = order if rows is None else rows[order]
     return found, values[order].astype(np.float64)
 
 
+def _possible_rows(
+    target: NDArray[np.float64],
+    embeddings: NDArray[np.float16],
+    count: int,
+    excluded: NDArray[np.int64],
+    among: NDArray[np.int64] | None,
+    fronts: Fronts,
+) -> NDArray[np.int64]:
+    """Return rows, in order, that hold the ``count`` farthest: their ceilings reach these."""
+    ceilings = fronts.values @ fronts.query(target)
+    if among is not None:
+        ceilings, every = np.full_like(ceilings, -np.inf), ceilings
+        ceilings[among] = every[among]
+    ceilings[excluded] = -np.inf
+    enough = max(LOOKED_AT, 2 * count)
+    step = max(1, len(ceilings) // SAMPLED)
+    sample = ceilings[::step]
+    place = max(len(sample) - 1 - enough // step, 0)
+    first = np.flatnonzero(ceilings >= np.partition(sample, place)[place])
+    if len(first) < count:
+        return np.flatnonzero(ceilings > -np.inf)
+    floor = float(_cosines(target, embeddings, first).topk(count).values[-1])
+    rows: NDArray[np.int64] = np.flatnonzero(ceilings >= floor - ROUNDING)
+    return rows
+
+
+def _cosines(
+    target: NDArray[np.float64],
+    embeddings: NDArray[np.float16],
+    rows: NDArray[np.int64] | None,
+) -> torch.Tensor:
+    """Return the cosines of a unit vector and some rows, or all, which threads share."""
+    narrow = torch.from_numpy(target.astype(np.float32))
+    total = len(embeddings) if rows is None else len(rows)
+    cosines = torch.empty(total)
+    _share_out(partial(_measure, embeddings, rows, narrow, cosines), total)
+    return cosines
+
+
+def _share_out(work: Callable[[int, int], None], total: int) -> None:
+    """Do some work on places from 0 to ``total``, parts of it in threads if there are many."""
+    threads = min(cpu_count() or 1, 4) if total >= PARALLEL else 1
+    cuts = np.linspace(0, total, threads + 1).astype(int).tolist()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for done in [pool.submit(work, first, last) for first, last in pairwise(cuts)]:
+            done.result()
+
+
 def _measure(
     embeddings: NDArray[np.float16],
     rows: NDArray[np.int64] | None,
     target: torch.Tensor,
+    cosines: torch.Tensor,
     first: int,
     last: int,
-    cosines: torch.Tensor,
 ) -> None:
     """Write the cosines of the places ``first`` to ``last`` of some rows, or of all."""
-    kept = np.empty((MEASURED, embeddings.shape[1]), np.float16)
+    kept = np.empty((min(MEASURED, last - first), embeddings.shape[1]), np.float16)
     exact = torch.empty(kept.shape)
     for start in range(first, last, MEASURED):
         end = min(start + MEASURED, last)
