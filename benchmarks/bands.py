@@ -1,6 +1,7 @@
 """Pictures of bands: reading them at full depth, and keeping a GPU busy with them.
 
     python benchmarks/bands.py --part decode          on a CPU
+    python benchmarks/bands.py --part stages          processor time and bytes of a tile, on a CPU
     python benchmarks/bands.py --part gpu             12-band tiles of 120 pixels, on a GPU
 
 Part ``decode``: files of 16 bits to arrays (H, W, bands), in one thread, against the reader alone
@@ -8,10 +9,16 @@ Part ``decode``: files of 16 bits to arrays (H, W, bands), in one thread, agains
 over theirs, the least of a few repeats in turns (goal: at most 1.2). The change to float32 comes
 after it, and is a part of the resize.
 
+Part ``stages``: what a 12-band tile costs on its way from a ``.npy`` file to a GPU, in processor
+time: to fill a shared slot, in a decoding process, with float32 (as for the server) and with the
+file's own numbers; and to hand it over, in the process that trains, its copy included, which is a
+GPU's own work where there is one.
+
 Part ``gpu``: ResNet-50 in bfloat16 on generated tiles (uint16 ``.npy`` files). Training: our loader
 and compiled step against the same step on one constant batch. Scoring: ``labelwise.score`` against
 the network alone on one constant batch. Ratios of images a second (goal: at least 0.85). The tiles
-are streamed from their files by decoding processes, and once more kept on the device.
+are streamed from their files by decoding processes, and once more kept on the device. Feeding is
+the same without a network, for comparison: what files and processes can give at most.
 """
 
 import argparse
@@ -36,9 +43,13 @@ from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.scoring import score
-from labelwise.pictures import FileImages
+from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.bands import Bands, BandScale
+from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.cubes import read_bands
+from labelwise.pictures.loading import PictureLoader
+from labelwise.pictures.processes import items_ahead
+from labelwise.pictures.work import SLOT_BYTES, Entry, Kind, Work, fill
 from labelwise.training import pixels
 from labelwise.training.loader import Loader
 from labelwise.types import LabelSpace
@@ -96,6 +107,44 @@ def _processor_seconds(read: Callable[[bytes], object], content: bytes, times: i
     return time.process_time() - start
 
 
+def stages_part(tiles: int) -> dict[str, float]:
+    """Return microseconds of processor time per tile."""
+    with tempfile.TemporaryDirectory() as folder:
+        table, scale = _tiles(Path(folder), tiles)
+        transform = Transform(SIDE).with_bands(scale)
+        rows = [list(range(at, min(at + 16, tiles))) for at in range(0, tiles, 16)]
+        items = list(items_ahead(table.images, rows, 1))
+        slot = np.zeros(SLOT_BYTES, np.uint8)
+        figures = {}
+        for name, kind in (("float32", Kind.RESIZED), ("own numbers", Kind.PIXELS)):
+            work = Work(kind, transform)
+
+            def fill_all(_: bytes, work: Work = work) -> None:
+                for some in items:
+                    entries = fill(work, some, slot, lambda: None)
+                assert all(isinstance(entry, Entry) for entry in entries)
+
+            (entry,) = fill(work, items[0][:1], slot, lambda: None)
+            assert isinstance(entry, Entry)
+            seconds = min(_processor_seconds(fill_all, b"", 1) for _ in range(7))
+            figures[f"fill a slot, {name}"] = 1e6 * seconds / tiles
+            print(f"fill a slot, {name:12s} {1e6 * seconds / tiles:6.0f} us, {entry.size:,} bytes")
+        loader = PictureLoader(
+            table.images, transform, transform, torch.device("cpu"), decodes=False, processes=True
+        )
+        batches = list(np.arange(tiles).reshape(-1, 256))
+        best = np.inf
+        for _ in range(4):  # the first starts the processes
+            start = time.process_time()
+            with loader.chunks(batches, 2) as chunks:
+                found = sum(map(len, chunks))
+            best = min(best, time.process_time() - start)
+        assert found == tiles
+        figures["hand over"] = 1e6 * best / tiles
+        print(f"hand over                {1e6 * best / tiles:6.0f} us")
+    return figures
+
+
 def gpu_part(
     name: str, tiles: int, batch_size: int, steps: int, device: torch.device
 ) -> dict[str, float]:
@@ -122,6 +171,7 @@ def gpu_part(
             ),
         }
         pixels.CUDA_SHARE = limit
+        _feeding(table, backbone.transform, batch_size, device)
         for what, value in rates.items():
             ratios[what] = value / alone
             print(f"{what:32s} {value:9,.0f} images/s, constant batch {alone:9,.0f}")
@@ -149,6 +199,22 @@ class _Bfloat16:
             values = self.predictor.transform.inputs(inputs)
             values = values.contiguous(memory_format=torch.channels_last)
             return self.predictor.model(values).logits.float()
+
+
+def _feeding(
+    table: LabelTable, transform: Transform, batch_size: int, device: torch.device
+) -> None:
+    """Print how many tiles a second come to the device, with nothing done there."""
+    rows = list(np.arange(len(table) // batch_size * batch_size).reshape(-1, batch_size))
+    for _ in range(2):
+        start = time.perf_counter()
+        found = sum(
+            len(part.rows) for part in read_ahead(table.images, transform, rows, device=device)
+        )
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        print(f"{'feeding, no network':32s} {found / seconds:9,.0f} images/s")
 
 
 def _scoring(
@@ -210,7 +276,7 @@ def _loader(table: LabelTable, backbone: object, batch_size: int, device: torch.
 def main() -> int:
     """Run a part; return 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", choices=("decode", "gpu"), required=True)
+    parser.add_argument("--part", choices=("decode", "stages", "gpu"), required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--tiles", type=int, default=16384)
@@ -221,6 +287,8 @@ def main() -> int:
     if given.part == "decode":
         figures = decode_part()
         missed = max(figures.values()) > DECODE_GOAL
+    elif given.part == "stages":
+        figures, missed = stages_part(min(given.tiles, 512)), False
     else:
         device = torch.device(given.device)
         sizes = given.tiles, given.batch_size, given.steps

@@ -68,7 +68,7 @@ def read_ahead(
     if array is not None:
         as_planes = isinstance(images, ArrayImages)
         yield from _from_array(array, batches, device, as_planes)
-    elif device.type == "cuda" and isinstance(transform, PlanesResizer) and not transform.bands:
+    elif device.type == "cuda" and isinstance(transform, PlanesResizer):
         processes = are_worth_it(sum(map(len, batches)), workers or available_cores())
         loader = PictureLoader(images, transform, transform, device, on_gpu, processes)
         yield from DeviceFeeder(loader).batches(batches, workers)

@@ -15,9 +15,10 @@ import io
 import json
 import os
 import re
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,10 +43,12 @@ __all__ = [
     "open_cube",
     "pack_folder",
     "read_bands",
+    "read_npy_into",
 ]
 
 HAS_TIFF = find_spec("tifffile") is not None
 BAND_SUFFIXES = frozenset({".npy"})  # that are pictures to a model of bands alone
+NPY_HEAD = 128  # bytes, as NumPy writes it for up to three sides and plain numbers
 TIFF_SUFFIXES = (".tif", ".tiff")
 PACKED = b"LABELWISE-BANDS\n"
 DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d+)" role="description">([^<]*)<')
@@ -133,10 +136,8 @@ def open_cube(content: bytes, name: str, window: str = "none") -> Cube:
 
 
 def _npy_values(content: bytes, name: str) -> NDArray[Any]:
-    stream = io.BytesIO(content)
-    version = npy.read_magic(stream)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, by_columns, dtype = read(stream)
+    end = _npy_head_bytes(content)
+    shape, by_columns, dtype = _npy_head(content[:end])
     if dtype.kind not in "uif":
         raise ImageError(f"{name}: a cube must hold numbers, got {dtype}")
     if len(shape) not in (2, 3) or 0 in shape:
@@ -145,11 +146,48 @@ def _npy_values(content: bytes, name: str) -> NDArray[Any]:
         )
     _check_size(name, shape[1], shape[0])
     count = int(np.prod(shape))
-    if len(content) - stream.tell() < count * dtype.itemsize:
+    if len(content) - end < count * dtype.itemsize:
         raise ImageError(f"{name}: the file ends early; it should hold {count:,} values")
-    flat = np.frombuffer(content, dtype, count, stream.tell())
+    flat = np.frombuffer(content, dtype, count, end)
     values = flat.reshape(shape, order="F" if by_columns else "C")
     return _with_bands(values)
+
+
+def _npy_head_bytes(content: bytes) -> int:
+    """Return how long the header of a .npy file is; version 1 says it in two bytes, not four."""
+    start = 10 if content[6:7] == b"\1" else 12
+    return start + int.from_bytes(content[8:start], "little")
+
+
+@lru_cache(maxsize=64)  # NumPy takes as long to parse it as to read a tile, and tiles are alike
+def _npy_head(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type."""
+    stream = io.BytesIO(head)
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    return read(stream)
+
+
+def read_npy_into(
+    path: str, shape: tuple[int, int, int], types: Sequence[str], room: NDArray[np.uint8]
+) -> str | None:
+    """Read the numbers of a .npy file straight into memory; return their type.
+
+    None, with anything in that memory, unless they have this shape and one of these types, in the
+    order and with the bytes of this machine, after a header as long as NumPy writes it.
+    """
+    head = bytearray(NPY_HEAD)
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        return None
+    with open(path, "rb", buffering=0) as file:
+        count = os.readv(file.fileno(), [head, room]) - NPY_HEAD
+    content = bytes(head)
+    if not content.startswith(npy.MAGIC_PREFIX) or _npy_head_bytes(content) != NPY_HEAD:
+        return None
+    found, by_columns, dtype = _npy_head(content)
+    is_plain = found == shape and not by_columns and dtype.isnative and dtype.name in types
+    size = dtype.itemsize * int(np.prod(shape))
+    return dtype.name if is_plain and size <= count else None
 
 
 def _with_bands(values: NDArray[Any]) -> NDArray[Any]:

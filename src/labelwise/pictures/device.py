@@ -37,7 +37,7 @@ BATCHES_AHEAD = 2
 
 
 class _Inputs(NamedTuple):
-    """Inputs (n, 3, size, size) in channels-last memory, in the order of their places."""
+    """Inputs (n, C, size, size) in channels-last memory, in the order of their places."""
 
     places: list[int]
     values: Tensor
@@ -190,15 +190,13 @@ class DeviceFeeder:
                 parts.append(
                     planes if some[0].resized else self.loader.planes.resize_planes(planes)
                 )
-        return Pictures(places, torch.cat(parts).permute(0, 2, 3, 1), True)
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return Pictures(places, whole.permute(0, 2, 3, 1), True)
 
     def _inputs(self, pictures: list[Pictures]) -> _Inputs:
         """Return the pixels of pictures as inputs."""
-        side = self.loader.transform.size
         if not pictures:
-            return _Inputs(
-                [], torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)
-            )
+            return _Inputs([], self._none)
         whole = self._resized(pictures)
         values = whole.values.permute(0, 3, 1, 2)
         if whole.places != sorted(whole.places):
@@ -208,10 +206,16 @@ class DeviceFeeder:
         values = values.contiguous(memory_format=torch.channels_last)
         return _Inputs(sorted(whole.places), values)
 
+    @property
+    def _none(self) -> Tensor:
+        """The inputs of no pictures."""
+        own = self.loader.transform
+        shape = 0, own.channels, own.size, own.size
+        return torch.empty(shape, dtype=own.dtype, device=self.device)
+
     def _cut(self, pending: list[_Inputs], first: int, last: int) -> Tensor:
         """Return the inputs from one place to another."""
-        side = self.loader.transform.size
-        parts = [torch.empty((0, 3, side, side), dtype=torch.uint8, device=self.device)]
+        parts = [self._none]
         for places, values in pending:
             some = slice(bisect_left(places, first), bisect_left(places, last))
             parts += [values[some]] if some.start < some.stop else []
@@ -219,7 +223,7 @@ class DeviceFeeder:
 
 
 def _joined(pixels: list[Tensor], most: int) -> Iterator[Tensor]:
-    """Yield planes (n, 3, H, W) of pixels (n, H, W, 3) of one size, at most so many at once.
+    """Yield planes (n, C, H, W) of pixels (n, H, W, C) of one size, at most so many at once.
 
     They keep the order in memory: of pixels as they are shared, of planes as nvJPEG makes them.
     """

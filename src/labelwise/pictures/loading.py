@@ -35,12 +35,13 @@ from labelwise.pictures.work import NAME, SLOT_BYTES, Entry, Kind, Work, reason_
 __all__ = ["Jpeg", "Loaded", "PictureLoader", "Pictures"]
 
 CHUNKS_AHEAD = 2  # batches whose chunks threads have begun
+CHUNK_OF_CUBES = 16  # that are read, and hardly computed with
 CHUNK_OF_FILES = 64  # that are read, but not decoded: fewer turns of Python's lock
 MAX_SENT = 1 << 24  # bytes of a picture that is sent to a GPU as it is; larger are resized before
 
 
 class Pictures(NamedTuple):
-    """Pictures of one size: their places among all rows, and pixels (n, H, W, 3).
+    """Pictures of one size: their places among all rows, and pixels or bands (n, H, W, C).
 
     ``resized`` ones have the size of the input.
     """
@@ -126,6 +127,7 @@ class PictureLoader:
             lent = stack.enter_context(borrowed_processes(workers)) if work is not None else None
             if work is not None and lent is not None:
                 most = self.files_of_a_slot(batches) if self.decodes else CHUNK
+                most = most if self.transform.bands is None else CHUNK_OF_CUBES
                 chunk = min(most, work.most_items)
             firsts = range(0, len(rows), chunk)
             parts = [_Part(rows[at : at + chunk].tolist(), at) for at in firsts]
@@ -137,15 +139,22 @@ class PictureLoader:
 
     def pixels(self, row: int, place: int) -> Pictures:
         """Return one picture, decoded here, in memory that the device can read."""
-        pixels = self.images.read_pixels(row, self.transform.at_least())
-        height, width = pixels.shape[:2]
-        resized = pixels.nbytes > MAX_SENT or not self.planes.resizes_planes(width, height)
-        if resized:
-            pixels = np.asarray(self.transform.resize(Image.fromarray(pixels)))
+        pixels, resized = self._pixels(row)
         pinned = self.device.type == "cuda"
-        host = torch.empty((1, *pixels.shape), dtype=torch.uint8, pin_memory=pinned)
+        host = torch.empty((1, *pixels.shape), dtype=self.transform.dtype, pin_memory=pinned)
         host.numpy()[0] = pixels
         return Pictures([place], host, resized)
+
+    def _pixels(self, row: int) -> tuple[NDArray[Any], bool]:
+        """Return what is sent of a picture (H, W, C), and whether it is the input already."""
+        if self.transform.bands is not None:
+            bands = self.images.read_bands(row, self.transform.bands)
+            return self.transform.resize_bands(bands), True
+        pixels = self.images.read_pixels(row, self.transform.at_least())
+        height, width = pixels.shape[:2]
+        if pixels.nbytes <= MAX_SENT and self.planes.resizes_planes(width, height):
+            return pixels, False
+        return np.asarray(self.transform.resize(Image.fromarray(pixels))), True
 
     # By threads
 
@@ -223,7 +232,7 @@ class PictureLoader:
                 chunk.copied = stream.record_event()  # type: ignore[no-untyped-call]
         loaded, side = Loaded(), self.transform.size
         reached = part.first
-        for (kind, height, width), run in groupby(chunk.entries, key=_kind_and_sides):
+        for (kind, height, width, dtype), run in groupby(chunk.entries, key=_kind_and_sides):
             some: list[Any] = list(run)
             places = range(reached, reached + len(some))
             reached = places.stop
@@ -241,9 +250,10 @@ class PictureLoader:
                     facts = one.height, one.width, one.orientation, one.usual_coding
                     loaded.files.append(Jpeg(row, place, content, *facts))
                 continue
-            resized = kind == Kind.RESIZED
-            shape = (side, side, 3) if resized else (height, width, 3)
-            pixels = sent(bytes_of, self.device).view(-1, *shape)
+            resized = kind == Kind.RESIZED or self.transform.bands is not None
+            sides = (side, side) if resized else (height, width)
+            pixels = sent(bytes_of, self.device).view(getattr(torch, dtype))
+            pixels = pixels.view(-1, *sides, self.transform.channels).to(self.transform.dtype)
             loaded.pictures.append(Pictures(list(places), pixels, resized))
         return loaded
 
@@ -251,9 +261,9 @@ class PictureLoader:
 FAILED = -1
 
 
-def _kind_and_sides(entry: Entry | str) -> tuple[int, int, int]:
+def _kind_and_sides(entry: Entry | str) -> tuple[int, int, int, str]:
     if isinstance(entry, str):
-        return FAILED, 0, 0
+        return FAILED, 0, 0, ""
     if entry.kind == Kind.PIXELS:
-        return entry.kind, entry.height, entry.width
-    return entry.kind, 0, 0
+        return entry.kind, entry.height, entry.width, entry.dtype
+    return entry.kind, 0, 0, entry.dtype

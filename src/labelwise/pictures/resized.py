@@ -216,8 +216,7 @@ def resized_inputs(
     threads = workers or available_cores()
     longest = max(map(len, batches), default=1)
     ahead = max(AHEAD - 1, ceil(2 * threads * _chunk(longest, threads) / longest))
-    by_processes = device.type == "cuda" and transform.bands is not None
-    resizer = HostResizer(images, transform, device, threads, by_processes, ahead=ahead)
+    resizer = HostResizer(images, transform, device, threads, ahead=ahead)
     with closing(resizer.batches(map(BatchRows, batches))) as made:
         for rows, one in zip(batches, made, strict=True):
             failures = [

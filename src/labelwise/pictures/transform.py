@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["CIFAR_MEAN", "CIFAR_STD", "Transform"]
+__all__ = ["CIFAR_MEAN", "CIFAR_STD", "STORED_TYPES", "Transform"]
 
 CIFAR_MEAN = (125.3 / 255, 123.0 / 255, 113.9 / 255)
 CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
@@ -42,6 +42,7 @@ CIFAR_STD = (63.0 / 255, 62.1 / 255, 66.7 / 255)
 MAX_SIZE = 8192  # of the input's side
 THIN = 16  # a picture's sides may differ so many times before its ends are cut off
 MAX_SCALED = 1 << 26  # pixels while a picture is scaled
+STORED_TYPES = ("uint8", "uint16", "int16")  # of bands that a device makes float32
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -183,6 +184,15 @@ class Transform:
         (_, tall, top, size), (_, wide, left, _) = self._axes(width, height)
         scaled = self._interpolated(self._filled(values), tall, wide)
         return scaled[top : top + size, left : left + size]
+
+    def takes_as_stored(self, values: NDArray[Any]) -> bool:
+        """Return whether bands (H, W, bands) only have to become float32 to be the input.
+
+        A device does that as exactly for integers of 8 and 16 bits, which have no gaps.
+        """
+        height, width = values.shape[:2]
+        is_input = (width, height) == (self.size, self.size) == self.scale_size(width, height)
+        return is_input and values.dtype.name in STORED_TYPES
 
     def _filled(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return values as float32, with a band's mean where it has no data."""

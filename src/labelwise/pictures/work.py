@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelwise.errors import ImageError
-from labelwise.pictures.cubes import read_bands
+from labelwise.pictures.cubes import read_bands, read_npy_into
 from labelwise.pictures.decode import decode, decode_pixels, max_pixels
 from labelwise.pictures.jpeg import plain_header
 from labelwise.pictures.shown import shown_picture
 from labelwise.pictures.sources import Location, read_location
-from labelwise.pictures.transform import Transform
+from labelwise.pictures.transform import STORED_TYPES, Transform
 from labelwise.pictures.window import Window
 
 __all__ = [
@@ -39,13 +39,14 @@ HEADER = 8  # bytes of a slot: the place of the item at work
 NAME = "\0"  # stands for the picture's name, which need not travel
 QUALITY = 82  # of a thumbnail's JPEG
 
-Values = NDArray[np.uint8]
+Values = NDArray[Any]
 
 
 class Kind(IntEnum):
     """What a picture is made to.
 
     Whole pixels (H, W, 3), the input's pixels, the JPEG as it came, or a small JPEG to look at.
+    Pixels of bands are the file's own numbers, which take half or a quarter of the input's bytes.
     """
 
     PIXELS = 0
@@ -64,6 +65,7 @@ class Entry(NamedTuple):
     width: int
     orientation: int = 1  # that a JPEG has to be turned by
     usual_coding: bool = True  # of a JPEG
+    dtype: str = "uint8"  # of pixels
 
 
 class Item(NamedTuple):
@@ -78,8 +80,8 @@ class Work:
     """How pictures are loaded: to ``kind``, or to what comes before it where that is not possible.
 
     JPEGs that are not plain come as pixels; pixels that a device would not resize, or that leave no
-    room for the other pictures of their slot, come resized. A thumbnail has sides of at most the
-    transform's size.
+    room for the other pictures of their slot, come resized. So do bands whose numbers are not small
+    integers. A thumbnail has sides of at most the transform's size.
     """
 
     kind: Kind
@@ -112,9 +114,14 @@ class Work:
             return _thumbnail(shown_picture(content, name, self.transform, side), side)
         if self.transform.bands is not None:
             bands = read_bands(content, name, self.transform.bands)
-            entry = Entry(Kind.RESIZED, 0, self.resized_bytes, *bands.shape[:2])
-            resized = np.ascontiguousarray(self.transform.resize_bands(bands, window))
-            return entry, np.frombuffer(resized.data.cast("B"), np.uint8)
+            if (
+                self.kind == Kind.PIXELS
+                and window is None
+                and self.transform.takes_as_stored(bands)
+            ):
+                return _entry_of(Kind.PIXELS, bands, *bands.shape[:2]), bands
+            resized = self.transform.resize_bands(bands, window)
+            return _entry_of(Kind.RESIZED, resized, *bands.shape[:2]), resized
         if self.kind == Kind.JPEG and len(content) <= room:
             header = plain_header(content)
             if header is not None and header.layers == 3 and not header.rgb:
@@ -146,6 +153,10 @@ class Work:
     def from_json(facts: dict[str, Any]) -> "Work":
         """Return the work that plain data describes."""
         return Work(Kind(facts["kind"]), Transform(**facts["transform"]))
+
+
+def _entry_of(kind: Kind, values: NDArray[Any], height: int, width: int) -> Entry:
+    return Entry(kind, 0, values.nbytes, height, width, dtype=values.dtype.name)
 
 
 def _thumbnail(image: Image.Image, side: int) -> tuple[Entry, Values]:
@@ -185,8 +196,34 @@ def loaded(work: Work, item: Item | str, room: int) -> tuple[Entry, Values] | st
         return reason_of(NAME, error)[:2000]
 
 
+def _stored(work: Work, item: Item | str, slot: NDArray[np.uint8], at: int) -> Entry | None:
+    """Read bands that are the input already from their file to their place in a slot.
+
+    None where they are not, or cannot be read: whoever opens the file in the usual way finds why.
+    """
+    own = work.transform
+    if own.bands is None or work.kind != Kind.PIXELS or isinstance(item, str) or at % 2:
+        return None
+    source, side = item.source, own.size
+    if not isinstance(source, Location) or source.size is not None or item.window is not None:
+        return None
+    is_input = own.scale_size(side, side) == (side, side) and side**2 <= max_pixels()
+    if not is_input or not source.path.endswith(".npy"):
+        return None
+    shape = side, side, len(own.bands)
+    room = slot[at : at + work.resized_bytes // 2]
+    try:
+        dtype = read_npy_into(source.path, shape, STORED_TYPES, room)
+    except (OSError, ValueError):
+        return None
+    if dtype is None:
+        return None
+    size = np.dtype(dtype).itemsize * side * side * len(own.bands)
+    return Entry(Kind.PIXELS, at, size, side, side, dtype=dtype)
+
+
 def fill(
-    work: Work, items: Sequence[Item | str], slot: Values, begin: Callable[[], None]
+    work: Work, items: Sequence[Item | str], slot: NDArray[np.uint8], begin: Callable[[], None]
 ) -> list[Entry | str]:
     """Load items into a slot; return where each is, or why it is not.
 
@@ -197,12 +234,18 @@ def fill(
     for number, item in enumerate(items):
         place[0] = number
         begin()
+        stored = _stored(work, item, slot, at)
+        if stored is not None:
+            found.append(stored)
+            at += stored.size
+            continue
         one = loaded(work, item, SLOT_BYTES - at - (len(items) - number - 1) * work.resized_bytes)
         if isinstance(one, str):
             found.append(one)
             continue
         entry, values = one
-        slot[at : at + entry.size].reshape(values.shape)[...] = values
+        at += -at % np.dtype(entry.dtype).itemsize
+        slot[at : at + entry.size].view(entry.dtype).reshape(values.shape)[...] = values
         found.append(entry._replace(offset=at))
         at += entry.size
     return found

@@ -228,7 +228,7 @@ def _serve(connection: socket.socket, memory: NDArray[np.uint8] | None, limits: 
                     limits.begin_picture()
                     one = loaded(work, item, SLOT_BYTES)
                     entries.append(one if isinstance(one, str) else one[0])
-                    values += [] if isinstance(one, str) else [one[1].reshape(-1)]
+                    values += [] if isinstance(one, str) else [one[1].reshape(-1).view(np.uint8)]
         answer = {
             "entries": entries,
             "warned": _joined(str(one.message) for one in caught),

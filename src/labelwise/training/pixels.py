@@ -165,7 +165,7 @@ def make_store(
             return _array_store(images.pixels, device, as_planes=True)
     kept = replace(transform, size=ceil(ROOMY * side), crop=None) if windows else transform
     fits = len(images) * kept.size**2 * kept.channels * kept.dtype.itemsize <= _limit(device)
-    if device.type == "cuda" and not windows and transform.bands is None:
+    if device.type == "cuda" and not windows:
         fed = FedStore(images, transform, device, workers)
         return DeviceStore(_decode_all(fed, len(images))) if fits else fed
     if not fits:
