@@ -11,8 +11,8 @@ after it, and is a part of the resize.
 
 Part ``stages``: what a 12-band tile costs on its way from a ``.npy`` file to a GPU, in processor
 time: to fill a shared slot, in a decoding process, with float32 (as for the server) and with the
-file's own numbers; and to hand it over, in the process that trains, its copy included, which is a
-GPU's own work where there is one.
+file's own numbers; and to hand it over, in the process that trains, without the copy, which a GPU
+makes by itself.
 
 Part ``gpu``: ResNet-50 in bfloat16 on generated tiles (uint16 ``.npy`` files). Training: our loader
 and compiled step against the same step on one constant batch. Scoring: ``labelwise.score`` against
@@ -47,8 +47,7 @@ from labelwise.pictures import FileImages, Transform
 from labelwise.pictures.bands import Bands, BandScale
 from labelwise.pictures.batches import read_ahead
 from labelwise.pictures.cubes import read_bands
-from labelwise.pictures.loading import PictureLoader
-from labelwise.pictures.processes import items_ahead
+from labelwise.pictures.processes import borrowed_processes, items_ahead
 from labelwise.pictures.work import SLOT_BYTES, Entry, Kind, Work, fill
 from labelwise.training import pixels
 from labelwise.training.loader import Loader
@@ -129,16 +128,14 @@ def stages_part(tiles: int) -> dict[str, float]:
             seconds = min(_processor_seconds(fill_all, b"", 1) for _ in range(7))
             figures[f"fill a slot, {name}"] = 1e6 * seconds / tiles
             print(f"fill a slot, {name:12s} {1e6 * seconds / tiles:6.0f} us, {entry.size:,} bytes")
-        loader = PictureLoader(
-            table.images, transform, transform, torch.device("cpu"), decodes=False, processes=True
-        )
-        batches = list(np.arange(tiles).reshape(-1, 256))
+        work = Work(Kind.PIXELS, transform)
         best = np.inf
-        for _ in range(4):  # the first starts the processes
-            start = time.process_time()
-            with loader.chunks(batches, 2) as chunks:
-                found = sum(map(len, chunks))
-            best = min(best, time.process_time() - start)
+        with borrowed_processes(2) as lent:
+            assert lent is not None
+            for _ in range(4):
+                start = time.process_time()
+                found = sum(len(chunk.entries) for chunk in lent.run(work, items))
+                best = min(best, time.process_time() - start)
         assert found == tiles
         figures["hand over"] = 1e6 * best / tiles
         print(f"hand over                {1e6 * best / tiles:6.0f} us")
