@@ -12,9 +12,12 @@ With independent labels of log-odds u_k, knowing that a rule holds leaves
     exactly-one   p_k = exp(u_k) / sum_j exp(u_j)             a softmax within the group
     at-most-one   p_k = exp(u_k) / (1 + sum_j exp(u_j))       the same with "none" at 0
 
-which is Bayes' rule and needs no fit. What a rule says of labels: where one is present, all others
-are absent; in exactly-one, where all others are absent, the last one is present. Two present ones,
-or none where there must be one, are a conflict: nobody knows which label is wrong.
+which is Bayes' rule; where the labels' own probabilities know the rule already, slope and offsets
+of u_k are fitted (:mod:`labelwise.calibrate.within_groups`).
+
+What a rule says of labels: where one is present, all others are absent; in exactly-one, where all
+others are absent, the last one is present. Two present ones, or none where there must be one, are a
+conflict: nobody knows which label is wrong.
 """
 
 import csv
@@ -188,7 +191,23 @@ class AttributeColumns:
 
         A set is right if it holds of the group what is there, and nothing else.
         """
+        seen, same = self.right_rows(group, sets, labels, observed)
+        return int(seen.sum()), int(same.sum())
+
+    def right_rows(
+        self,
+        group: Sequence[int],
+        sets: NDArray[np.bool_],
+        labels: NDArray[np.bool_],
+        observed: NDArray[np.bool_] | None,
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which photos (N,) have a group known to the last label, and right in their set."""
         columns = list(group)
         seen = np.ones(len(labels), bool) if observed is None else observed[:, columns].all(1)
         same = (sets[:, columns] == labels[:, columns]).all(1)
-        return int(seen.sum()), int((seen & same).sum())
+        return seen, seen & same
+
+    def broken(self, group: Sequence[int], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which sets (N,) break the rule of a group."""
+        count = sets[:, list(group)].sum(1)
+        return (count != 1) if tuple(group) in self.exactly_one else (count > 1)

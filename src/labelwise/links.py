@@ -51,6 +51,11 @@ class Link(nn.Module, ABC):
         """Whether a label's probability depends on the logits of other labels too."""
         return False
 
+    @property
+    def exclusive(self) -> AttributeColumns | None:
+        """Groups of labels that exclude each other, where the probabilities obey them."""
+        return None
+
     def of_label(self, column: int) -> "Link":
         """Return the link of one label's logits (..., 1); for links that couple no labels."""
         return self
@@ -268,6 +273,10 @@ class Grouped(Link):
     @property
     def couples_labels(self) -> bool:
         return True
+
+    @property
+    def exclusive(self) -> AttributeColumns:
+        return self.columns
 
     def log_probs(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         log_p, log_q = self.link.log_probs(logits)

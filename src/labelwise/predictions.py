@@ -22,6 +22,7 @@ from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from labelwise.attributes import AttributeColumns, Settled
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
 from labelwise.links import Link, check_log_probs
@@ -76,6 +77,14 @@ class Predictions:
     def majority(self) -> Tensor:
         """The labels as booleans, soft ones cut at 1/2: what rules, promises and queries read."""
         return self.labels > 0.5
+
+    def settled(self, columns: AttributeColumns) -> "tuple[Predictions, Settled]":
+        """Return the rows with their labels as groups that exclude each other leave them."""
+        observed = None if self.observed is None else self.observed.numpy()
+        found = columns.settled(self.labels.double().numpy(), observed)
+        labels = torch.from_numpy(np.where(found.observed, found.labels, 0.0))
+        known = None if found.observed.all() else torch.from_numpy(found.observed)
+        return replace(self, labels=labels.to(self.labels.dtype), observed=known), found
 
     @cached_property
     def groups(self) -> Groups | None:

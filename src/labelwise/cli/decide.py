@@ -138,6 +138,7 @@ def _rule(
     table: Any, plan: "FitPlan", rows: dict[str, Any], out: Path | None, *, json: bool
 ) -> None:
     from labelwise.cli.evaluate import show
+    from labelwise.cli.outcome import show_exclusive
     from labelwise.cli.text import say
     from labelwise.decide import label_figures
     from labelwise.fitting import decision, judge
@@ -180,7 +181,7 @@ def _rule(
     for column, values in parts.items():
         say()
         _show_by(column, values)
-    _show_groups(judged, plan)
+    show_exclusive(judged.evaluation)
     say(f"rule fitted on {judged.fitted_on}: {judged.made.rule_words}")
     if out is not None:
         say(f"thresholds: {out}")
@@ -248,25 +249,6 @@ def _write(record: dict[str, Any], out: Path | None, *, json: bool) -> None:
         import json as text
 
         say(text.dumps(record, ensure_ascii=False, allow_nan=False))
-
-
-def _show_groups(judged: "Judged", plan: "FitPlan") -> None:
-    """Print how often the sets hold the right label of each group that excludes others."""
-    from labelwise.cli.text import say
-    from labelwise.numeric.bounds import clopper_pearson
-
-    own = judged.predictions
-    if plan.attributes is None or judged.sets is None:
-        return
-    observed = None if own.observed is None else own.observed.numpy()
-    for group in plan.attributes.groups:
-        known, right = plan.attributes.right(
-            group, judged.sets.numpy(), own.majority.numpy(), observed
-        )
-        low, high = clopper_pearson(right, known, 0.975)
-        names = ", ".join(own.names[column] for column in group)
-        share = "–" if not known else f"{right / known:.3f} ({low:.3f} to {high:.3f})"
-        say(f"{names}: right in {right:,} of {known:,} photos, {share}")
 
 
 def _by(judged: "Judged", parts: "Subgroups") -> "dict[str, tuple[LabelFigures, ...]]":

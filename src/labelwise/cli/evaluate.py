@@ -36,7 +36,7 @@ class SourceKind:
     options: tuple[str, ...]
 
 
-FIGURES = ("--split", "--query-length", "--taxonomy")
+FIGURES = ("--split", "--query-length", "--taxonomy", "--attributes")
 SHARDS = SourceKind("holds shards", ("--labels", "--engine", "--workers"))
 EXPORTED = SourceKind("is an exported model", ("--data", "--set", "--skip-missing", *FIGURES))
 SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", "--by", *FIGURES))
@@ -136,6 +136,13 @@ def evaluate(
             "with one have their own."
         ),
     ] = None,
+    attributes: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labels that exclude each other (a CSV of group, kind, labels): how often the "
+            "right one is chosen. Models trained with them have their own."
+        ),
+    ] = None,
     by: Annotated[
         list[str] | None,
         typer.Option(help="Of scores: a column, such as site, whose values are compared."),
@@ -163,6 +170,10 @@ def evaluate(
         from labelwise.taxonomy import Taxonomy
 
         figures["taxonomy"] = Taxonomy.read(taxonomy)
+    if attributes is not None:
+        from labelwise.attributes import AttributeGroups
+
+        figures["attributes"] = AttributeGroups.read(attributes)
     given = {
         "--data": data,
         "--scores": scores,
@@ -171,6 +182,7 @@ def evaluate(
         "--split": split,
         "--query-length": query_length,
         "--taxonomy": taxonomy,
+        "--attributes": attributes,
         "--by": by or None,
         "--set": options,
         "--skip-missing": skip_missing or None,

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.decide import Rule
 from labelwise.evaluate.calibration import (
     Known,
@@ -26,6 +27,7 @@ from labelwise.evaluate.calibration import (
 )
 from labelwise.evaluate.curves import label_curves
 from labelwise.evaluate.evaluation import DataFacts, Evaluation, RankingFigures, RetrievalPoint
+from labelwise.evaluate.exclusive import clash_note, exclusive_rows, settled_labels
 from labelwise.evaluate.group_intervals import groups_note
 from labelwise.evaluate.headline import (
     calibration_figures,
@@ -71,6 +73,7 @@ def evaluate(
     query_length: int = 3,
     seed: int = 0,
     taxonomy: Taxonomy | None = None,
+    attributes: AttributeGroups | AttributeColumns | None = None,
     by: Sequence[Subgroups] = (),
     curves: bool = False,
     notes: Sequence[str] = (),
@@ -92,6 +95,8 @@ def evaluate(
         seed: For sampled queries.
         taxonomy: Which label is a kind of which: labels and answers are made to obey it, and
             figures are given by level.
+        attributes: Labels that exclude each other, those of the link unless given: figures are
+            given by group, and labels that break its rule are counted and taken as unknown.
         by: Subgroups of the photos, such as their sites, to give figures of; curves are drawn for
             those of the first.
         curves: Keep ROC, precision-recall and reliability curves of the labels ranked worst.
@@ -112,6 +117,10 @@ def evaluate(
         if odds is not None:
             calibrator = f"{_words(calibrated, calibrator) or 'own probabilities'}, made consistent"
             calibrated, notes = odds, (*notes, sentence)
+    exclusive = _exclusive(attributes, predictions.names, (calibrated, link))
+    clashes: list[int] = []
+    if exclusive is not None:
+        predictions, clashes = settled_labels(predictions, exclusive)
     known, names, logits = known_labels(predictions), predictions.names, predictions.logits
     k = min(k, len(names))
     by_label = average_precision(logits, known.present, known.observed)
@@ -173,6 +182,9 @@ def evaluate(
         retrieval_how=retrieval_how,
         shots=shot_rows(train_counts, by_label, counts),
         levels=() if tree is None else level_rows(tree, known, final, by_label, counts, bins),
+        exclusive=()
+        if exclusive is None
+        else exclusive_rows(exclusive, names, known, sets, clashes),
         curves=label_curves(logits, known, names, final, next(iter(by), None), bins=bins)
         if curves
         else (),
@@ -181,6 +193,7 @@ def evaluate(
             *notes,
             *(note for each in by for note in _lone_notes(each)),
             *ranks_only,
+            *clash_note(sum(clashes)),
             *_soft_note(known),
             *groups_note(known.groups, _log_loss_influence(final, known)),
             *(() if decided is None else decided.size_note()),
@@ -202,6 +215,18 @@ def _completed(predictions: Predictions, tree: LabelTree) -> tuple[Predictions, 
     )
     completed = replace(predictions, labels=labels, observed=observed)
     return completed, sentence if changed or learned else ()
+
+
+def _exclusive(
+    given: AttributeGroups | AttributeColumns | None,
+    names: Sequence[str],
+    links: Sequence[Link | Tensor | None],
+) -> AttributeColumns | None:
+    """Return the groups of labels that exclude each other: as given, or as a link obeys them."""
+    if isinstance(given, AttributeGroups):
+        return given.within(LabelSpace(tuple(names)))
+    found = (link.exclusive for link in links if isinstance(link, Link))
+    return given or next((one for one in found if one is not None), None)
 
 
 def _consistent(

@@ -276,6 +276,26 @@ class LevelFigures:
 
 
 @dataclass(frozen=True)
+class ExclusiveRow:
+    """Labels that exclude each other: how often a set holds of them what is there, nothing else.
+
+    ``known`` photos have all of them known, ``right`` of these have a right set; ``clashes`` are
+    photos whose labels break the rule, left out of all figures of these labels; ``broken`` are sets
+    that break it.
+    """
+
+    labels: tuple[str, ...]
+    needs_one: bool
+    known: Count
+    clashes: Count
+    right: Count | None = None
+    accuracy: Share | None = None
+    low: Share | None = None
+    high: Share | None = None
+    broken: Count | None = None
+
+
+@dataclass(frozen=True)
 class LabelCurves:
     """Curves of one label: of all photos where ``part`` is "", else of one subgroup.
 
@@ -344,6 +364,7 @@ class Evaluation:
     retrieval_how: str = ""
     shots: tuple[ShotGroup, ...] = ()
     levels: tuple[LevelFigures, ...] = ()
+    exclusive: tuple[ExclusiveRow, ...] = ()
     curves: tuple[LabelCurves, ...] = ()
     subgroups: tuple[SubgroupRow, ...] = ()
     notes: tuple[str, ...] = field(default=())

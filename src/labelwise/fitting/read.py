@@ -86,8 +86,7 @@ class ScoreTable:
         """
         own = self.predictions
         columns = groups.within(LabelSpace(own.names))
-        seen = None if own.observed is None else own.observed.numpy()
-        found = columns.settled(own.labels.numpy(), seen)
+        done, found = own.settled(columns)
         broken = np.flatnonzero(found.conflicts)
         note = f"By {groups.source} {found.learned:,} more labels are known."
         if len(broken):
@@ -95,9 +94,6 @@ class ScoreTable:
                 f"{len(broken):,} rows break a rule of {groups.source}, first "
                 f"{own.ids[int(broken[0])]!r}; their labels of that group are unknown."
             )
-        truth = np.where(found.observed, found.labels, np.nan)
-        present, known = label_tensors(truth)
-        done = replace(own, labels=present, observed=known)
         return replace(self, predictions=done, notes=(*self.notes, note)), columns
 
     def subgroups(self, column: str, rows: Predictions) -> Subgroups:

@@ -43,7 +43,14 @@ def labels(evaluation: Evaluation) -> Markup:
         "labels",
         "Labels, worst first",
         paragraph(left_out, class_="note") if left_out else None,
-        tag("div", _cloud(rows), _shots(evaluation), _levels(evaluation), class_="figures"),
+        tag(
+            "div",
+            _cloud(rows),
+            _shots(evaluation),
+            _levels(evaluation),
+            _exclusive(evaluation),
+            class_="figures",
+        ),
         paragraph(cut, class_="muted") if cut else None,
         _table(rows[:SHOWN], evaluation),
     )
@@ -95,6 +102,24 @@ def _levels(evaluation: Evaluation) -> Markup | None:
         ["level", "labels", "present", "mAP", "log loss", "ECE", "F1"],
         rows,
         caption="Labels by their depth in the taxonomy, 1 at the top; mAP and F1 are means.",
+    )
+
+
+def _exclusive(evaluation: Evaluation) -> Markup | None:
+    if not evaluation.exclusive:
+        return None
+    rows = []
+    for one in evaluation.exclusive:
+        between = "" if one.low is None else f"{percent(one.low)} to {percent(one.high)}"
+        rule = "exactly one" if one.needs_one else "at most one"
+        broken = "–" if one.broken is None else f"{one.broken:,}"
+        counts = [f"{one.known:,}", percent(one.accuracy), between, broken, f"{one.clashes:,}"]
+        rows.append([f"{rule} of {', '.join(one.labels)}", *counts])
+    return table(
+        ["labels that exclude each other", "known", "right", "95 %", "sets break it", "clashes"],
+        rows,
+        caption="Right: the set holds of these labels what is there, and nothing else; of photos "
+        "with all of them known. Clashes: photos whose labels break the rule, left out.",
     )
 
 
