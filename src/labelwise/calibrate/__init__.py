@@ -14,6 +14,7 @@ from labelwise.calibrate.histogram import Histogram, histogram
 from labelwise.calibrate.isotonic import Isotonic, isotonic
 from labelwise.calibrate.platt import Platt, platt
 from labelwise.calibrate.temperature import Temperature, temperature
+from labelwise.calibrate.within_groups import within_groups
 from labelwise.calibrate.zero_share import ZeroShare, expect_zero_share
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "isotonic",
     "platt",
     "temperature",
+    "within_groups",
 ]

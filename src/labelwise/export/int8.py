@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
 
-from labelwise.calibrate import ZeroShare, auto
+from labelwise.calibrate import ZeroShare, auto, within_groups
 from labelwise.calibrate.entries import OnLogOdds
 from labelwise.data import LabelTable
 from labelwise.errors import LabelwiseError
@@ -297,9 +297,10 @@ def _fitted_anew(link: Link, predictions: Predictions) -> Link:
     if isinstance(link, Consistent):
         return Consistent(_fitted_anew(link.link, predictions), link.tree.parent)
     if isinstance(link, Grouped):
-        groups = link.columns
-        anew = _fitted_anew(link.link, predictions)
-        return Grouped(anew, groups.exactly_one, groups.at_most_one)
+        own = predictions
+        base = link.link.link if isinstance(link.link, OnLogOdds) else link.link
+        anew = _fitted_anew(base or link.link, own)
+        return within_groups(own.logits, own.labels, anew, link.columns, own.observed)
     base = link.link if isinstance(link, OnLogOdds) else link
     with catch_warnings():
         simplefilter("ignore")

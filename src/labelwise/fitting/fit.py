@@ -8,15 +8,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from labelwise import calibrate, decide
+from labelwise.attributes import AttributeColumns
 from labelwise.calibrate import Choice
 from labelwise.calibrate.auto import FOLDS
-from labelwise.decide import Check, Promise, Promised, Rule
+from labelwise.decide import Check, OnePerGroup, Promise, Promised, Rule
 from labelwise.decide.cross_fit import same_sets
 from labelwise.decide.wishes import Wish
-from labelwise.links import Link
+from labelwise.links import Grouped, Link
 from labelwise.predictions import Predictions
 
-__all__ = ["check_promises", "cross_fitted", "fit_calibrator", "fit_rule", "make_promise"]
+__all__ = [
+    "check_promises",
+    "cross_fitted",
+    "fit_calibrator",
+    "fit_groups",
+    "fit_rule",
+    "make_promise",
+    "one_per_group",
+]
 
 
 def fit_calibrator(
@@ -37,6 +46,23 @@ def fit_calibrator(
     return calibrate.fit_calibrator(
         name, logits, labels, link, observed, groups=groups, folds=folds, source=source
     )
+
+
+def fit_groups(
+    predictions: Predictions | None, link: Link, columns: AttributeColumns, words: str
+) -> tuple[Link, str]:
+    """Return a link that obeys groups of labels, fitted where there are rows, and its words."""
+    said = f"{words or 'own probabilities'}, one label per group"
+    if predictions is None:
+        return Grouped(link, columns.exactly_one, columns.at_most_one), said
+    own = predictions
+    return calibrate.within_groups(own.logits, own.labels, link, columns, own.observed), said
+
+
+def one_per_group(rule: Rule, words: str, columns: AttributeColumns) -> tuple[Rule, str]:
+    """Return a rule whose sets obey groups of labels, and its words."""
+    made = OnePerGroup(rule, columns.exactly_one, columns.at_most_one)
+    return made, f"{words}, one label per group"
 
 
 def fit_rule(

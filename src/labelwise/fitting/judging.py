@@ -21,13 +21,13 @@ from torch import Tensor
 from labelwise.attributes import AttributeColumns
 from labelwise.calibrate import Candidate, Choice
 from labelwise.calibrate.auto import AUTO
-from labelwise.decide import OnePerGroup, Rule, find_rule
+from labelwise.decide import Rule, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Evaluation, evaluate
-from labelwise.fitting.fit import fit_calibrator, fit_rule
+from labelwise.fitting.fit import fit_calibrator, fit_groups, fit_rule, one_per_group
 from labelwise.fitting.read import ScoreTable
 from labelwise.fitting.tables import Kind
-from labelwise.links import Grouped, Link
+from labelwise.links import Link
 from labelwise.numeric.groups import Groups
 from labelwise.predictions import Predictions
 
@@ -153,6 +153,7 @@ def judge(
             calibrator=made.link_words and f"{made.link_words}, fitted on {words}",
             rule_words=made.rule_words and f"{made.rule_words}, fitted on {words}",
             notes=(*table.notes, *made.notes),
+            attributes=plan.attributes,
             by=[told.subgroups(column, seen) for column in by],
             **options,
         )
@@ -180,6 +181,7 @@ def judge(
         rule_words=made.rule_words and f"{made.rule_words}, cross-fitted in {plan.folds} folds",
         thresholds=made.rule,
         notes=(note, *table.notes, *made.notes),
+        attributes=plan.attributes,
         by=[told.subgroups(column, whole) for column in by],
         **options,
     )
@@ -208,9 +210,8 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
             notes = ("No calibrator had less log loss than the scores as they are.",)
     last = link or given
     if plan.attributes is not None and last is not None:
-        groups = (plan.attributes.exactly_one, plan.attributes.at_most_one)
-        link = last = Grouped(last, *groups)
-        words = f"{words or 'own probabilities'}, one label per group"
+        last, words = fit_groups(predictions, last, plan.attributes, words)
+        link = last
     compared = () if choice is None else choice.candidates
     if plan.rule == "none":
         return FittedPair(link, words, None, "", compared, notes)
@@ -221,8 +222,7 @@ def fit_pair(predictions: Predictions, plan: FitPlan, choice: Choice | None = No
         )
     rule, rule_words = fit_rule(plan.rule, predictions, last, plan.photos_per_day)
     if plan.attributes is not None:
-        rule = OnePerGroup(rule, plan.attributes.exactly_one, plan.attributes.at_most_one)
-        rule_words = f"{rule_words}, one label per group"
+        rule, rule_words = one_per_group(rule, rule_words, plan.attributes)
     return FittedPair(link, words, rule, rule_words, compared, notes)
 
 
