@@ -213,46 +213,26 @@ def attribute_conflicts(
     With -o the labels that follow are written too: where one is present the others are absent,
     and labels of a group that a photo breaks become unknown.
     """
-    import numpy as np
-
     from labelwise.attributes import AttributeGroups
     from labelwise.cli.text import say, show_table
-    from labelwise.data import LabelTable, load
+    from labelwise.data import load
+    from labelwise.data.exclusive import obey_groups
     from labelwise.data.export import export
-    from labelwise.system.text import counted
 
     table = load(source, check_files=False)
-    table.require_hard("rules of groups know yes, no and unknown")
-    labels, observed = table.targets()
-    rules = AttributeGroups.read(groups)
-    found = rules.within(table.space).settled(labels.astype(np.float64), observed)
-    broken = np.flatnonzero(found.conflicts)
-    if len(broken):
+    settled = obey_groups(table, AttributeGroups.read(groups))
+    if settled.conflicts:
         names = table.space.names
         show_table(
             ("photos that break a rule", "labels"),
             [
-                (table.ids[row], ", ".join(names[k] for k in table.present.row(int(row))) or "none")
-                for row in broken[:20].tolist()
+                (table.ids[row], ", ".join(names[k] for k in table.present.row(row)) or "none")
+                for row in settled.conflicts[:20]
             ],
         )
-    say(
-        f"{counted(len(broken), 'photo')} of {len(table):,} break a rule; {found.learned:,} more "
-        "labels are known by the rules"
-    )
+    say(settled.sentence())
     if out is not None:
-        split = None if table.split is None else table.split
-        group = None if table.group is None else list(table.group)
-        done = LabelTable.from_arrays(
-            table.space,
-            table.images,
-            np.where(found.observed, found.labels, 0).astype(np.uint8),
-            found.observed,
-            split=split,
-            group=group,
-            name=table.name,
-        )
-        export(done, out)
+        export(settled.table, out)
         say(f"wrote {out}")
 
 

@@ -44,6 +44,13 @@ def train(
             "and sets obey it, and the model keeps it."
         ),
     ] = None,
+    attributes: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels that exclude each other: a CSV of group, kind (exactly-one, at-most-one, "
+            "any) and labels (a|b|c). Labels, probabilities and sets obey it, and queries know it."
+        ),
+    ] = None,
     effort: Annotated[
         str | None,
         typer.Option(

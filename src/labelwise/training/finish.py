@@ -2,9 +2,10 @@
 
 Link and rule are fitted on validation alone and measured on test alone. With a taxonomy the link
 takes the calibrated probabilities to the nearest ones that obey it, and the rule adds parents to
-sets. What cannot be fitted is said and left out: the trained model is saved in any case, and the
-same command with another rule, calibrator or ``zero_share`` fits them again on the saved
-predictions, without training.
+sets. Of labels that exclude each other the link makes one distribution, and the rule takes one.
+What cannot be fitted is said and left out: the trained model is saved in any case, and the same
+command with another rule, calibrator or ``zero_share`` fits them again on the saved predictions,
+without training.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,10 @@ from labelwise.fitting.fit import (
     check_promises,
     cross_fitted,
     fit_calibrator,
+    fit_groups,
     fit_rule,
     make_promise,
+    one_per_group,
 )
 from labelwise.links import Consistent, Link
 from labelwise.models import Model, Predictor
@@ -153,6 +156,8 @@ def _fit(
         rule, rule_words = promised.rule, f"promised {settings.promise}"
     if training.tree is not None:
         rule = WithParents(rule, training.tree.parent)
+    if training.attributes is not None:
+        rule, rule_words = one_per_group(rule, rule_words, training.attributes)
     promises = () if promised is None else promised.promises
     return Fitted(link, words, rule, rule_words, promises)
 
@@ -186,6 +191,8 @@ def _fit_link(
     if training.tree is not None:
         link = fitted = Consistent(link, training.tree.parent)
         words = f"{words or 'own probabilities'}, made consistent"
+    if training.attributes is not None:
+        fitted, words = fit_groups(val, link, training.attributes, words)
     if val is not None and settings.zero_share is not None:
         try:
             fitted = expect_zero_share(link, val.labels, settings.zero_share, val.observed)

@@ -2,7 +2,7 @@
 
 The same content under another path is the same. What is fitted after training (calibrator, rule,
 share of images without labels) may change: it is then fitted again, without training. So may a
-taxonomy that changes no label.
+taxonomy, or groups of labels that exclude each other, where no label changes by that.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from labelwise.training.settings import differences, read_settings
 
 __all__ = ["opened"]
 
-AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy"}
+AFTERWARDS = {"calibrate", "rule", "zero_share", "confidence", "taxonomy", "attributes"}
 # Settings that only say where things are or which rows are taken: their content is compared.
 CONTENTS = {
     "data": ("data", "on_error", "skip_missing", "val_share"),
@@ -77,10 +77,17 @@ def _finish_again(training: Training, *, fresh: bool) -> bool:
             )
     elif run.checkpoint.exists():
         raise CheckpointError(f"{run.address} has a checkpoint but no settings.yaml; use --fresh")
-    return bool(AFTERWARDS & changed.keys()) or (run.is_finished and _other_taxonomy(training))
+    other = run.is_finished and (_other_taxonomy(training) or _other_groups(training))
+    return bool(AFTERWARDS & changed.keys()) or other
 
 
 def _other_taxonomy(training: Training) -> bool:
     """Return whether a file of the same name holds another taxonomy than the run's model."""
     parents = None if training.taxonomy is None else dict(training.taxonomy.parents)
     return training.run.spec.taxonomy != parents
+
+
+def _other_groups(training: Training) -> bool:
+    """Return whether a file of the same name holds other groups than the run's model."""
+    link = training.run.spec.made_link
+    return (None if link is None else link.exclusive) != training.attributes

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labelwise.attributes import AttributeColumns, AttributeGroups
 from labelwise.calibrate import expect_zero_share, find_calibrator
 from labelwise.data import (
     LabelTable,
@@ -28,6 +29,7 @@ from labelwise.data import (
     without_unreadable,
 )
 from labelwise.data.checks import reject_divided_groups
+from labelwise.data.exclusive import obey_groups
 from labelwise.decide import find_promise, find_rule
 from labelwise.errors import DataError, SettingsError
 from labelwise.links import Sigmoid
@@ -89,6 +91,7 @@ class Training:
     objective: Objective
     frozen: FrozenBackbone | None = None
     taxonomy: Taxonomy | None = None
+    attributes: AttributeColumns | None = None
 
     @property
     def tree(self) -> LabelTree | None:
@@ -181,6 +184,11 @@ def prepare(
         table = obeyed.table
         if obeyed.raised or obeyed.learned:
             watch.say(obeyed.sentence())
+    attributes = None
+    if settings.attributes is not None:
+        settled = obey_groups(table, AttributeGroups.read(Path(settings.attributes)))
+        table, attributes = settled.table, settled.columns
+        watch.say(settled.sentence())
     frozen, rows = None, table
     if settings.features is not None:
         frozen, rows = frozen_features(settings, table, fabric, watch)
@@ -215,7 +223,7 @@ def prepare(
             f"the method {settings.method!r} needs labels of 0 and 1; take one that uses soft "
             "labels, such as bce, spa or softmax"
         )
-    parts = (table, splits, model, head, objective, frozen, taxonomy)
+    parts = (table, splits, model, head, objective, frozen, taxonomy, attributes)
     training = Training(settings, run, fabric, watch, *parts)
     if settings.start is None:
         if settings.recipe.prior_bias:

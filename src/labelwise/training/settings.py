@@ -64,6 +64,7 @@ SHORT_NAMES = {  # of the settings that are given most often
     "on_error": "on_error",
     "skip_missing": "skip_missing",
     "taxonomy": "taxonomy",
+    "attributes": "attributes",
     "method": "method",
     "effort": "effort",
     "minutes": "minutes",
@@ -227,7 +228,8 @@ class Settings(BaseModel):
     ``on_error`` says what to do about pictures that cannot be read: ``stop`` before training, or
     ``skip`` them; ``skip_missing`` leaves out those that are not there. ``val_share`` of the
     training images become validation where the data has none (0: none). ``taxonomy`` is a file of
-    which label is a kind of which: labels, probabilities and sets then obey it.
+    which label is a kind of which: labels, probabilities and sets then obey it; ``attributes`` one
+    of groups of labels that exclude each other (:mod:`labelwise.attributes`), likewise.
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
     (:mod:`labelwise.training.network`). ``effort`` says how much is tried with a pretrained
@@ -261,6 +263,7 @@ class Settings(BaseModel):
     skip_missing: bool = False
     val_share: float = Field(default=0.1, ge=0, lt=1)
     taxonomy: str | None = None
+    attributes: str | None = None
     method: str = AUTO
     options: dict[str, Any] = {}
     effort: Effort | None = None
@@ -350,6 +353,17 @@ class Settings(BaseModel):
                     f"{key} moves the labels of an image together, so the sets of a promise would "
                     f"not stay; leave out cross_fit or {key}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_attributes(self) -> "Settings":
+        if self.attributes is not None:
+            for key in ("taxonomy", "zero_share", "promise"):
+                if getattr(self, key) is not None:
+                    raise SettingsError(
+                        f"attributes and {key} both move the labels of an image together, and not "
+                        "to the same place; leave one of them out"
+                    )
         return self
 
     @model_validator(mode="after")
