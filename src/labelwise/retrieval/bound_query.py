@@ -10,6 +10,8 @@ that exclude each other (:mod:`labelwise.attributes`) are not independent: with 
 
     P(query) = sum over the group's labels k in it of p_k P(query | k alone)
                + (1 - sum of p_k) P(query | none of them)
+
+where p_k are divided by their sum if it exceeds 1.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +42,7 @@ class BoundQuery:
 
     Every method takes these columns in this order: arrays (N, len(columns)), or one (N,) each.
     ``limits`` are (column, bound, above): only images with p above, or below, the bound count.
-    ``groups`` are columns of which at most one is present.
+    ``groups`` are columns of which at most one is present, where the query names two or more.
     """
 
     query: Query
@@ -75,6 +77,16 @@ class BoundQuery:
         with np.errstate(divide="ignore", over="ignore", under="ignore"):
             over, under = _PlainPairs(pairs, np.ones_like(present[0])).of(self.expression)
             return np.asarray(over / under, np.float32)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether no image can answer the query, since it asks for labels that exclude others."""
+        if not self.groups:
+            return False
+        p = np.full((1, len(self.columns)), 0.5 / len(self.columns))
+        pairs = zip(self._names, zip(np.log(p).T, np.log1p(-p).T, strict=True), strict=True)
+        logs = _LogPairs(dict(pairs), np.zeros(1))
+        return bool(np.isneginf(_grouped(self.expression, logs, self.groups)).all())
 
     def inside(self, log_p: Sequence[NDArray[np.floating[Any]]]) -> Mask | None:
         """Return which images (N,) the limits leave, from log p of each column; None: all."""
@@ -143,7 +155,8 @@ def bind(
     expression = simplified(bound(query.expression))
     limits = tuple((space.column(at.name), at.bound, at.above) for at in query.limits)
     touched = dict.fromkeys(map(int, labels_of(expression))) | dict.fromkeys(at[0] for at in limits)
-    groups = () if attributes is None else attributes.groups
+    known = () if attributes is None else attributes.groups
+    groups = tuple(group for group in known if len(touched.keys() & set(group)) > 1)
     return BoundQuery(query, tuple(touched), expression, limits, groups)
 
 
@@ -157,18 +170,15 @@ def _grouped(
     named = [str(column) for column in groups[0] if str(column) in mentioned]
     if len(named) < 2:
         return _grouped(expression, logs, groups[1:])
+    chance = np.exp([logs.pairs[name][0] for name in named])
+    both = chance.sum(axis=0)  # above 1 where people, or a fit of one label, moved some of them
     total = np.full_like(logs.sure, -np.inf)
-    left = np.ones_like(logs.sure)
-    for one in (*named, None):
+    for one, share in (*zip(named, chance / np.maximum(both, 1.0), strict=True), (None, 1 - both)):
         part: Expression | bool = expression
         for name in named:
             part = part if isinstance(part, bool) else given(part, name, name == one)
-        if one is None:
-            with np.errstate(divide="ignore"):
-                weight = np.log(np.maximum(left, 0.0))
-        else:
-            weight = logs.pairs[one][0]
-            left = left - np.exp(weight)
+        with np.errstate(divide="ignore"):
+            weight = np.log(np.maximum(share, 0.0))
         total = np.logaddexp(total, weight + _grouped(part, logs, groups[1:]))
     return total
 

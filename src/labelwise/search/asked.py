@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide import ListBound, ListCheck, ListToCheck, list_bound, list_to_check, prior_of
 from labelwise.predictions import Predictions
-from labelwise.retrieval import BoundQuery, CalibratedQuery, Query, bind, calibrate_query
+from labelwise.retrieval import BoundQuery, CalibratedQuery, Query, calibrate_query
 from labelwise.retrieval.query import AllOf, literal_of
 from labelwise.search.check_log import Answer
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
@@ -46,7 +46,7 @@ class AskedQuery:
 
         Photos that do not pass the filter are passed over, as those that are gone.
         """
-        bound = bind(query, index.space, index.query_taxonomy)
+        bound = index.bound(query)
         dead = index.store.dead_rows()
         if photos:
             dead = np.union1d(dead, photos.left_out(index))

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
 from labelwise.models.run_folder import Journal
-from labelwise.retrieval import Query, bind
+from labelwise.retrieval import Query
 from labelwise.search.asked import labels_told
 from labelwise.search.check_log import Answer
 from labelwise.search.index import Index
@@ -191,7 +191,7 @@ class SampleAnswers:
         self, index: Index, query: Query, sample: PhotoSample, *, who: str | None = None
     ) -> None:
         self._index, self.sample, self._who = index, sample, who
-        self._bound = bind(query, index.space, index.query_taxonomy)
+        self._bound = index.bound(query)
         by_hash = index.store.rows_by_hash(map(bytes.fromhex, sample.photos))
         dead = set(index.store.dead_rows().tolist())
         places = {by_hash[key]: photo for photo in sample.photos

@@ -34,6 +34,7 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.links import Link, check_log_probs
 from labelwise.models import ModelSpec
 from labelwise.predictions import Predictions
+from labelwise.retrieval import BoundQuery, Query, bind
 from labelwise.search.checksums import file_hash, way_out
 from labelwise.search.fronts import Fronts, fronts_of
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
@@ -138,6 +139,21 @@ class Index:
 
     def __len__(self) -> int:
         return self.store.rows
+
+    def bound(self, query: Query) -> BoundQuery:
+        """Return a query over this index's columns; one that no photo can answer is an error."""
+        link = self.spec.made_link
+        exclusive = None if link is None else link.exclusive
+        found = bind(query, self.space, self.query_taxonomy, exclusive)
+        if found.is_impossible:
+            groups = "; ".join(
+                ", ".join(self.space.names[column] for column in group) for group in found.groups
+            )
+            raise DataError(
+                f"no photo can be {str(query)!r}, its probability is 0: of {groups} a photo has "
+                "one at most; ask for one of them, or for any with |"
+            )
+        return found
 
     @property
     def photos(self) -> int:

@@ -11,6 +11,8 @@ no part settles it, all rows are read once: their odds are computed in 32 bits b
 of p and 1 - p, which stay within ROUNDING of what the score says. So the rows whose odds come
 within ROUNDING of the k-th largest hold the k best ones, and they alone get the score itself. Every
 way gives the rows that a full sort would give.
+
+Of a query that names two labels which exclude each other, all rows get the score itself.
 """
 
 from abc import ABC, abstractmethod
@@ -40,7 +42,7 @@ from labelwise.search.scan import (
     value_at,
 )
 
-__all__ = ["OddsRanking", "Ranking", "SumRanking", "ranking_of"]
+__all__ = ["GroupedRanking", "OddsRanking", "Ranking", "SumRanking", "ranking_of"]
 
 ROWS_AT_ONCE = 1 << 17
 ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
@@ -222,6 +224,40 @@ class OddsRanking(Ranking):
         return scores.astype(np.float32)
 
 
+class GroupedRanking(Ranking):
+    """Rows by the score of an expression over labels that exclude each other."""
+
+    def __init__(self, query: BoundQuery, columns: Sequence[LabelOdds], gone: Rows) -> None:
+        self.query, self.columns, self.gone = query, columns, gone
+
+    @cached_property
+    def scores(self) -> Scores:
+        """The scores of all rows, minus infinity where a row is gone."""
+        size = len(self.columns[0].log_p)
+        scores = np.empty(size, np.float32)
+        for at in range(0, size, ROWS_AT_ONCE):
+            rows = slice(at, at + ROWS_AT_ONCE)
+            log_p = np.stack([one.log_p.values[rows] for one in self.columns], axis=1)
+            log_q = np.stack([one.log_q.values[rows] for one in self.columns], axis=1)
+            scores[rows] = self.query.log_scores(log_p, log_q)
+        scores[self.gone] = -np.inf
+        return scores
+
+    def best(self, count: int) -> tuple[Rows, Scores]:
+        if count <= 0:
+            return NO_ROWS, NO_SCORES
+        return best_of(np.arange(len(self.scores)), self.scores, count, self.gone)
+
+    def count_at_least(self, least: float) -> int:
+        return int(np.count_nonzero(self.scores >= least))
+
+    def scores_at_least(self, least: float) -> Scores:
+        return self.scores[self.scores >= least]
+
+    def expected(self, query: CalibratedQuery) -> HitCount:
+        return query.count(self.scores)
+
+
 def _bound(terms: Sequence[ScanTerm], depth: int) -> float:
     """Return a bound of log P(any of them) of rows not among so many largest of any term."""
     last = np.array([term.largest[1][depth - 1] for term in terms], np.float64)
@@ -244,6 +280,8 @@ def ranking_of(
     def odds_of(column: int) -> LabelOdds:
         return index.odds(column, refit=refit, corrected=corrected)
 
+    if query.groups:
+        return GroupedRanking(query, [odds_of(k) for k in query.columns], gone)
     expression = query.expression
     parts = expression.parts if isinstance(expression, AllOf) else (expression,)
     literals = [literal for literal in map(literal_of, parts) if literal is not None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from labelwise.errors import DataError
 from labelwise.metrics.drift import estimate_share, held_out_share
-from labelwise.retrieval import Query, bind
+from labelwise.retrieval import Query
 from labelwise.retrieval.query import literal_of
 from labelwise.search.index import Index
 
@@ -31,7 +31,7 @@ class AdaptedCount:
 
 def adapted_count(index: Index, query: Query) -> AdaptedCount:
     """Return how many photos match a query for one label, wanted or unwanted."""
-    bound = bind(query, index.space, index.query_taxonomy)
+    bound = index.bound(query)
     literal = literal_of(bound.expression)
     if literal is None or bound.limits:
         raise DataError(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelwise.decide import KeptLists, ListAnswers, ListVerdict, judge_list, judge_lists
 from labelwise.errors import DataError, LabelwiseError
-from labelwise.retrieval import Query, bind
+from labelwise.retrieval import Query
 from labelwise.search.asked import said_of
 from labelwise.search.check_log import answers_of, is_of_text
 from labelwise.search.index import Index
@@ -135,7 +135,7 @@ def _known(index: Index, text: str, more: Mapping[int, bool]) -> dict[int, bool]
     known: dict[int, bool] = {}
     if not is_of_text(text):
         query = Query.parse(text, index.space, index.taxonomy)
-        rows, hits, told = said_of(index, bind(query, index.space, index.query_taxonomy))
+        rows, hits, told = said_of(index, index.bound(query))
         known = dict(zip(rows[told].tolist(), hits[told].tolist(), strict=True))
     checked = [(one.row, one.answer == "yes") for one in answers_of(index.store, text)]
     return _joined([*known.items(), *checked, *more.items()])

@@ -1,0 +1,177 @@
+"""A run on labels that exclude each other, and what is asked of it afterwards.
+
+Oracles: the rule itself (one distribution per group, one label per set), plain loops over the saved
+predictions, scipy's exact binomial interval, and sums of probabilities for queries.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from made_index import made_index
+from open_indexes import open_index
+from scipy.stats import binomtest
+from tiny_run import Hearing, tiny_settings
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
+from labelwise.data import LabelTable
+from labelwise.errors import DataError, SettingsError
+from labelwise.evaluate import evaluate
+from labelwise.models import Predictor
+from labelwise.models.run_folder import RunFolder
+from labelwise.pictures import FeatureRows
+from labelwise.retrieval import Query
+from labelwise.search.asked import AskedQuery
+from labelwise.training.run import train
+
+NAMES = ("red", "blue", "green", "day", "night", "round")
+GROUPS = "group,kind,labels\ncolour,exactly-one,red|blue|green\nlight,at-most-one,day|night\n"
+
+
+def coloured_table(rows=360):
+    """Return rows of one colour each, by day or night or neither; two break a rule."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 6)).astype(np.float32)
+    labels = np.zeros((rows, 6), np.uint8)
+    labels[np.arange(rows), (x[:, :3] + 0.5 * rng.normal(size=(rows, 3))).argmax(1)] = 1
+    light = np.concatenate([x[:, 3:5], np.full((rows, 1), 0.3)], axis=1).argmax(1)
+    labels[np.arange(rows)[light < 2], 3 + light[light < 2]] = 1
+    labels[:, 5] = x[:, 5] > 0
+    labels[0, :3] = 1  # of train
+    labels[5, :3] = 0  # of test
+    split = np.array(["train", "train", "train", "train", "val", "test"])[np.arange(rows) % 6]
+    return LabelTable.from_arrays(NAMES, FeatureRows(x), labels, split=split, name="coloured")
+
+
+@pytest.fixture(scope="module")
+def coloured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("coloured")
+    (folder / "groups.csv").write_text(GROUPS)
+    settings = tiny_settings(attributes=str(folder / "groups.csv"), rule="best-f")
+    watch = Hearing()
+    train(settings, folder / "run", table=coloured_table(), watch=watch)
+    return folder, settings, watch.messages
+
+
+def test_labels_probabilities_and_sets_obey_the_rules(coloured):
+    folder, _, messages = coloured
+    assert any("2 photos of 360 break a rule, first '000000'" in one for one in messages)
+    predictor = Predictor.load(folder / "run")
+    rows = RunFolder(folder / "run").predictions("test").with_link(predictor.link)
+    probs = rows.decision_probs().numpy()
+    assert probs[:, :3].sum(1) == pytest.approx(np.ones(len(rows)), abs=1e-5)
+    assert (probs[:, 3:5].sum(1) < 1).all()
+    sets = rows.sets(predictor.rule).numpy()
+    assert (sets[:, :3].sum(1) == 1).all()
+    assert (sets[:, 3:5].sum(1) <= 1).all()
+    assert not rows.observed[0, :3].any()  # the row that has no colour
+
+
+def test_figures_of_each_group_are_those_of_a_loop(coloured):
+    folder, _, _ = coloured
+    evaluation = RunFolder(folder / "run").evaluation
+    predictor = Predictor.load(folder / "run")
+    rows = RunFolder(folder / "run").predictions("test").with_link(predictor.link)
+    sets = rows.sets(predictor.rule).numpy()
+    labels = rows.majority.numpy()
+    for figures, columns in zip(evaluation.exclusive, ([0, 1, 2], [3, 4]), strict=True):
+        known = [n for n in range(len(rows)) if rows.observed[n, columns].all()]
+        right = sum((sets[n, columns] == labels[n, columns]).all() for n in known)
+        assert (figures.known, figures.right) == (len(known), right)
+        interval = binomtest(int(right), len(known)).proportion_ci(0.95, "exact")
+        assert (figures.low, figures.high) == pytest.approx((interval.low, interval.high))
+        assert figures.labels == tuple(NAMES[k] for k in columns)
+        assert figures.broken == 0
+    assert [one.needs_one for one in evaluation.exclusive] == [True, False]
+
+
+def test_evaluate_counts_clashes_and_broken_sets(coloured):
+    """The table as it is, with its clash, and a rule that knows nothing of groups."""
+    folder, _, _ = coloured
+    predictor = Predictor.load(folder / "run")
+    rows = RunFolder(folder / "run").predictions("test")
+    as_given = coloured_table().splits()["test"].targets()[0]
+    given = replace(rows, labels=torch.from_numpy(as_given).to(rows.labels.dtype), observed=None)
+    sets = torch.ones(len(rows), 6, dtype=torch.bool)
+    found = evaluate(given, rows.link, sets, calibrated=predictor.link)
+    assert [one.clashes for one in found.exclusive] == [1, 0]
+    assert [one.broken for one in found.exclusive] == [len(rows), len(rows)]
+    assert [one.right for one in found.exclusive] == [0, 0]
+    assert any("1 photo with labels that exclude each other" in note for note in found.notes)
+    plain = evaluate(given, rows.link, sets)
+    assert plain.exclusive == ()
+
+
+def test_evaluate_of_a_run_says_how_often_the_right_one_is_chosen(coloured, tmp_path):
+    folder, _, _ = coloured
+    found = CliRunner().invoke(app, ["evaluate", str(folder / "run"), "-o", str(tmp_path / "out")])
+    assert found.exit_code == 0, found.exception
+    assert "red, blue, green: right in" in found.stdout
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "exactly one of red, blue, green" in page
+
+
+def test_other_groups_are_fitted_again_without_training(coloured, tmp_path):
+    folder, settings, _ = coloured
+    before = (folder / "run" / "model.safetensors").read_bytes()
+    (tmp_path / "fewer.csv").write_text("group,kind,labels\nlight,at-most-one,day|night\n")
+    watch = Hearing()
+    with pytest.raises(SettingsError, match="the data changed since"):
+        # the labels of the two rows that broke the rule of colours are others now
+        train(
+            settings.model_copy(update={"attributes": str(tmp_path / "fewer.csv")}),
+            folder / "run",
+            table=coloured_table(),
+            watch=watch,
+        )
+    assert (folder / "run" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("other", [{"taxonomy": "kinds.csv"}, {"zero_share": 0.1}])
+def test_what_moves_labels_together_is_refused_beside_groups(other):
+    with pytest.raises(SettingsError, match=rf"attributes and {next(iter(other))} both move"):
+        tiny_settings(attributes="groups.csv", **other)
+    with pytest.raises(SettingsError, match="attributes and promise both move"):
+        tiny_settings(attributes="groups.csv", promise="recall=0.5")
+
+
+@pytest.fixture(scope="module")
+def index_folder(coloured):
+    folder, _, _ = coloured
+    logits = np.random.default_rng(7).normal(size=(40, 6))
+    return made_index(folder / "index", folder / "run", logits)
+
+
+def test_queries_know_what_excludes_what(index_folder):
+    index = open_index(index_folder)
+    p = np.exp([index.odds(k, refit=False).log_p.values for k in range(6)])
+    gone = index.store.dead_rows()
+    assert len(gone) == 0
+    for text, expected in {
+        "red | blue": p[0] + p[1],
+        "red, -blue": p[0],
+        "-day, -night": 1 - p[3] - p[4],
+        "(red | blue), round": (p[0] + p[1]) * p[5],
+        "red, round": p[0] * p[5],
+    }.items():
+        asked = AskedQuery.of(index, Query.parse(text, index.space), own=True)
+        rows, scores = asked.ranking.best(40)
+        assert np.exp(scores) == pytest.approx(expected[rows], rel=1e-4)
+        assert (np.diff(scores) <= 0).all()
+        least = float(np.sort(np.log(expected))[20])
+        assert asked.ranking.count_at_least(least + 1e-4) == 19
+
+
+@pytest.mark.parametrize("text", ["red, blue", "day, night, round", "(red, blue) | (red, green)"])
+def test_a_query_that_no_photo_can_answer_says_so(index_folder, text):
+    index = open_index(index_folder)
+    with pytest.raises(DataError, match=r"no photo can be .*its probability is 0.*one at most"):
+        index.bound(Query.parse(text, index.space))
+
+
+def test_the_command_line_says_so_too(index_folder):
+    found = CliRunner().invoke(app, ["search", str(index_folder), "red, blue"])
+    assert found.exit_code != 0
+    assert "no photo can be" in str(found.exception)
