@@ -203,11 +203,13 @@ class AttributeColumns:
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which photos (N,) have a group known to the last label, and right in their set."""
         columns = list(group)
-        seen = np.ones(len(labels), bool) if observed is None else observed[:, columns].all(1)
-        same = (sets[:, columns] == labels[:, columns]).all(1)
+        known = np.ones(labels.shape, bool) if observed is None else observed
+        seen: NDArray[np.bool_] = np.all(known[:, columns], axis=1)
+        same: NDArray[np.bool_] = np.all(sets[:, columns] == labels[:, columns], axis=1)
         return seen, seen & same
 
     def broken(self, group: Sequence[int], sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which sets (N,) break the rule of a group."""
-        count = sets[:, list(group)].sum(1)
-        return (count != 1) if tuple(group) in self.exactly_one else (count > 1)
+        count: NDArray[np.int64] = sets[:, list(group)].sum(1)
+        wrong: NDArray[np.bool_] = count > 1
+        return wrong | (count == 0) if tuple(group) in self.exactly_one else wrong

@@ -82,7 +82,7 @@ def _row(
     low: float | None
     high: float | None
     if known.groups is not None:
-        low, high = mean_interval_by_group(share, same * 1.0, seen * 1.0, known.groups, 1.0)
+        low, high = mean_interval_by_group(share, same.astype(float), seen, known.groups, 1.0)
     elif total:
         low, high = clopper_pearson(right, total, 0.975)
     else:

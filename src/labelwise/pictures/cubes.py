@@ -180,7 +180,7 @@ def read_npy_into(
     if not stat.S_ISREG(os.stat(path).st_mode):
         return None
     with open(path, "rb", buffering=0) as file:
-        count = os.readv(file.fileno(), [head, room]) - NPY_HEAD
+        count = os.readv(file.fileno(), [head, room.data]) - NPY_HEAD
     content = bytes(head)
     if not content.startswith(npy.MAGIC_PREFIX) or _npy_head_bytes(content) != NPY_HEAD:
         return None
