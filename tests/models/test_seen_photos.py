@@ -5,18 +5,22 @@ taken from the test split, is known beforehand.
 """
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from tiny_predictor import make
+from tiny_predictor import NAMES, make
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
-from labelwise.models.seen_photos import SEEN_FILE, seen_photos
+from labelwise.links import Sigmoid
+from labelwise.models.seen_photos import SEEN_FILE, seen_held_out, seen_photos
+from labelwise.predictions import Predictions
 
 SPLITS = ("train", "train", "train", "val", "test", "test")
 
@@ -155,5 +159,49 @@ def test_nothing_new_is_an_error(run, new):
     assert not any("fitted" in note for note in notes)
 
 
-def test_the_option_belongs_to_photos_for_a_run(run):
-    assert "does not apply" in refused(run, "--without-training-photos")
+def test_the_option_is_not_for_a_file_of_scores(tmp_path):
+    scores = tmp_path / "scores.csv"
+    scores.write_text("id,dog,dog (label)\n")
+    words = refused(scores, "--scores", "logits", "--without-training-photos")
+    assert "does not apply" in words
+
+
+@pytest.fixture
+def measured(run, tmp_path):
+    """The run with predictions of its test photos, one a training photo but for a pixel."""
+    own = tmp_path / "own"
+    with Image.open(own / "1.png") as photo:
+        changed = photo.copy()
+    changed.putpixel((0, 0), (1, 2, 3))
+    changed.save(own / "4.png")
+    ids = [name for name in load(own / "t.csv").ids if Path(name).stem in ("4", "5")]
+    logits = torch.tensor([[2.0, -1.0, -3.0], [-1.0, 1.0, -3.0]])
+    labels = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    rows = Predictions(ids, logits, labels, None, NAMES, "test", Sigmoid())
+    rows.save(run / "predictions" / "test.parquet")
+    return run
+
+
+def test_near_copies_among_the_held_out_photos_are_named_and_left_out(measured):
+    """The figures are those of the other photo alone; those with the copy stand in the notes."""
+    assert seen_held_out(measured, load_ids(measured)).near.tolist() == [True, False]
+    whole = evaluated(measured)
+    rest = evaluated(measured, "--without-training-photos")
+    assert (whole.data.rows, rest.data.rows) == (2, 1)
+    assert "1 that look like such photos left out (near copies)" in rest.notes
+    assert any(note.startswith("near copies: ") and "4.png" in note for note in rest.notes)
+    (with_them,) = [note for note in rest.notes if note.startswith("with them: ")]
+    known = [f"{one.name} {one.value:.4f}" for one in whole.headline if one.value is not None]
+    assert with_them == f"with them: {', '.join(known)}"
+    assert len(known) > 2
+    assert rest.final != whole.final
+
+
+def load_ids(run):
+    return Predictions.load(run / "predictions" / "test.parquet").ids
+
+
+def test_held_out_photos_that_are_gone_are_an_error(measured, tmp_path):
+    table = tmp_path / "own" / "t.csv"
+    table.write_text(table.read_text().replace("4.png,dog,test\n", ""))
+    assert "no longer holds" in refused(measured, "--without-training-photos")

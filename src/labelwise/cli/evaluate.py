@@ -1,7 +1,7 @@
 """``labelwise evaluate``: how good scores are, a run's or anyone's."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -40,7 +40,10 @@ FIGURES = ("--split", "--query-length", "--taxonomy", "--attributes")
 SHARDS = SourceKind("holds shards", ("--labels", "--engine", "--workers"))
 EXPORTED = SourceKind("is an exported model", ("--data", "--set", "--skip-missing", *FIGURES))
 SCORES = SourceKind("is a file of scores", ("--scores", "--link", "--labels", "--by", *FIGURES))
-RUN = SourceKind("is a run folder, evaluated on its own predictions without --data", FIGURES)
+RUN = SourceKind(
+    "is a run folder, evaluated on its own predictions without --data",
+    ("--without-training-photos", *FIGURES),
+)
 RUN_ON_DATA = SourceKind(
     "is a run folder",
     (
@@ -103,9 +106,8 @@ def evaluate(
         bool,
         typer.Option(
             "--without-training-photos",
-            help="Of a run: leave out photos of --data that it was fitted on, and near copies of "
-            "them.",
-            rich_help_panel=OF_DATA,
+            help="Of a run: leave out photos of --data, or of its own split, that it was fitted "
+            "on, and near copies of them.",
         ),
     ] = False,
     device: Annotated[
@@ -208,7 +210,13 @@ def evaluate(
         chosen = fixed_rule("0.5" if rule is None else rule)
         evaluation = judge_as_given(table, chosen, split=split, by=columns, **figures)
     elif data is None:
-        evaluation, extras = measured_run(source, split or _test_of(source), rule, figures)
+        evaluation, extras = measured_run(
+            source,
+            split or _test_of(source),
+            rule,
+            figures,
+            without_seen=without_training_photos,
+        )
     else:
         evaluation, extras = measured_data(
             source,
@@ -411,9 +419,18 @@ def _cell(figure: "SubgroupFigure") -> str:
 
 
 def measured_run(
-    folder: Path, split: str, rule: str | None, figures: dict[str, Any]
+    folder: Path,
+    split: str,
+    rule: str | None,
+    figures: dict[str, Any],
+    *,
+    without_seen: bool = False,
 ) -> tuple["Evaluation", dict[str, Any]]:
-    """Return the evaluation of a run's saved predictions, and what else its report shows."""
+    """Return the evaluation of a run's saved predictions, and what else its report shows.
+
+    With ``without_seen`` it is of those that do not look like a photo it was fitted on, with the
+    figures of all in the notes.
+    """
     from labelwise.api import origin_of
     from labelwise.cli.outcome import command
     from labelwise.fitting import read_run
@@ -421,6 +438,9 @@ def measured_run(
     from labelwise.report import choose_examples
 
     run = read_run(folder, split)
+    if without_seen:
+        run, notes = _without_seen(folder, run, rule, figures)
+        figures = {**figures, "notes": (*figures.get("notes", ()), *notes)}
     extras: dict[str, Any] = {
         "history": RunFolder(folder).journal.read(),
         "origin": origin_of(RunFolder(folder), command=command()),
@@ -429,6 +449,28 @@ def measured_run(
     if link is not None:
         extras["examples"] = choose_examples(run.predictions, link)
     return _measured(run, rule, figures), extras
+
+
+def _without_seen(
+    folder: Path, run: "RunScores", rule: str | None, figures: dict[str, Any]
+) -> tuple["RunScores", tuple[str, ...]]:
+    """Return a run's scores without near copies of what it was fitted on, and what that changes."""
+    import numpy as np
+
+    from labelwise.models.seen_photos import seen_held_out
+    from labelwise.system.progress import make_watch
+
+    rows = run.predictions
+    seen = seen_held_out(folder, rows.ids, make_watch(sys.stderr))
+    others = np.flatnonzero(seen.others(f"{folder}, split {rows.split}"))
+    if len(others) == len(rows):
+        return run, (f"none of the {len(rows):,} photos looks like one the model was fitted on",)
+    whole = _measured(run, rule, {**figures, "curves": False, "query_length": 0})
+    with_them = ", ".join(
+        f"{one.name} {one.value:.4f}" for one in whole.headline if one.value is not None
+    )
+    notes = (*seen.note(left_out=True), *seen.named(rows.ids), f"with them: {with_them}")
+    return replace(run, predictions=rows.take(others)), notes
 
 
 def measured_data(
@@ -469,7 +511,7 @@ def measured_data(
         table = table.splits().get(split) or _no_split(table.name, split)
     seen = seen_photos(folder, table, make_watch(sys.stderr))
     if without_seen:
-        table = seen.others(table)
+        table = table.subset(seen.others(table.name))
     run, notes = score_data(
         folder, table, device=device or "cpu", decode=decoder, watch=make_watch(sys.stderr)
     )

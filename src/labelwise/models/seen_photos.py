@@ -7,6 +7,7 @@ or the epoch. Near copies, such as the same photo resized, encoded again or trim
 one of a burst, are told by :mod:`labelwise.pictures.fingerprint`.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,11 +29,12 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted, one_line_of
 
-__all__ = ["SEEN_FILE", "SeenPhotos", "seen_photos"]
+__all__ = ["SEEN_FILE", "SeenPhotos", "own_table", "seen_held_out", "seen_photos"]
 
 SEEN_FILE = "seen-photos.parquet"
 HASH, LOOK = pa.binary(32), pa.list_(pa.float32(), WIDTH)
 NEVER_SEEN = ("test", "promise")
+NAMED = 5  # near copies in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +58,11 @@ class SeenPhotos:
         """How many rows there are that the run was fitted on, byte for byte."""
         return int(self.rows.sum())
 
-    def others(self, table: LabelTable) -> LabelTable:
-        """Return the rows of the table that the run was not fitted on, nor on one that looks so."""
+    def others(self, name: str) -> NDArray[np.bool_]:
+        """Return which rows the run was not fitted on, nor on one that looks so.
+
+        ``name`` is of the data, for errors.
+        """
         if self.why_not:
             raise SettingsError(
                 f"--without-training-photos cannot compare them: {self.why_not}; leave it out, or "
@@ -66,8 +71,16 @@ class SeenPhotos:
         fitted = self.rows | self.near
         if fitted.all():
             what = "every photo" if self.rows.all() else "every photo or a near copy of it"
-            raise DataError(f"{table.name}: the model was fitted on {what}; give others")
-        return table.subset(~fitted)
+            raise DataError(f"{name}: the model was fitted on {what}; give others")
+        return ~fitted
+
+    def named(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """Return a sentence that names the first near copies among rows of these ids, if any."""
+        found = [ids[row] for row in np.flatnonzero(self.near).tolist()]
+        if not found:
+            return ()
+        more = f" and {len(found) - NAMED:,} more" if len(found) > NAMED else ""
+        return (f"near copies: {', '.join(found[:NAMED])}{more}",)
 
     def note(self, *, left_out: bool) -> tuple[str, ...]:
         """Return a sentence for those who read the figures; none where nothing was seen."""
@@ -94,19 +107,42 @@ class SeenPhotos:
 
 def seen_photos(folder: Path, table: LabelTable, watch: Watch | None = None) -> SeenPhotos:
     """Return which photos of a table a run was fitted on; its own are read if they were not."""
-    watch, run = watch or Silent(), RunFolder(folder)
+    return _compared(folder, lambda: table.images, len(table), watch or Silent())
+
+
+def seen_held_out(folder: Path, ids: Sequence[str], watch: Watch | None = None) -> SeenPhotos:
+    """Return which of a run's own held-out photos, by id, it was fitted on in another guise."""
+
+    def held_out() -> ImageSource:
+        table = own_table(RunFolder(folder))
+        rows = {name: row for row, name in enumerate(table.ids)}
+        missing = [name for name in ids if name not in rows]
+        if missing:
+            raise DataError(f"{table.name} no longer holds {missing[0]}")
+        return table.images.subset(np.array([rows[name] for name in ids], np.int64))
+
+    return _compared(folder, held_out, len(ids), watch or Silent())
+
+
+def _compared(
+    folder: Path, photos: Callable[[], ImageSource], count: int, watch: Watch
+) -> SeenPhotos:
+    """Return which of some photos the run was fitted on; its own are read if they were not."""
+    run = RunFolder(folder)
     known = _kept(folder / SEEN_FILE)
-    if known is None:
-        try:
+    try:
+        if known is None:
             own = _own_photos(run)
-        except (LabelwiseError, LookupError) as error:
-            return SeenPhotos.not_told(len(table), one_line_of(error))
-        if own.blocks is not None:
-            why = f"its photos, in {run.data}, are streamed and would have to be fetched"
-            return SeenPhotos.not_told(len(table), why)
-        known = _Marks.of(own, watch, "reading the photos of the run")
-        _keep(folder / SEEN_FILE, known)
-    new, seen = _Marks.of(table.images, watch, "comparing photos"), set(known.hashes)
+            if own.blocks is not None:
+                raise DataError(
+                    f"its photos, in {run.data}, are streamed and would have to be fetched"
+                )
+            known = _Marks.of(own, watch, "reading the photos of the run")
+            _keep(folder / SEEN_FILE, known)
+        compared = photos()
+    except (LabelwiseError, LookupError) as error:
+        return SeenPhotos.not_told(count, one_line_of(error))
+    new, seen = _Marks.of(compared, watch, "comparing photos"), set(known.hashes)
     rows = np.array([one is not None and one in seen for one in new.hashes], np.bool_)
     return SeenPhotos(rows, new.near(known) & ~rows)
 
@@ -142,13 +178,18 @@ class _Marks:
         return found
 
 
-def _own_photos(run: RunFolder) -> ImageSource:
-    """Return the photos that a run was fitted on, read as its settings say."""
+def own_table(run: RunFolder) -> LabelTable:
+    """Return the data of a run, read as its settings say."""
     settings = run.settings
     options: dict[str, Any] = dict(settings.get("data_options") or {})
     if settings.get("skip_missing"):
         options["skip_missing"] = True
-    table = load(run.data, **options)
+    return load(run.data, **options)
+
+
+def _own_photos(run: RunFolder) -> ImageSource:
+    """Return the photos that a run was fitted on."""
+    table = own_table(run)
     held_out = [name for name in NEVER_SEEN if name in run.splits and name not in run.fitted_splits]
     apart = {photo for name in held_out for photo in run.predictions(name).ids}
     fitted = np.array([name not in apart for name in table.ids], np.bool_)
