@@ -159,6 +159,7 @@ def _split(files: "RunFolder", name: str) -> dict[str, str]:
 
 def _receipts(folder: Path) -> list[str]:
     from labelwise.search import Index, verify_lists
+    from labelwise.search.tag_receipts import tags_title
 
     with Index(folder) as index:
         verified = verify_lists(index, None)
@@ -166,7 +167,13 @@ def _receipts(folder: Path) -> list[str]:
         f"Receipt {receipt.number}, {receipt.query}: {receipt.promise}; now: {verdict}."
         for receipt, verdict in verified.lists
     ]
-    return [*lines, f"{verified.together}."] if lines else ["The index has no receipt."]
+    if lines:
+        lines.append(f"{verified.together}.")
+    lines += [
+        f"Receipt {receipt.number}, {tags_title(receipt.query)}: {receipt.promise}; now: {kept}."
+        for receipt, kept in verified.tags
+    ]
+    return lines or ["The index has no receipt."]
 
 
 def _limits(evaluation: "Evaluation", rows: "Predictions", by: bool) -> list[str]:

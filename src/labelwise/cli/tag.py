@@ -10,7 +10,7 @@ import typer
 from labelwise.cli.index import IndexFolder
 
 if TYPE_CHECKING:
-    from labelwise.decide import Rule
+    from labelwise.decide import Promised
     from labelwise.integrations.immich import Immich
     from labelwise.search import Index
 
@@ -55,6 +55,9 @@ def tag(
             "may decide; labels that cannot be promised are not written.",
         ),
     ] = False,
+    who: Annotated[
+        str | None, typer.Option(help="By whom the promise is made. Default: the user.")
+    ] = None,
     undo: Annotated[
         bool,
         typer.Option("--undo", help="Take out all that we wrote; with --immich: from there."),
@@ -80,6 +83,8 @@ def tag(
     Photos themselves are written only with --embed, which needs exiftool; --undo gives back the
     bytes they had. The next `labelwise index` takes them for new photos and scores them again.
 
+    What --wrong-at-most promises is kept as a receipt, which `labelwise verify` holds to answers.
+
     With --immich nothing is written beside or into photos: tags go to that server alone. Running
     it again takes away what the model no longer gives.
 
@@ -90,6 +95,7 @@ def tag(
     from labelwise.integrations.immich import remove_tags, write_tags
     from labelwise.search import Index
     from labelwise.search.inside_photos import embed_tags, require_exiftool, undo_embedded
+    from labelwise.search.tag_receipts import withdraw_tags
     from labelwise.search.tagging import (
         TagOutcome,
         raw_partners,
@@ -122,6 +128,8 @@ def tag(
         raise SettingsError("--adopt does not apply to --undo, which takes out what we wrote")
     if wrong_at_most is None and confidence is not None:
         raise SettingsError("--confidence is that of a promise: say --wrong-at-most 0.05 too")
+    if wrong_at_most is None and not undo and who is not None:
+        raise SettingsError("--who is for a promise: say --wrong-at-most 0.05 too, or leave it out")
     if wrong_at_most is None and per_label:
         raise SettingsError("--per-label says what is promised: say --wrong-at-most 0.05 too")
     if immich is not None:
@@ -132,8 +140,10 @@ def tag(
             return
         with Index(folder) as index:
             caution(index.spec.caution)
-            rule = _rule(index, wrong_at_most, confidence, per_label)
+            made = _promised(index, wrong_at_most, confidence, per_label)
+            rule = None if made is None else made.rule
             done = write_tags(index, server, rule, dry_run=dry_run)
+            _keep(index, made, who, dry_run)
         _show_counts(done.given)
         taken = sum(done.taken.values())
         say(
@@ -159,9 +169,12 @@ def tag(
             outcomes += [
                 undo_embedded(store, one, dry_run=dry_run) for one in store.embedded_photos()
             ]
+            if not dry_run and all(one.state == "undone" for one in outcomes):
+                withdraw_tags(index, who)
         else:
             caution(index.spec.caution)
-            rule = _rule(index, wrong_at_most, confidence, per_label)
+            made = _promised(index, wrong_at_most, confidence, per_label)
+            rule = None if made is None else made.rule
             watch.start("tagging", len(index))
             for row, keywords in tags_of(index, rule):
                 given.update(keyword.label for keyword in keywords)
@@ -183,6 +196,7 @@ def tag(
                         )
                 watch.advance(1)
             watch.finish()
+            _keep(index, made, who, dry_run)
     _show_counts(given)
     for outcome in [one for one in outcomes if one.state == "left alone"][:SHOWN]:
         complain(f"{outcome.path} is left alone: {outcome.reason}")
@@ -210,9 +224,9 @@ def _show_counts(given: Mapping[str, int]) -> None:
             say(f"and {counted(len(given) - SHOWN, 'more label')}")
 
 
-def _rule(
+def _promised(
     index: "Index", wrong_at_most: float | None, confidence: float | None, per_label: bool
-) -> "Rule | None":
+) -> "Promised | None":
     """Return the promised rule, having said what it promises; None for the model's own."""
     from labelwise.cli.text import say
     from labelwise.search.tagging import promised_rule
@@ -223,7 +237,28 @@ def _rule(
     made = promised_rule(index, wrong_at_most, level, per_label=per_label)
     for sentence in (*map(str, made.promises), *made.refused):
         say(sentence)
-    return made.rule
+    return made
+
+
+def _keep(index: "Index", made: "Promised | None", who: str | None, dry_run: bool) -> None:
+    """Keep and name the receipts of what was promised, where tags were written."""
+    from labelwise.cli.text import say
+    from labelwise.search.tag_receipts import keep_tags
+
+    if made is None or dry_run:
+        return
+    numbers = [one.number for one in keep_tags(index, made, who)]
+    if not numbers:
+        say("no receipt is kept of this promise, since the index may only be read")
+        return
+    which = f"receipt {numbers[0]}" if len(numbers) == 1 else f"receipts {_listed(numbers)}"
+    promise = "the promise" if len(numbers) == 1 else "the promises"
+    say(f"{which}: labelwise verify holds {promise} to answers")
+
+
+def _listed(numbers: "list[int]") -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}"
 
 
 def _immich(address: str, key_file: Path | None) -> "Immich":

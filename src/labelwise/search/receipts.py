@@ -1,6 +1,7 @@
-"""Receipts: every promise made of a list of an index, kept in its database and never changed.
+"""Receipts: every promise made of photos of an index, kept in its database and never changed.
 
-A receipt says what was promised of which query, on which photos (as rows, and as a hash of their
+A receipt says what was promised of which query, or of which tags
+(:mod:`labelwise.search.tag_receipts`), on which photos (as rows, and as a hash of their
 contents), by which model (the hash of its weights, and of its link), when and for whom. Its photos
 have an order drawn at random when it was written, before anyone could know the answers: whoever
 checks the promise later answers them in that order (:mod:`labelwise.search.verifying`).
@@ -35,6 +36,7 @@ __all__ = [
     "carry_receipts",
     "keep_found",
     "keep_receipt",
+    "link_digest",
     "receipts_of",
     "rows_in_order",
     "withdraw",
@@ -128,7 +130,7 @@ def keep_receipt(
 ) -> Receipt:
     """Keep a promise of a list of rows, and return its receipt; the one it has if it is known."""
     packed = _packed(rows)
-    weights, link = index.spec.weights_sha256, _digest(index.spec.link)
+    weights, link = index.spec.weights_sha256, link_digest(index)
     said = {**promise.spec(), "made": ""}
     with index.store.transaction() as database:
         for statement in SCHEMA:
@@ -266,8 +268,9 @@ def _held_out(index: Index) -> str:
     return "" if index.held_out is None else index.evidence().digest
 
 
-def _digest(spec: object) -> str:
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+def link_digest(index: Index) -> str:
+    """Return the hash of the link by which an index has its probabilities."""
+    return hashlib.sha256(json.dumps(index.spec.link, sort_keys=True).encode()).hexdigest()
 
 
 def _now() -> str:

@@ -1,5 +1,7 @@
 """Were the promises of an index kept? Its receipts, held against what people say of the photos.
 
+Receipts are of lists that answer a query, or of written tags, which are judged by label.
+
 What is known of a photo comes from the index (corrections, audits and checks) and from a table of
 answers. It is right for a query where everybody who spoke of it said so: "no", "unsure" and answers
 that disagree count as wrong, as in a check.
@@ -13,6 +15,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,13 @@ from labelwise.search.asked import said_of
 from labelwise.search.check_log import answers_of, is_of_text
 from labelwise.search.index import Index
 from labelwise.search.receipts import Receipt, receipts_of, rows_in_order
+from labelwise.search.tag_receipts import (
+    TagsVerdict,
+    is_of_tags,
+    judge_tags,
+    labels_of_tags,
+    tags_of_rows,
+)
 from labelwise.system.files import replacing
 
 __all__ = ["VerifiedLists", "read_list_answers", "verify_lists", "write_list_questions"]
@@ -38,10 +48,17 @@ Told = Mapping[str, Mapping[int, bool]]  # whether a row is right, by query
 
 @dataclass(frozen=True)
 class VerifiedLists:
-    """Every receipt that stands with its verdict, and all of them together."""
+    """Every receipt that stands with its verdict, and those of lists together."""
 
     lists: tuple[tuple[Receipt, ListVerdict], ...]
     together: KeptLists
+    tags: tuple[tuple[Receipt, TagsVerdict], ...] = ()
+
+    @property
+    def by_number(self) -> dict[int, ListVerdict | TagsVerdict]:
+        """The verdict of each receipt."""
+        lists = {receipt.number: verdict for receipt, verdict in self.lists}
+        return lists | {receipt.number: verdict for receipt, verdict in self.tags}
 
 
 def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
@@ -50,15 +67,21 @@ def verify_lists(index: Index, answers: Told | None = None) -> VerifiedLists:
     ``answers`` are those of :func:`read_list_answers`, beside what the index knows.
     """
     receipts = [one for one in receipts_of(index) if not one.withdrawn]
-    known: dict[str, dict[int, bool]] = {}
-    lists = []
+    every = {} if answers is None else answers
+
+    @cache
+    def known(query: str) -> dict[int, bool]:
+        return _known(index, query, every.get(query, {}))
+
+    lists, tags = [], []
     for receipt in receipts:
-        if receipt.query not in known:
-            more = {} if answers is None else answers.get(receipt.query, {})
-            known[receipt.query] = _known(index, receipt.query, more)
-        told = _answers(rows_in_order(index, receipt), known[receipt.query])
-        lists.append((receipt, judge_list(receipt.promise, told)))
-    return VerifiedLists(tuple(lists), judge_lists([verdict for _, verdict in lists]))
+        if is_of_tags(receipt.query):
+            tags.append((receipt, judge_tags(index, receipt, lambda one: known(_spelled(one)))))
+        else:
+            told = _answers(rows_in_order(index, receipt), known(receipt.query))
+            lists.append((receipt, judge_list(receipt.promise, told)))
+    together = judge_lists([verdict for _, verdict in lists])
+    return VerifiedLists(tuple(lists), together, tuple(tags))
 
 
 def write_list_questions(index: Index, path: Path, each: int) -> int:
@@ -72,14 +95,28 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
         for receipt in receipts_of(index):
             if receipt.withdrawn:
                 continue
-            known = _known(index, receipt.query, {})
-            first = rows_in_order(index, receipt)[:each].tolist()
-            places = index.store.paths_of(first)
-            for row in first:
-                if row not in known and places[row]:
-                    table.writerow((receipt.number, receipt.query, places[row][0], ""))
-                    written += 1
+            first = rows_in_order(index, receipt)[:each]
+            places = index.store.paths_of(first.tolist())
+            for query, rows in _asked_of(index, receipt, first).items():
+                known = _known(index, query, {})
+                for row in rows:
+                    if row not in known and places[row]:
+                        table.writerow((receipt.number, query, places[row][0], ""))
+                        written += 1
     return written
+
+
+def _asked_of(index: Index, receipt: Receipt, rows: NDArray[np.int64]) -> dict[str, list[int]]:
+    """Return about which queries photos of a receipt are asked: its own, or one for each tag."""
+    if not is_of_tags(receipt.query):
+        return {receipt.query: rows.tolist()}
+    tags = tags_of_rows(index, receipt, rows)
+    return {_spelled(label): found.tolist() for label, found in tags.items()}
+
+
+def _spelled(label: str) -> str:
+    """Return the query for a label, as receipts spell queries."""
+    return str(Query.of([label]))
 
 
 def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
@@ -88,7 +125,7 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     Photos without an answer are passed over. A photo that was answered twice is right if it is both
     times.
     """
-    queries = sorted({one.query for one in receipts_of(index)})
+    queries = sorted({query for one in receipts_of(index) for query in _queries_of(one)})
     found: dict[str, dict[int, bool]] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -121,6 +158,13 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     return found
+
+
+def _queries_of(receipt: Receipt) -> list[str]:
+    """Return the queries whose answers count for a receipt."""
+    if is_of_tags(receipt.query):
+        return [_spelled(label) for label in labels_of_tags(receipt.query)]
+    return [receipt.query]
 
 
 def _as_kept(index: Index, text: str) -> str:

@@ -9,7 +9,8 @@ from collections import OrderedDict
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
 from labelwise.search.checking import CheckSession, CheckState, PhotoToCheck
-from labelwise.search.receipts import receipts_of
+from labelwise.search.receipts import Receipt, receipts_of
+from labelwise.search.tag_receipts import is_of_tags, tags_title
 from labelwise.search.verifying import verify_lists
 from labelwise.web.library import Library, photo_name
 from labelwise.web.models import (
@@ -104,17 +105,24 @@ def _question(photo: PhotoToCheck, photo_id: str) -> CheckQuestion:
     return CheckQuestion(photo=listed, repeated=photo.repeated)
 
 
+def _withdrawn(receipt: Receipt) -> str:
+    """Return why a receipt that was withdrawn no longer stands."""
+    if is_of_tags(receipt.query):
+        return "the tags were taken out again"
+    return "an answer it rests on was taken back"
+
+
 def receipts_view(library: Library) -> ReceiptsView:
     """Return what was promised of lists, and whether people's answers bear it out."""
     verified = verify_lists(library.index)
-    verdicts = {receipt.number: verdict for receipt, verdict in verified.lists}
+    verdicts = verified.by_number
     views = []
     for one in reversed(receipts_of(library.index)):
         verdict = verdicts.get(one.number)
         views.append(
             ReceiptView(
                 number=one.number,
-                query=one.query,
+                query=tags_title(one.query),
                 kind=one.promise.kind,
                 text=str(one.promise),
                 method=one.promise.test,
@@ -127,7 +135,7 @@ def receipts_view(library: Library) -> ReceiptsView:
                 link=one.link,
                 held_out=one.held_out,
                 verdict="cannot tell" if verdict is None else verdict.verdict,
-                told="an answer it rests on was taken back" if verdict is None else str(verdict),
+                told=_withdrawn(one) if verdict is None else str(verdict),
             )
         )
     return ReceiptsView(receipts=views, together=str(verified.together))

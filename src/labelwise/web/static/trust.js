@@ -37,12 +37,13 @@ function promises(list) {
 
 function receipts({ receipts: list, together }) {
   if (!list.length) return [];
-  const line = (one) => [String(one.number), make("a", { href: `#search/${encodeURIComponent(one.query)}` }, one.query),
+  const asked = (one) => one.kind === "tested" ? one.query : make("a", { href: `#search/${encodeURIComponent(one.query)}` }, one.query);
+  const line = (one) => [String(one.number), asked(one),
     make("span", { class: "said" }, `${one.text}.`), `${one.at.slice(0, 10)}, ${one.who}`,
     make("span", { class: "said" }, one.withdrawn ? "withdrawn" : verdict(one.verdict, one.verdict === "broken", one.verdict === "kept"), `: ${one.told.replace(/^[a-z ]+: /, "")}.`)];
   const head = ["receipt", "query", "promise", "made", "answers since then"];
-  const parts = [make("h2", {}, "Lists that were promised"), make("p", {}, `${together[0].toUpperCase()}${together.slice(1)}.`),
-    table("Receipts of promised lists, the latest first", head, list.slice(0, FEW).map(line))];
+  const parts = [make("h2", {}, "Lists and tags that were promised"), make("p", {}, `${together[0].toUpperCase()}${together.slice(1)}.`),
+    table("Receipts of promised lists and tags, the latest first", head, list.slice(0, FEW).map(line))];
   if (list.length > FEW) {
     parts.push(make("details", {}, make("summary", {}, `${list.length - FEW} more`), table("The other receipts", head, list.slice(FEW).map(line))));
   }
