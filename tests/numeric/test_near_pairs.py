@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.numeric import near_pairs as module
-from labelwise.numeric.near_pairs import near_pairs
+from labelwise.numeric.near_pairs import first_near, near_pairs
 
 
 def unit(vectors):
@@ -43,9 +43,9 @@ def test_many_vectors_are_found_without_comparing_all(monkeypatch, noise, share)
     vectors = with_copies(rng, 3000, noise=noise)
     compared = []
 
-    def counted(rows, members, least, compare=module._compared):
+    def counted(rows, members, least, since, compare=module._compared):
         compared.append(len(members) ** 2)
-        return compare(rows, members, least)
+        return compare(rows, members, least, since)
 
     monkeypatch.setattr(module, "_compared", counted)
     found = {tuple(pair) for pair in near_pairs(vectors, 0.9).tolist()}
@@ -57,3 +57,62 @@ def test_many_vectors_are_found_without_comparing_all(monkeypatch, noise, share)
     assert found <= expected
     assert len(found) >= share * len(expected)
     assert sum(compared) < len(vectors) ** 2 / 10
+
+
+@pytest.mark.parametrize("count", [150, 2500])
+def test_pairs_of_later_rows_alone_are_those_of_all_rows(count):
+    vectors = with_copies(np.random.default_rng(2), count)
+    since = len(vectors) - 7
+    whole = near_pairs(vectors, 0.95)
+    later = near_pairs(vectors, 0.95, since).tolist()
+    assert later == whole[whole[:, 1] >= since].tolist() != []
+
+
+def first_slowly(vectors, least):
+    firsts = []
+    for row, vector in enumerate(vectors):
+        near = [one for one in range(row) if firsts[one] == one and vectors[one] @ vector >= least]
+        firsts.append(near[0] if near else row)
+    return firsts
+
+
+def series(rng, count, step=0.5, width=40):
+    """Unit vectors that turn slowly: neighbours are near each other, the ends are not."""
+    walk = np.cumsum(step * rng.standard_normal((count, width)), axis=0)
+    return unit(walk + 4 * rng.standard_normal(width)).astype(np.float32)
+
+
+def test_each_vector_goes_with_the_earliest_that_leads():
+    rng = np.random.default_rng(3)
+    vectors = np.concatenate([series(rng, 60), with_copies(rng, 100)])
+    vectors[80] = 0
+    expected = first_slowly(vectors, 0.95)
+    assert first_near(vectors, 0.95).tolist() == expected
+    assert 2 < len(set(expected[:60])) < 30  # the series is several pictures
+    known = first_near(vectors[:90], 0.95)
+    assert known.tolist() == expected[:90]
+    assert first_near(vectors, 0.95, known).tolist() == expected
+    assert first_near(vectors[:0], 0.95).tolist() == []
+
+
+def test_thousands_that_are_all_near_each_other_are_one_without_their_pairs(monkeypatch):
+    """4,000 vectors of one direction have 8 million pairs; hardly any is listed."""
+    rng = np.random.default_rng(4)
+    alike = unit(np.ones(40) + 0.05 * rng.standard_normal((4000, 40)))
+    vectors = np.concatenate([with_copies(rng, 1000), alike]).astype(np.float32)
+    listed = []
+
+    def counted(*given, compare=module._compared):
+        found = compare(*given)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(module, "_compared", counted)
+    firsts = first_near(vectors, 0.95)
+    assert sum(listed) < 10_000
+    rows = np.arange(len(vectors))
+    own = firsts == rows
+    assert own[firsts].all()  # who is followed leads
+    assert np.einsum("ij,ij->i", vectors, vectors[firsts]).min() >= 0.95 - 1e-6
+    assert own[1100:].sum() <= 5
+    assert abs(own[:1100].sum() - 1000) <= 8

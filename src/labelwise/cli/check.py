@@ -48,6 +48,10 @@ def check(
             "--alone", help="Let only the answers count, for photos unlike the held-out ones."
         ),
     ] = False,
+    distinct: Annotated[
+        bool,
+        typer.Option("--distinct", help="Take near copies as one photo: the earliest of them."),
+    ] = False,
     answers: Annotated[
         Path | None,
         typer.Option(help="A CSV of path and answer (yes, no, unsure) instead of questions."),
@@ -80,9 +84,10 @@ def check(
         raise SettingsError("give a query such as 'dog, -beach', or --text TEXT, and not both")
     if text is None and encoder is not None:
         raise SettingsError("--encoder is an option of --text")
-    if text is not None and (top is None or cut is not None or alone):
+    if text is not None and (top is None or cut is not None or alone or distinct):
         raise SettingsError(
-            "--text has no probabilities: end its list with --top, and leave out --cut and --alone"
+            "--text has no probabilities: end its list with --top, and leave out --cut, --alone "
+            "and --distinct"
         )
     with Index(folder) as index:
         options = {"wrong_at_most": wrong_at_most, "confidence": confidence}
@@ -94,7 +99,9 @@ def check(
             session = found.check(index, text, top or 0, who=who, **options)
         else:
             parsed = Query.parse(query or "", index.space, index.taxonomy)
-            session = CheckSession(index, parsed, cut=cut, top=top, alone=alone, who=who, **options)
+            session = CheckSession(
+                index, parsed, cut=cut, top=top, alone=alone, distinct=distinct, who=who, **options
+            )
         say(f"does each photo match {text or query}? The list has {len(session.rows):,} photos")
         given = (
             None

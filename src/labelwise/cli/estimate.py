@@ -60,6 +60,10 @@ def estimate(
     table: Annotated[
         Path | None, typer.Option(help="A table of path and the column to group by, as site.")
     ] = None,
+    distinct: Annotated[
+        bool,
+        typer.Option("--distinct", help="Count near copies as one photo: the earliest of them."),
+    ] = False,
     figures: Annotated[
         Path | None,
         typer.Option("--csv", help="Write the estimates to this CSV, as for an appendix."),
@@ -116,6 +120,7 @@ def estimate(
     if folder.is_file() or is_detections(folder):
         given = {"--answers": answers, "-o": out, "--answers-from": answers_from, "--who": who}
         given |= {"--table": table, "--plot": plot, "--adapt-shares": adapt_shares or None}
+        given |= {"--distinct": distinct or None}
         for name, value in given.items():
             if value is not None:
                 raise SettingsError(f"{name} is for an index of photos; {folder} is a table")
@@ -132,10 +137,11 @@ def estimate(
         raise SettingsError("-o is for questions that --answers draws; the estimates go to --csv")
     if out is not None and (figures or plot):
         raise SettingsError("--csv and --plot need answers; -o only writes the questions")
-    if answers is None and answers_from is None and (by or table or figures or plot or who):
+    of_answers = by or table or distinct or figures or plot or who
+    if answers is None and answers_from is None and of_answers:
         raise SettingsError(
-            "--by, --table, --csv, --plot and --who apply to answered photos: draw some with "
-            "--answers 150"
+            "--by, --table, --distinct, --csv, --plot and --who apply to answered photos: draw "
+            "some with --answers 150"
         )
     if adapt_shares and (answers is not None or answers_from is not None):
         raise SettingsError("--adapt-shares is for the model's own count; answers need no adapting")
@@ -144,13 +150,13 @@ def estimate(
         asked = Query.parse(query, index.space, index.taxonomy)
         if answers_from is not None:
             told = read_answers(answers_from)
-            found = estimate_from_answers(index, asked, told, groups, who=who)
+            found = estimate_from_answers(index, asked, told, groups, distinct=distinct, who=who)
         elif answers is None:
             caution(index.spec.caution)
             say(_adapted(index, asked) if adapt_shares else _of_the_model(index, asked))
             return
         else:
-            sample = draw_sample(index, asked, answers, groups)
+            sample = draw_sample(index, asked, answers, groups, distinct=distinct)
             if out is not None:
                 write_questions(index, sample, out)
                 say(
@@ -278,6 +284,8 @@ def _show(found: "LibraryEstimate", query: str, by: str) -> None:
         ]
         show_table((by, "photos", "answered yes", "match", "95% interval", "method"), cells)
     say(found.total.sentence(query))
+    if found.sample.distinct:
+        say(f"near copies count as one: {found.total.photos:,} different photos")
     if found.newer:
         say(
             f"{counted(found.newer, 'photo')} came after the draw and "

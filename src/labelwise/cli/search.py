@@ -93,6 +93,13 @@ def search(
         list[str] | None,
         typer.Option(help="Only photos whose file or side-car has this keyword; may be repeated."),
     ] = None,
+    distinct: Annotated[
+        bool,
+        typer.Option("--distinct", help="Take near copies as one photo: the earliest of them."),
+    ] = False,
+    who: Annotated[
+        str | None, typer.Option(help="By whom the promise is made. Default: the user.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
     paths_only: Annotated[
@@ -146,6 +153,7 @@ def search(
         "--camera": camera is not None,
         "--rating": rating is not None,
         "--keyword": bool(keyword),
+        "--distinct": distinct,
         "--count": count,
         "--html": html is not None,
     }
@@ -168,7 +176,7 @@ def search(
     if paths_only:
         _refuse("--paths-only writes nothing else", {"--json": as_json})
     if wrong_at_most is None:
-        without = {"--promise": promise, "--confidence": confidence}
+        without = {"--promise": promise, "--confidence": confidence, "--who": who}
         _refuse("without --wrong-at-most nothing is promised", without)
     elif promise != "sure":
         _refuse("an expected promise has no confidence", {"--confidence": confidence})
@@ -196,9 +204,11 @@ def search(
             promise=promise or "expected",
             confidence=confidence,
             sort=sort,
-            photos=PhotoFilter(below, since, until, camera, rating, tuple(keyword or ())),
+            photos=PhotoFilter(
+                below, since, until, camera, rating, tuple(keyword or ()), distinct=distinct
+            ),
         )
-        receipt = keep_found(index, wanted, found)
+        receipt = keep_found(index, wanted, found, who)
         if count:
             if as_json:
                 say(json.dumps(_numbers(found, receipt)))
@@ -269,6 +279,7 @@ def _numbers(found: "Found", receipt: "Receipt | None") -> dict[str, Any]:
         "likeness": None
         if found.likeness is None
         else {"outcome": found.likeness.likeness.outcome, "text": found.likeness.sentence()},
+        "near_copies": None if found.copies is None else found.copies.copies,
     }
 
 
@@ -277,8 +288,9 @@ def _say_counted(found: "Found", receipt: "Receipt | None") -> None:
     from labelwise.cli.text import say
 
     say(found.sentence())
-    if found.likeness_sentence:
-        say(found.likeness_sentence)
+    for sentence in (found.copies_sentence, found.likeness_sentence):
+        if sentence:
+            say(sentence)
     if receipt is not None:
         say(f"receipt {receipt.number}: labelwise verify holds the promise to answers")
     elif found.promised is not None:

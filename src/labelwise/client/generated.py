@@ -291,6 +291,7 @@ class SearchAnswer(TypedDict):
 
     ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
     which condition it holds. ``bounded`` is of the photos above ``at_least``, for whatever cut.
+    ``near_copies`` says how many photos of a promised list look like an earlier one of it.
     """
 
     query: str
@@ -308,6 +309,7 @@ class SearchAnswer(TypedDict):
     refused: NotRequired[str | None]
     ways: NotRequired[WaysOutView | None]
     bounded: NotRequired[str | None]
+    near_copies: NotRequired[str | None]
     likeness: NotRequired[LikenessView | None]
     cursor: str | None
 

@@ -35,6 +35,7 @@ from labelwise.pictures.batches import (
     read_ahead,
     resized_array,
 )
+from labelwise.pictures.fingerprint import looks_of
 from labelwise.system.names import Names
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
@@ -142,7 +143,8 @@ class Scored:
     """Answers for a batch: ``rows``, ``ids`` and arrays of those with one, and the failures.
 
     ``logits`` (n, K) are float32, ``log_p`` and ``log_q`` = log(1 - p) float64, ``sets`` boolean,
-    all on the CPU; ``embeddings`` (n, D) are there if they were asked for.
+    all on the CPU; ``embeddings`` (n, D) are there if they were asked for, and then ``looks`` of
+    pictures too (:func:`labelwise.pictures.fingerprint.looks_of`).
     """
 
     space: LabelSpace
@@ -154,6 +156,7 @@ class Scored:
     sets: Tensor
     failures: tuple[Failure, ...] = ()
     embeddings: Tensor | None = None
+    looks: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -185,6 +188,7 @@ class Scored:
     def join(parts: Sequence["Scored"]) -> "Scored":
         """Return several batches as one."""
         embeddings = [part.embeddings for part in parts if part.embeddings is not None]
+        looks = [part.looks for part in parts if part.looks is not None]
         return Scored(
             parts[0].space,
             np.concatenate([part.rows for part in parts]),
@@ -195,6 +199,7 @@ class Scored:
             torch.cat([part.sets for part in parts]),
             tuple(failure for part in parts for failure in part.failures),
             torch.cat(embeddings) if embeddings else None,
+            torch.cat(looks) if looks else None,
         )
 
 
@@ -212,8 +217,8 @@ def score(
 
     ``rows`` (increasing) chooses some of the images; ``workers`` threads, or processes for a
     GPU, decode, by default one per core; with ``embed`` the pooled features of the backbone come
-    too. ``decode="cuda"`` lets nvJPEG decode JPEGs on the model's device, with pixels a few levels
-    off; ``auto`` does so wherever the model is on one.
+    too, and what pictures look like. ``decode="cuda"`` lets nvJPEG decode JPEGs on the model's
+    device, with pixels a few levels off; ``auto`` does so wherever the model is on one.
     """
     require_probabilities(scorer)
     if embed and not isinstance(scorer, Embedder):
@@ -221,7 +226,8 @@ def score(
 
     def network(inputs: Tensor) -> tuple[Tensor, ...]:
         if embed and isinstance(scorer, Embedder):
-            return scorer.embed(inputs)
+            found = scorer.embed(inputs)
+            return (*found, looks_of(inputs)) if inputs.ndim == 4 else found
         return (scorer.logits(inputs),)
 
     parts = infer(
@@ -244,6 +250,7 @@ def score(
             list(names.take(part.rows)),
             failures=part.failures,
             embeddings=more[0] if more else None,
+            looks=more[1] if len(more) > 1 else None,
         )
 
 
@@ -264,6 +271,7 @@ def scored(
     *,
     failures: Iterable[Failure] = (),
     embeddings: Tensor | None = None,
+    looks: Tensor | None = None,
 ) -> Scored:
     """Return what a model's link and rule say of logits (n, K); those not finite are failures."""
     link = require_probabilities(scorer)
@@ -283,6 +291,7 @@ def scored(
         logits, rows = logits[kept], rows[kept.numpy()]
         names = [names[at] for at in kept.tolist()]
         embeddings = None if embeddings is None else embeddings[kept]
+        looks = None if looks is None else looks[kept]
     log_p, log_q = check_log_probs(*link.log_probs(logits.double()))
     every = sorted([*failures, *lost], key=lambda failure: failure.row)
     return Scored(
@@ -295,6 +304,7 @@ def scored(
         scorer.rule(log_p.exp().float()),  # as link.decision_probs, which it was fitted to
         tuple(every),
         embeddings,
+        looks,
     )
 
 

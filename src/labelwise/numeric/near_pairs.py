@@ -1,9 +1,18 @@
-"""Pairs of unit vectors that point almost the same way, found without comparing all pairs.
+"""Unit vectors that point almost the same way, found without comparing all pairs.
 
 Two vectors at angle a stand on different sides of a random plane with chance a / pi. So each vector
 gets 16 words of 16 signs, by 256 fixed planes. Two vectors of cosine 0.95 differ in a tenth of
 their signs and share at least one word with chance 0.96, and those of cosine 0.97 with chance
 0.99. Vectors that share a word are compared; few vectors are all compared.
+
+``first_near`` puts vectors together, in the order in which they come:
+
+    first(v) = the earliest vector near v that is its own first; v itself where there is none
+
+so that each vector is near its first one, and a long row of vectors that turns slowly has several
+first ones. Thousands of vectors may be near each other, and their pairs are too many to be
+listed. So of many vectors each is compared with the earliest that shares a word with it, and all
+pairs are looked for only among those that are left.
 """
 
 from typing import Any
@@ -11,35 +20,82 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["near_pairs"]
+__all__ = ["first_near", "near_pairs"]
 
 Vectors = NDArray[np.float32]
-Pairs = NDArray[np.int64]
+Words = NDArray[np.uint16]
+Rows = NDArray[np.int64]
 
 FEW = 2048  # vectors of which all pairs are compared
 WORDS, SIGNS = 16, 16
 ROWS_AT_ONCE = 2048
 
 
-def near_pairs(vectors: NDArray[np.floating[Any]], least: float) -> Pairs:
+def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0) -> Rows:
     """Return the pairs (P, 2) of rows of unit vectors (n, D) whose cosine is at least ``least``.
 
-    The lower row stands first; pairs are in order. Zero vectors are near nothing.
+    The lower row stands first; pairs are in order. Zero vectors are near nothing. Of each pair the
+    second row is at least ``since``: pairs among earlier rows are known.
     """
     rows = np.asarray(vectors, np.float32)
     if len(rows) <= FEW:
-        found = [_compared(rows, np.arange(len(rows)), least)]
+        found = [_compared(rows, np.arange(len(rows)), least, since)]
     else:
         found = [
-            _compared(rows, members, least)
+            _compared(rows, members, least, since)
             for words in _words_of(rows)
             for members in _sharing(words)
+            if members[-1] >= since
         ]
     pairs = np.concatenate([np.empty((0, 2), np.int64), *found])
     return np.unique(pairs, axis=0)
 
 
-def _words_of(rows: Vectors) -> NDArray[np.uint16]:
+def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | None = None) -> Rows:
+    """Return the first row (n,) of unit vectors (n, D) that each is near to; see above.
+
+    ``known`` are those of the earlier rows, which stay as they are.
+    """
+    rows = np.asarray(vectors, np.float32)
+    done = 0 if known is None else len(known)
+    firsts = np.arange(len(rows))
+    firsts[:done] = firsts[:done] if known is None else known
+    if len(rows) > FEW:
+        _follow(firsts, _heads(rows, least, done))
+    leaders = np.flatnonzero(firsts == np.arange(len(rows)))
+    new = int(np.searchsorted(leaders, done))
+    _follow(firsts, leaders[near_pairs(rows[leaders], least, new)])
+    # A row whose first one turned out to be near an earlier one goes with that, or alone.
+    moved = np.flatnonzero(firsts[firsts] != firsts)
+    target = firsts[firsts[moved]]
+    near = np.einsum("ij,ij->i", rows[moved], rows[target]) >= least
+    firsts[moved] = np.where(near, target, moved)
+    return firsts
+
+
+def _follow(firsts: Rows, pairs: Rows) -> None:
+    """Let the later row of each pair, in order of the earlier, follow the earlier if it leads."""
+    for earlier, later in pairs.tolist():
+        if firsts[earlier] == earlier and firsts[later] == later:
+            firsts[later] = earlier
+
+
+def _heads(rows: Vectors, least: float, since: int) -> Rows:
+    """Return pairs of near rows: the earliest of those that share a word, and another of them."""
+    found = []
+    for words in _words_of(rows):
+        earliest = np.full(1 << SIGNS, len(rows), np.int64)
+        np.minimum.at(earliest, words, np.arange(len(rows)))
+        head, row = earliest[words[since:]], np.arange(since, len(rows))
+        for start in range(0, len(row), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            near = np.einsum("ij,ij->i", rows[row[part]], rows[head[part]]) >= least
+            near &= head[part] < row[part]
+            found.append(np.stack([head[part][near], row[part][near]], 1))
+    return np.unique(np.concatenate([np.empty((0, 2), np.int64), *found]), axis=0)
+
+
+def _words_of(rows: Vectors) -> Words:
     """Return the words (WORDS, n) of vectors."""
     planes = np.random.default_rng(0).standard_normal((rows.shape[1], WORDS * SIGNS))
     words = np.empty((WORDS, len(rows)), np.uint16)
@@ -49,20 +105,19 @@ def _words_of(rows: Vectors) -> NDArray[np.uint16]:
     return words
 
 
-def _sharing(words: NDArray[np.uint16]) -> list[Pairs]:
-    """Return the rows of each word that at least two have."""
+def _sharing(words: Words) -> list[Rows]:
+    """Return the rows of each word that at least two have, in order."""
     order = np.argsort(words, kind="stable")
     starts = np.flatnonzero(np.diff(words[order])) + 1
     return [part for part in np.split(order, starts) if len(part) > 1]
 
 
-def _compared(rows: Vectors, members: Pairs, least: float) -> Pairs:
-    """Return the near pairs among some rows, all of which are compared."""
+def _compared(rows: Vectors, members: Rows, least: float, since: int) -> Rows:
+    """Return the near pairs among some rows, in order, all of which are compared."""
     inside, found = rows[members], []
-    for start in range(0, len(members), ROWS_AT_ONCE):
+    for start in range(int(np.searchsorted(members, since)), len(members), ROWS_AT_ONCE):
         cosines = inside[start : start + ROWS_AT_ONCE] @ inside.T
-        first, second = np.nonzero(cosines >= least)
-        kept = first + start < second
-        found.append(np.stack([members[first[kept] + start], members[second[kept]]], 1))
-    pairs = np.concatenate([np.empty((0, 2), np.int64), *found])
-    return np.sort(pairs, axis=1)
+        later, earlier = np.nonzero(cosines >= least)
+        kept = earlier < later + start
+        found.append(np.stack([members[earlier[kept]], members[later[kept] + start]], 1))
+    return np.concatenate([np.empty((0, 2), np.int64), *found])

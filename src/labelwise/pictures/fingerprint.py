@@ -6,21 +6,29 @@
 Pictures whose fingerprints have a cosine of at least NEAR are near copies. Plain pictures, all of
 one colour, have a fingerprint of zeros and are near nothing. How many copies are found, and how
 many pictures are taken for copies: ``benchmarks/near_copies.py``.
+
+``fingerprint`` reads a file and sees the whole picture; ``looks_of`` takes the pixels that a model
+sees anyway, whose transform may cut the edges off. The two are not compared with each other.
 """
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dctn
+from scipy.fft import dct, dctn
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from labelwise.pictures.decode import decode
 
-__all__ = ["NEAR", "WIDTH", "fingerprint"]
+__all__ = ["NEAR", "WIDTH", "fingerprint", "looks_of"]
 
 NEAR = 0.95
 SIDE, KEPT = 32, 8
 WIDTH = KEPT * KEPT - 1
 PLAIN = 1.0  # length of a vector that is rounding alone
+GREY = (0.299, 0.587, 0.114)  # as Pillow weighs red, green and blue
+WHITE = 255.0
 
 
 def fingerprint(content: bytes, name: str) -> NDArray[np.float32]:
@@ -31,3 +39,23 @@ def fingerprint(content: bytes, name: str) -> NDArray[np.float32]:
     length = float(np.linalg.norm(waves))
     unit = waves / length if length > PLAIN else np.zeros(WIDTH)
     return np.asarray(unit, np.float32)
+
+
+def looks_of(inputs: Tensor) -> Tensor:
+    """Return the fingerprints (n, WIDTH), float32, of pixels (n, 3, H, W) or bands (n, C, H, W).
+
+    Bands have no common range: the mean of them is taken from its darkest to its brightest place.
+    """
+    values = inputs.float()
+    if inputs.dtype == torch.uint8:
+        grey = torch.einsum("nchw,c->nhw", values, values.new_tensor(GREY))
+    else:
+        mean = values.mean(dim=1)
+        low, high = mean.amin(dim=(1, 2), keepdim=True), mean.amax(dim=(1, 2), keepdim=True)
+        grey = WHITE * (mean - low) / (high - low).clamp_min(torch.finfo(torch.float32).tiny)
+    small = adaptive_avg_pool2d(grey[:, None], SIDE)[:, 0]
+    lowest = dct(np.eye(SIDE), norm="ortho", axis=0)[:KEPT]
+    base = torch.from_numpy(lowest).to(small)
+    waves = (base @ small @ base.T).flatten(1)[:, 1:]
+    length = waves.norm(dim=1, keepdim=True)
+    return torch.where(length > PLAIN, waves / length.clamp_min(PLAIN), 0.0)

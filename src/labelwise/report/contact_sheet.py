@@ -36,7 +36,8 @@ def contact_sheet(index: Index, found: Found) -> str:
         f"Probabilities are calibrated for this query on {found.checked_on:,} photos that the "
         f"model was not trained on, of which {found.positives:,} match it."
     )
-    said = (found.promised, found.refused, found.bounded, found.likeness_sentence.rstrip("."))
+    also = (found.copies_sentence.rstrip("."), found.likeness_sentence.rstrip("."))
+    said = (found.promised, found.refused, found.bounded, *also)
     notes = [tag("p", _sentence(str(one)), class_="note") for one in said if one]
     shown = f"The {len(found.hits)} most probable" if found.hits else "No photo"
     if found.above is not None:

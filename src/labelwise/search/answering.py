@@ -22,6 +22,7 @@ from labelwise.search.asked import AskedQuery, said_wrong
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
+from labelwise.search.near_copies import NearCopies, near_copies
 from labelwise.search.rankings import Ranking, ranking_of
 
 __all__ = [
@@ -103,7 +104,8 @@ class Found:
     photos, and ``positives`` those among them that answer: the probabilities rest on them.
     ``promise`` is of the list above the cut; where it is refused, all photos are shown.
     ``bounded`` is the share of the list above ``at_least`` that may be wrong, whatever the cut.
-    ``likeness`` says whether the library is like the held-out photos, as all of this supposes.
+    ``likeness`` says whether the library is like the held-out photos, as all of this supposes;
+    ``copies`` are the near copies on a list that is promised, where photos' looks are known.
     """
 
     query: str
@@ -118,6 +120,7 @@ class Found:
     ways: WaysOut = WaysOut()
     likeness: LibraryLikeness | None = None
     filter: PhotoFilter = EVERY_PHOTO
+    copies: NearCopies | None = None
 
     @property
     def promised(self) -> Promise | None:
@@ -142,6 +145,14 @@ class Found:
         if said and self.filter:
             said += " That is of all photos of the index."
         return "" if said.rstrip(".") in self.refused else said
+
+    @property
+    def copies_sentence(self) -> str:
+        """How many photos of a promised list are near copies; empty where none are known."""
+        said = "" if self.copies is None else self.copies.sentence("the photos of this list")
+        if not said:
+            return ""
+        return f"{said[0].upper()}{said[1:]}. The promise takes each photo as one of its own."
 
     @property
     def counted(self) -> str:
@@ -217,6 +228,10 @@ def answer(
     probs = asked.held_out.probs(scores[kept].astype(np.float64))
     shown = labels if len(labels) < len(index.space) else []
     hits = hits_of(index, shown, rows[kept], probs, not own)
+    copies = None
+    if made is not None and made.promise is not None:
+        listed, listed_scores = ranking.best(above or 0)
+        copies = near_copies(index, listed[listed_scores >= cut])
     if sort == "date":
         hits.sort(key=lambda hit: hit.taken or "", reverse=True)
     return Found(
@@ -232,6 +247,7 @@ def answer(
         ways,
         likeness_of(index),
         photos,
+        copies,
     )
 
 

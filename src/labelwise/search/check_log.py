@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from getpass import getuser
 from secrets import randbits
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.search.store import Store
 
-__all__ = ["Answer", "CheckLog", "Said", "answers_of", "is_of_text", "name_of_text"]
+__all__ = ["Answer", "CheckLog", "ListKey", "Said", "answers_of", "is_of_text", "name_of_text"]
 
 Answer = Literal["yes", "no", "unsure"]
+ListKey = tuple[float, int, float, bool]  # share that may be wrong, length, cut, whether distinct
 
 SCHEMA = (
     """CREATE TABLE IF NOT EXISTS checked_lists (id INTEGER PRIMARY KEY, query TEXT NOT NULL,
@@ -50,42 +51,42 @@ class CheckLog:
         with store.transaction() as database:
             for statement in SCHEMA:
                 database.execute(statement)
+            known = {name for _, name, *_ in database.execute("PRAGMA table_info(checked_lists)")}
+            if "distinct_photos" not in known:  # of 0.2, whose lists were of all photos
+                database.execute(
+                    "ALTER TABLE checked_lists ADD COLUMN distinct_photos INTEGER NOT NULL "
+                    "DEFAULT 0"
+                )
 
-    def place_of(self, wrong_at_most: float, listed: int, cut: float) -> int:
+    def place_of(self, key: ListKey) -> int:
         """Return the number of lists tried before this one, which is noted if it is new."""
         with self._store.transaction() as database:
-            known = database.execute(
-                "SELECT wrong_at_most, listed, cut, seed FROM checked_lists WHERE query = ? "
-                "ORDER BY id",
-                (self._query,),
-            ).fetchall()
-            lists = [tuple(one[:3]) for one in known]
-            if (wrong_at_most, listed, cut) in lists:
-                return lists.index((wrong_at_most, listed, cut))
-            seed = known[0][3] if known else randbits(62)
+            known = self._known(database)
+            lists = [one for one, _ in known]
+            if key in lists:
+                return lists.index(key)
+            seed = known[0][1] if known else randbits(62)
             database.execute(
-                "INSERT INTO checked_lists (query, wrong_at_most, listed, cut, seed, at) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                (self._query, wrong_at_most, listed, cut, seed, _now()),
+                "INSERT INTO checked_lists "
+                "(query, wrong_at_most, listed, cut, distinct_photos, seed, at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (self._query, *key, seed, _now()),
             )
             return len(lists)
 
-    def lists(self) -> list[tuple[float, int, float]]:
-        """Return the share that may be wrong, the length and the cut of each list, in order."""
-        with self._store.transaction() as database:
-            found = database.execute(
-                "SELECT wrong_at_most, listed, cut FROM checked_lists WHERE query = ? ORDER BY id",
-                (self._query,),
-            ).fetchall()
-        return [(float(share), int(listed), float(cut)) for share, listed, cut in found]
+    def _known(self, database: Any) -> list[tuple[ListKey, int]]:
+        """Return the lists of the query in order, each with the seed of its draws."""
+        found = database.execute(
+            "SELECT wrong_at_most, listed, cut, distinct_photos, seed FROM checked_lists "
+            "WHERE query = ? ORDER BY id",
+            (self._query,),
+        )
+        return [((share, listed, cut, bool(one)), seed) for share, listed, cut, one, seed in found]
 
     def order_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of a list in the order in which they are drawn."""
         with self._store.transaction() as database:
-            (seed,) = database.execute(
-                "SELECT seed FROM checked_lists WHERE query = ? ORDER BY id LIMIT 1",
-                (self._query,),
-            ).fetchone()
+            (_, seed), *_ = self._known(database)
         draws = np.random.default_rng(seed).random(int(rows.max(initial=0)) + 1)
         return np.asarray(rows[np.argsort(draws[rows], kind="stable")])
 

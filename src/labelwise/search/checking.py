@@ -9,8 +9,8 @@ Every REPEAT-th question is about a photo that was answered before. Where one pe
 for more than a third of at least three such photos, no promise is made: they then say little
 about the photos.
 
-Photos that belong together (bursts, albums) are drawn one by one; copies of one file are one
-photo of the index already. ``CheckLog.order_of`` is where a draw by groups would go.
+Copies of one file are one photo of the index already. Near copies are drawn one by one, unless the
+list is of ``distinct`` photos, one of each picture: then the promise is of these.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,8 @@ from labelwise.decide import ListCheck, Promise, prior_of, promised_check
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
 from labelwise.search.asked import AskedQuery, labels_told
-from labelwise.search.check_log import Answer, CheckLog, Said
+from labelwise.search.check_log import Answer, CheckLog, ListKey, Said
+from labelwise.search.filters import PhotoFilter
 from labelwise.search.index import Index
 from labelwise.search.receipts import keep_receipt, withdraw
 from labelwise.search.store import Fact
@@ -118,15 +119,17 @@ class CheckSession:
         cut: float | None = None,
         top: int | None = None,
         alone: bool = False,
+        distinct: bool = False,
         who: str | None = None,
     ) -> None:
         """Begin or resume a check: of our own list, down to a probability, or of the best few.
 
-        ``alone``: the answers are all that counts, whatever held-out photos say.
+        ``alone``: the answers are all that counts, whatever held-out photos say. ``distinct``: near
+        copies are one photo, the earliest of them.
         """
         if cut is not None and top is not None:
             raise DataError("a list ends at a probability (cut) or after a number (top), not both")
-        asked = AskedQuery.of(index, query, own=True)
+        asked = AskedQuery.of(index, query, own=True, photos=PhotoFilter(distinct=distinct))
         chosen = asked.list_to_check(wrong_at_most, cut=cut, top=top)
         if chosen is None:
             raise DataError(
@@ -134,7 +137,8 @@ class CheckSession:
                 "give its length yourself with top, or let more of it be wrong"
             )
         rows, scores = asked.ranking.best(chosen.length)
-        self._begin(index, str(query), rows, float(scores[-1]), wrong_at_most, who)
+        kind = (wrong_at_most, len(rows), float(scores[-1]), distinct)
+        self._begin(index, str(query), rows, kind, who)
         self._told = partial(labels_told, asked.bound, index.space)
         self._check = asked.check_of(
             replace(chosen, length=len(rows)),
@@ -163,7 +167,7 @@ class CheckSession:
         if not len(rows):
             raise DataError(f"no photo answers {name}, so there is nothing to check")
         session = cls.__new__(cls)
-        session._begin(index, name, rows, lowest, wrong_at_most, who)
+        session._begin(index, name, rows, (wrong_at_most, len(rows), lowest, False), who)
         session._told = _nothing_told
         session._check = ListCheck(
             len(rows), wrong_at_most, confidence, prior=prior_of(0.5), place=session._place
@@ -175,13 +179,13 @@ class CheckSession:
         index: Index,
         name: str,
         best: NDArray[np.int64],
-        lowest: float,
-        wrong_at_most: float,
+        kind: ListKey,
         who: str | None,
     ) -> None:
         self._index, self._name, self._best, self._who = index, name, best, who
         self._log = CheckLog(index.store, name)
-        self._place = self._log.place_of(wrong_at_most, len(best), lowest)
+        self._place = self._log.place_of(kind)
+        self._what = "distinct photos of the list" if kind[-1] else "photos of the list"
         self.rows: NDArray[np.int64] = self._log.order_of(best)
 
     def next_photo(self) -> PhotoToCheck | None:
@@ -252,7 +256,7 @@ class CheckSession:
             state = replace(state, shorter=max(1, int(SHORTER * len(self.rows))))
         if state.unsteady:
             return state
-        return replace(state, promise=promised_check(check, "photos of the list"))
+        return replace(state, promise=promised_check(check, self._what))
 
     def left(self) -> NDArray[np.int64]:
         """Return the photos of the list that were not found wrong, the most probable first."""

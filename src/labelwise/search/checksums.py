@@ -1,7 +1,7 @@
 """Hashes of the files of an index, so that a flipped bit is never taken for a probability.
 
     file                                   hashed when        checked when
-    scores/*, embeddings/*                 written            first read by a process
+    scores/*, embeddings/*, looks/*        written            first read by a process
     cache/*.bin                            sums of their own: :mod:`labelwise.search.cache`
     model.json, index.json                 written            the index is opened
     held-out, validation, taxonomy, ...    written            read
@@ -26,6 +26,7 @@ SINCE = 2  # the version of the database that brought them
 HASHED = (
     *("index.json", "model.json", "held-out.parquet", "validation.parquet"),
     *("taxonomy.csv", "projection.npy", "scores/*.parquet", "embeddings/*.parquet"),
+    "looks/*.parquet",
 )
 
 

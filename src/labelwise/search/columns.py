@@ -1,7 +1,8 @@
-"""The columns of an index on disk: logits per label, and embeddings, for every row.
+"""The columns of an index on disk: logits per label, embeddings and looks, for every row.
 
     scores/000000000000.parquet  one column of logits per label, named after it, and ``row``
     embeddings/...               ``row`` and ``embedding``, a fixed-size list of half floats
+    looks/...                    ``row`` and ``look``, likewise; none in indexes of 0.2
     cache/                       the same columns end to end, see :mod:`labelwise.search.cache`
 
 A file is named after its first row, and never changed once its rows are known. Whoever reads says
@@ -28,7 +29,7 @@ __all__ = ["Columns"]
 
 
 class Columns:
-    """The logits and embeddings of an index folder, which are read as arrays of so many rows."""
+    """The logits, embeddings and looks of an index folder, read as arrays of so many rows."""
 
     def __init__(self, folder: Path, labels: Sequence[str], checksums: Checksums) -> None:
         self.folder, self._checksums = folder, checksums
@@ -41,22 +42,31 @@ class Columns:
         first: int,
         logits: NDArray[np.float32],
         embeddings: NDArray[np.float16] | None,
+        looks: NDArray[np.float16] | None = None,
     ) -> list[str]:
-        """Write the logits (n, K) and embeddings (n, D) of the rows from ``first`` on.
+        """Write the logits (n, K), embeddings (n, D) and looks (n, W) of rows from ``first`` on.
 
-        Returns the names of the files written.
+        Returns the names of the files written. An index whose first rows have no looks gets none
+        for later ones either.
         """
         rows = pa.array(np.arange(first, first + len(logits), dtype=np.int64))
         columns = [pa.array(np.ascontiguousarray(column)) for column in logits.T]
         table = pa.table([rows, *columns], names=["row", *self._names])
         written = [self._write("scores", first, table)]
-        if embeddings is not None:
-            lists = pa.FixedSizeListArray.from_arrays(
-                pa.array(embeddings.reshape(-1)), embeddings.shape[1]
-            )
-            table = pa.table({"row": rows, "embedding": lists})
-            written.append(self._write("embeddings", first, table))
+        if first and not self._files("looks"):
+            looks = None
+        for kind, name, values in (
+            ("embeddings", "embedding", embeddings),
+            ("looks", "look", looks),
+        ):
+            if values is not None:
+                flat = pa.array(values.reshape(-1))
+                lists = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+                written.append(self._write(kind, first, pa.table({"row": rows, name: lists})))
         return written
+
+    def _files(self, kind: str) -> list[Path]:
+        return sorted((self.folder / kind).glob("*.parquet"))
 
     def _write(self, kind: str, first: int, table: pa.Table) -> str:
         name = f"{kind}/{first:012d}.parquet"
@@ -73,13 +83,19 @@ class Columns:
 
     def embeddings(self, rows: int) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
-        files = sorted((self.folder / "embeddings").glob("*.parquet"))
+        return self._vectors("embeddings", "embedding", rows)
+
+    def looks(self, rows: int) -> NDArray[np.float16]:
+        """Return the looks (rows, W), mapped from the disk; W is 0 where there are none."""
+        return self._vectors("looks", "look", rows)
+
+    def _vectors(self, kind: str, name: str, rows: int) -> NDArray[np.float16]:
+        files = self._files(kind)
         if not files:
             return np.empty((rows, 0), np.float16)
-        self._checksums.check(f"embeddings/{files[0].name}", once=True)
-        width = pq.read_schema(files[0]).field("embedding").type.list_size
-        cache = "embeddings-00000.bin"
-        return self._mapped("embeddings", "embedding", cache, np.dtype(np.float16), width, rows)
+        self._checksums.check(f"{kind}/{files[0].name}", once=True)
+        width = pq.read_schema(files[0]).field(name).type.list_size
+        return self._mapped(kind, name, f"{kind}-00000.bin", np.dtype(np.float16), width, rows)
 
     def _mapped(
         self, kind: str, name: str, cache: str, dtype: np.dtype[Any], width: int, rows: int
@@ -90,7 +106,7 @@ class Columns:
 
     def _segments(self, kind: str, name: str, done: int, rows: int) -> Iterator[NDArray[Any]]:
         """Yield the values of one column from row ``done`` to ``rows``, segment by segment."""
-        files = sorted((self.folder / kind).glob("*.parquet"))
+        files = self._files(kind)
         firsts = [int(file.stem) for file in files]
         for file, first, end in zip(files, firsts, [*firsts[1:], rows], strict=True):
             end = min(end, rows)

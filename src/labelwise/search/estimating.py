@@ -34,6 +34,7 @@ from labelwise.retrieval import Query
 from labelwise.search.asked import labels_told
 from labelwise.search.check_log import Answer
 from labelwise.search.index import Index
+from labelwise.search.near_copies import pictures_of
 from labelwise.search.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.search.store import Fact
 from labelwise.system.files import replacing
@@ -58,7 +59,8 @@ Numbers = NDArray[np.float64]
 class PhotoSample:
     """Photos drawn at random for a query: hashes by group, of the first ``rows`` rows.
 
-    ``by`` and ``table`` (its digest) say how photos were grouped.
+    ``by`` and ``table`` (its digest) say how photos were grouped. Of ``distinct`` photos only the
+    earliest of each picture could be drawn, and only these are counted.
     """
 
     query: str
@@ -69,6 +71,7 @@ class PhotoSample:
     seed: int
     at: str
     drawn: Mapping[str, tuple[str, ...]]
+    distinct: bool = False
 
     @property
     def photos(self) -> list[str]:
@@ -106,29 +109,30 @@ def draw_sample(
     answers: int,
     groups: PhotoGroups = EVERYTHING,
     *,
+    distinct: bool = False,
     seed: int | None = None,
 ) -> PhotoSample:
     """Return ``answers`` photos drawn at random, in each group if there are some.
 
-    If so many were drawn before for the same, it is those. Without a ``seed`` nobody knows the draw
-    before it is made.
+    ``distinct`` takes near copies as one photo, the earliest of them. If so many were drawn before
+    for the same, it is those. Without a ``seed`` nobody knows the draw before it is made.
     """
     if answers < 1:
         raise DataError(f"at least one photo must be answered, got {answers}")
-    for sample in _samples(index, query, groups):
+    for sample in _samples(index, query, groups, distinct):
         if sample.answers == answers:
             return sample
     seed = secrets.randbits(63) if seed is None else seed
     random = np.random.default_rng(seed)
     drawn = {}
-    for group, rows in groups.of(index, index.store.alive_rows()).items():
+    for group, rows in groups.of(index, _countable(index, distinct)).items():
         chosen = random.permutation(rows)[:answers].tolist()
         contents = index.store.contents_of(chosen)
         drawn[group] = tuple(contents[row].hash.hex() for row in chosen)
     if not drawn:
         raise DataError(f"{index.folder} holds no photos to draw from")
     kind = (groups.by, groups.digest)
-    sample = PhotoSample(str(query), *kind, answers, len(index), seed, _now(), drawn)
+    sample = PhotoSample(str(query), *kind, answers, len(index), seed, _now(), drawn, distinct)
     _journal(index).write({"kind": "sample", **vars(sample)})
     return sample
 
@@ -151,11 +155,12 @@ def estimate_from_answers(
     answers: Mapping[str, Answer],
     groups: PhotoGroups = EVERYTHING,
     *,
+    distinct: bool = False,
     who: str | None = None,
 ) -> LibraryEstimate:
     """Return how many photos match a query, given answers by path for all photos of a sample."""
     told = {index.row_of(path): value for path, value in answers.items()}
-    for sample in _samples(index, query, groups):
+    for sample in _samples(index, query, groups, distinct):
         asked = SampleAnswers(index, query, sample, who=who)
         alive = set(asked.rows)
         if set(told) == alive:
@@ -171,7 +176,7 @@ def estimate_from_answers(
                 "answer; answer each of them, if need be with unsure"
             )
     else:
-        by = f" by {groups.by}" if groups.by else ""
+        by = (f" by {groups.by}" if groups.by else "") + (" as distinct photos" * distinct)
         table = f" of {groups.table} as it is now" if groups.table else ""
         raise DataError(
             f"these photos were not drawn for {query}{by}{table}; draw some with "
@@ -246,7 +251,7 @@ class SampleAnswers:
         if len(told) < len(self.rows):
             raise DataError(f"{len(self.rows) - len(told)} photos have no answer yet")
         probs, parts = self._probs(), []
-        alive = index.store.alive_rows(self.sample.rows)
+        alive = _countable(index, self.sample.distinct, self.sample.rows, self.rows)
         for group, members in groups.of(index, alive).items():
             drawn = np.intersect1d(members, self.rows)
             places = np.searchsorted(members, drawn)
@@ -256,7 +261,7 @@ class SampleAnswers:
             self.sample,
             estimate_total(parts),
             tuple(map(estimate_count, parts)) if groups.by else (),
-            len(index.store.alive_rows()) - len(alive),
+            len(_countable(index, self.sample.distinct)) - len(alive),
         )
 
     def _probs(self) -> Numbers:
@@ -288,11 +293,29 @@ def _journal(index: Index) -> Journal:
     return Journal(index.folder / SAMPLES_FILE)
 
 
-def _samples(index: Index, query: Query, groups: PhotoGroups) -> Sequence[PhotoSample]:
+def _countable(
+    index: Index, distinct: bool, rows: int | None = None, drawn: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """Return the photos that are counted: all of the first ``rows``, or one of each picture.
+
+    A photo that was drawn stands for its picture, though an earlier copy may have come back.
+    """
+    alive = index.store.alive_rows(rows)
+    if not distinct:
+        return alive
+    firsts = pictures_of(index)[alive]
+    chosen = np.isin(alive, np.asarray(drawn, np.int64))
+    order = np.lexsort((alive, ~chosen, firsts))
+    return np.sort(alive[order[np.unique(firsts[order], return_index=True)[1]]])
+
+
+def _samples(
+    index: Index, query: Query, groups: PhotoGroups, distinct: bool
+) -> Sequence[PhotoSample]:
     """Return what was drawn for a query and grouping, the latest first."""
     found = [one for one in _records(index) if isinstance(one, PhotoSample)]
-    kind = (str(query), groups.by, groups.digest)
-    return [one for one in found if (one.query, one.by, one.table) == kind][::-1]
+    kind = (str(query), groups.by, groups.digest, distinct)
+    return [one for one in found if (one.query, one.by, one.table, one.distinct) == kind][::-1]
 
 
 def _records(index: Index) -> "list[PhotoSample | NotedAnswers]":

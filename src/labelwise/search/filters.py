@@ -1,9 +1,9 @@
-"""Which photos of an index a search looks at: by folder, day, camera, rating and keywords.
+"""Which photos of an index a search looks at: by folder, day, camera, rating, keywords, look.
 
 Folder and day are known from indexing. Camera, rating and keywords are what the owner's programs
 wrote into the files or side-cars (:mod:`labelwise.search.headers`). A photo with several copies is
 below a folder if one of them is. A photo without a date, a camera or a rating passes no filter
-for it.
+for it. Distinct photos are one of each picture (:mod:`labelwise.search.near_copies`).
 """
 
 import os
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.search.headers import PhotoHeader, headers_of
 from labelwise.search.index import Index
+from labelwise.search.near_copies import copied_rows
 
 __all__ = ["EVERY_PHOTO", "PhotoFilter"]
 
@@ -27,7 +28,8 @@ class PhotoFilter:
     """A folder below a root, such as 2023/june, and the first and last day, month or year.
 
     ``folder`` may be a whole path. ``camera`` is part of its name, ``rating`` the least one, and
-    all ``keywords`` must be there, in any case. What is None or empty leaves nothing out.
+    all ``keywords`` must be there, in any case. ``distinct`` leaves near copies of earlier photos
+    out, whatever the other filters leave of these. What is None or empty leaves nothing out.
     """
 
     folder: str | None = None
@@ -36,6 +38,7 @@ class PhotoFilter:
     camera: str | None = None
     rating: int | None = None
     keywords: tuple[str, ...] = ()
+    distinct: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("since", self.since), ("until", self.until)):
@@ -61,11 +64,14 @@ class PhotoFilter:
             "rated at least": self.rating,
             "with the keyword": " and ".join(self.keywords),
         }
-        return ", ".join(f"{word} {value}" for word, value in words.items() if value)
+        parts = [f"{word} {value}" for word, value in words.items() if value]
+        return ", ".join([*parts, *(["near copies counted as one"] if self.distinct else [])])
 
     def left_out(self, index: Index) -> NDArray[np.int64]:
         """Return the rows of an index that do not pass, in order."""
         kept = np.ones(len(index), np.bool_)
+        if self.distinct:
+            kept[copied_rows(index)] = False
         if self.folder:
             below = np.zeros(len(index), np.bool_)
             below[self._below(index)] = True

@@ -21,6 +21,7 @@ from labelwise.pictures.cubes import BAND_SUFFIXES
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
+from labelwise.search.near_copies import near_copies
 from labelwise.search.receipts import carry_receipts
 from labelwise.search.scored_files import score_files
 from labelwise.search.store import Store
@@ -106,6 +107,10 @@ def update_index(
         found = likeness_of(index)
         if found.likeness.outcome in ("shares differ", "pictures differ"):
             changes.unlike = found.sentence()
+        copies = near_copies(index)
+        if copies is not None and copies.copies:
+            what = f"{copies.photos:,} photos of the index"
+            changes.repeated = f"{copies.sentence(what)}; --distinct takes such photos as one"
     return changes
 
 
@@ -235,7 +240,7 @@ def _start_rebuild(folder: Path) -> None:
         aside.mkdir()
         for name in ("photos.sqlite", "model.json", "index.json"):
             os.replace(folder / name, aside / name)
-    for name in ("scores", "embeddings", "cache"):
+    for name in ("scores", "embeddings", "looks", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "projection.npy").unlink(missing_ok=True)
 

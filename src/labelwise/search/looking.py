@@ -50,6 +50,7 @@ class Changes:
     unlisted: list[str] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)  # by their endings
     unlike: str = ""  # how the library differs from the held-out photos, in words
+    repeated: str = ""  # how many photos are near copies, in words
     came: list[int] = field(default_factory=list)  # known rows that files were found of
     went: list[int] = field(default_factory=list)  # rows of files that are gone
 
@@ -73,7 +74,7 @@ class Changes:
         raw = sum(count for suffix, count in self.unread.items() if suffix in RAW_SUFFIXES)
         dicom = self.unread[".dcm"]
         others = self.unread.total() - raw - dicom
-        notes = [self.unlike] if self.unlike else []
+        notes = [one for one in (self.unlike, self.repeated) if one]
         if others:
             notes.append(
                 f"{counted(others, 'HEIC photo')} passed over; "

@@ -158,6 +158,7 @@ class _Pending:
         self.places: dict[bytes, int] = {}
         self.logits: list[NDArray[np.float32]] = []
         self.features: list[NDArray[np.float32]] = []
+        self.looks: list[NDArray[np.float16]] = []
         self.files: list[tuple[PhotoFile, int | None]] = []
         self.edited: list[tuple[int, bytes]] = []
 
@@ -173,6 +174,8 @@ class _Pending:
         if len(part) and part.embeddings is not None:
             self.logits.append(part.logits.numpy())
             self.features.append(part.embeddings.numpy())
+        if len(part) and part.looks is not None:
+            self.looks.append(part.looks.numpy().astype(np.float16))
         if self.source.outage is not None:
             raise self.source.outage
         for failure in part.failures:
@@ -241,7 +244,8 @@ class _Pending:
         store = self.index.store
         if self.files:
             logits = np.concatenate([np.empty((0, len(store.labels)), np.float32), *self.logits])
-            store.append(self.contents, logits, self._embeddings(), self.files)
+            looks = np.concatenate(self.looks) if self.looks else None
+            store.append(self.contents, logits, self._embeddings(), self.files, looks)
             rows = store.rows_by_hash(digest for _, digest in self.edited)
             store.carry_corrections((before, rows[digest]) for before, digest in self.edited)
             self.source.forget(self.places)

@@ -1,7 +1,8 @@
 """The index folder on disk: what is known of every photo, in formats that others read.
 
     photos.sqlite                     roots, files, contents, corrections, side-cars, checksums
-    scores/, embeddings/, cache/      logits and embeddings, see :mod:`labelwise.search.columns`
+    scores/, embeddings/, looks/      logits, embeddings and what photos look like, and
+    cache/                            the same end to end, see :mod:`labelwise.search.columns`
 
 A *content* is a distinct picture, known by the hash of its bytes; its row is its place in every
 column. A *file* is where a content lies; several files may hold one content, and a moved file finds
@@ -388,13 +389,14 @@ class Store:
         logits: NDArray[np.float32],
         embeddings: NDArray[np.float16] | None,
         files: Sequence[tuple[PhotoFile, int | None]],
+        looks: NDArray[np.float16] | None = None,
     ) -> None:
         """Add contents with their columns, and files of them or of known contents.
 
         A file comes with its place in ``contents``; None keeps the row it has.
         """
         first = self.rows
-        written = self._columns.append(first, logits, embeddings) if len(contents) else []
+        written = self._columns.append(first, logits, embeddings, looks) if len(contents) else []
         with self.transaction() as database:
             for name in written:
                 self.checksums.put(name)
@@ -422,6 +424,10 @@ class Store:
     def embeddings(self) -> NDArray[np.float16]:
         """Return the embeddings (rows, D), mapped from the disk; D is 0 where there are none."""
         return self._columns.embeddings(self.rows)
+
+    def looks(self) -> NDArray[np.float16]:
+        """Return what photos look like from afar (rows, W); W is 0 where that is not known."""
+        return self._columns.looks(self.rows)
 
     # Corrections
 

@@ -237,6 +237,7 @@ class Library:
             refused=found.refusal() or None,
             ways=WaysOutView(**asdict(found.ways)) if found.refused else None,
             bounded=None if found.bounded is None else str(found.bounded),
+            near_copies=found.copies_sentence or None,
             likeness=_likeness(found),
             cursor=str(start + top) if len(found.hits) > start + top else None,
         )

@@ -286,6 +286,7 @@ class SearchAnswer(BaseModel):
 
     ``promise`` is a sentence, ``promise_about`` what it speaks of, and ``promise_condition`` under
     which condition it holds. ``bounded`` is of the photos above ``at_least``, for whatever cut.
+    ``near_copies`` says how many photos of a promised list look like an earlier one of it.
     """
 
     query: str
@@ -303,6 +304,7 @@ class SearchAnswer(BaseModel):
     refused: str | None = None
     ways: WaysOutView | None = None
     bounded: str | None = None
+    near_copies: str | None = None
     likeness: LikenessView | None = None
     cursor: str | None
 

@@ -133,6 +133,7 @@ function words(answer) {
   }
   if (answer.refused) parts.push(...refusal(answer));
   if (answer.bounded) parts.push(make("p", {}, sentence(answer.bounded)));
+  if (answer.near_copies) parts.push(make("p", { class: "muted small" }, answer.near_copies));
   if (answer.likeness && !answer.refused?.includes(answer.likeness.sentence.slice(0, -1))) {
     const { outcome, sentence: said } = answer.likeness;
     parts.push(make("p", { class: "muted small" },
