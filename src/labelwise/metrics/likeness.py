@@ -7,7 +7,8 @@ energy distance (Székely and Rizzo 2004)
     2 mean |x - z| - mean |x - x'| - mean |z - z'|
 
 is 0 only where both are drawn alike. Its p-value comes from dealing the points anew to the two
-sides, which is exact. Three outcomes:
+sides, which is exact. Where photos have points of several kinds, such as logits and embeddings,
+each kind is tested and the least p-value counts, times the number of kinds. Three outcomes:
 
     alike            nothing speaks against it, and no label's share moved
     shares differ    labels are more or less frequent, and that explains it: held-out photos drawn
@@ -36,6 +37,7 @@ __all__ = [
     "FEWEST",
     "Likeness",
     "Outcome",
+    "PointsOfPhotos",
     "compare_photos",
     "different_means",
     "energy_test",
@@ -107,6 +109,15 @@ class Likeness:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class PointsOfPhotos:
+    """One more kind of points: those of the held-out photos ``rows`` (n,), and of new photos."""
+
+    rows: NDArray[np.int64]
+    held_out: Points
+    photos: Points
+
+
 def compare_photos(
     names: Sequence[str],
     held_out: Points,
@@ -116,14 +127,15 @@ def compare_photos(
     probs: Floats,
     *,
     own_probs: Floats,
+    more: PointsOfPhotos | None = None,
     seed: int = 0,
 ) -> Likeness:
     """Return how like photos are to held-out ones, given as points (n, D) and (m, D).
 
     ``labels`` (n, K) of the held-out photos may be soft where they are not known, ``own_probs``
     (n, K) are what the model says of them; ``probs`` (m', K) are of photos of the same library,
-    from which the shares are estimated. Points and probabilities must not have been fitted on one
-    side alone.
+    from which the shares are estimated. ``more`` are points of another kind, of at least FEWEST
+    photos on each side. Points and probabilities must not have been fitted on one side alone.
     """
     random = np.random.default_rng(seed)
     sizes = len(held_out), len(photos)
@@ -142,22 +154,38 @@ def compare_photos(
     )
     moved = [one for one in shares if one.moved]
     own = _drawn(random, len(held_out), POINTS)
-    others = photos[_drawn(random, len(photos), POINTS)]
-    p_value = energy_test(held_out[own], others, random)
-    counts = min(len(held_out), POINTS), len(others)
+    kinds = [PointsOfPhotos(own, held_out[own], photos[_drawn(random, len(photos), POINTS)])]
+    if more is not None:
+        drawn = _drawn(random, len(more.rows), POINTS), _drawn(random, len(more.photos), POINTS)
+        chosen = more.held_out[drawn[0]], more.photos[drawn[1]]
+        kinds.append(PointsOfPhotos(more.rows[drawn[0]], *chosen))
+    p_value = _least_p(kinds, random)
+    counts = len(own), len(kinds[0].photos)
     if p_value > PICTURES_ALPHA:
         return Likeness("shares differ" if moved else "alike", *counts, p_value, shares=shares)
     p_adapted = None
     if moved:
         columns = [list(names).index(one.label) for one in moved]
         weights = raked_weights(labels[:, columns], np.array([one.now for one in moved]))
-        kept = np.flatnonzero(random.random(len(weights)) < weights / weights.max())
-        if len(kept) >= FEWEST:
-            kept = kept[_drawn(random, len(kept), POINTS)]
-            p_adapted = energy_test(held_out[kept], others, random)
+        kept = random.random(len(weights)) < weights / weights.max()
+        every = np.flatnonzero(kept)
+        every = every[_drawn(random, len(every), POINTS)]
+        adapted = [replace(kinds[0], rows=every, held_out=held_out[every])]
+        adapted += [
+            replace(one, rows=one.rows[kept[one.rows]], held_out=one.held_out[kept[one.rows]])
+            for one in kinds[1:]
+        ]
+        if min(len(one.rows) for one in adapted) >= FEWEST:
+            p_adapted = _least_p(adapted, random)
             if p_adapted > PICTURES_ALPHA:
                 return Likeness("shares differ", *counts, p_value, p_adapted, shares)
     return Likeness("pictures differ", *counts, p_value, p_adapted, shares)
+
+
+def _least_p(kinds: Sequence[PointsOfPhotos], random: np.random.Generator) -> float:
+    """Return the p-value of "all kinds of points are drawn alike" (Bonferroni)."""
+    least = min(energy_test(one.held_out, one.photos, random) for one in kinds)
+    return min(1.0, len(kinds) * least)
 
 
 def energy_test(first: Points, second: Points, random: np.random.Generator) -> float:

@@ -37,6 +37,7 @@ from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
 from labelwise.search.checksums import file_hash, way_out
 from labelwise.search.fronts import Fronts, fronts_of
+from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
@@ -56,7 +57,7 @@ LABELS_KEPT = 64
 ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
 CACHED_OF_MODEL = (
     *("link", "held_out", "validation", "taxonomy", "query_taxonomy"),
-    *("_tree", "_sets", "_model_key"),
+    *("_tree", "_sets", "_model_key", "held_out_pictures"),
 )  # properties of an index that follow from its model
 
 FAR = 50.0  # log-odds beyond which nothing changes
@@ -192,6 +193,19 @@ class Index:
             return None
         self.store.checksums.check(path.name)
         return Predictions.load(path)
+
+    @cached_property
+    def held_out_pictures(self) -> HeldOutPictures | None:
+        """What held-out photos look like to the backbone, where it is known of this model."""
+        found = HeldOutPictures.load(self.folder / PICTURES_FILE)
+        same = found is not None and found.weights_sha256 == self.spec.weights_sha256
+        return found if same else None
+
+    def start_with(self, pictures: HeldOutPictures) -> None:
+        """Keep what held-out photos look like, and embed all photos as the fitted ones say."""
+        pictures.save(self.folder / PICTURES_FILE)
+        self.__dict__.pop("held_out_pictures", None)
+        self.start_projection(pictures.fitted.astype(np.float32))
 
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
@@ -526,7 +540,7 @@ class Index:
         return Projection(np.load(path, allow_pickle=False))
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
-        """Fit the projection of this index to its first features."""
+        """Fit the projection of this index to some features."""
         projection = Projection.fitted(features)
         path = self.folder / "projection.npy"
         with (

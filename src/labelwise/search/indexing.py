@@ -18,6 +18,7 @@ from labelwise.errors import CheckpointError, DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.pictures.cubes import BAND_SUFFIXES
+from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
 from labelwise.search.index import Index, IndexFacts
 from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
@@ -89,6 +90,10 @@ def update_index(
         changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
         if todo:  # else the model need not be read
             predictor = Predictor.load(place, device).fused(len(todo))
+            if index.projection is None:
+                pictures = HeldOutPictures.of_run(RunFolder(place), predictor, watch)
+                if pictures is not None:
+                    index.start_with(pictures)
             score_files(
                 index,
                 predictor,
@@ -242,7 +247,8 @@ def _start_rebuild(folder: Path) -> None:
             os.replace(folder / name, aside / name)
     for name in ("scores", "embeddings", "looks", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / "projection.npy").unlink(missing_ok=True)
+    for name in ("projection.npy", PICTURES_FILE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _finish_rebuild(index: Index) -> None:

@@ -2,12 +2,17 @@
 
 What the model says of photos, their logits, is compared with what it says of the held-out ones.
 Both are known wherever a model has held-out predictions, no picture is read, and the logits were
-fitted on neither side. The result stays in ``likeness.json`` until the library has grown or shrunk
-by more than a tenth, or the model changed. The file holds its own hash: a damaged one is made anew.
+fitted on neither side. Where the features of held-out photos are kept with the model
+(:mod:`labelwise.search.held_out_pictures`), embeddings are compared too; the projection was fitted
+on photos of neither side. Far are photos that are far by the ones or the others. The result stays
+in ``likeness.json`` until the library has grown or shrunk by more than a tenth, or the model
+changed. The file holds its own hash: a damaged one is made anew.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +22,14 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from labelwise.metrics.drift import audit_order, held_out_shares
-from labelwise.metrics.likeness import Likeness, compare_photos, far_points
+from labelwise.metrics.likeness import (
+    FEWEST,
+    Likeness,
+    PointsOfPhotos,
+    compare_photos,
+    far_points,
+)
+from labelwise.pictures.fingerprint import NEAR
 from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 
@@ -39,19 +51,27 @@ class LibraryLikeness:
     """How like a library is to the held-out photos, and which of its photos are far from all.
 
     ``rows`` is how many photos the library had, ``far`` how many of them are far; ``far_rows`` are
-    the farthest of these, the farthest first.
+    the farthest of these, the farthest first. ``embedded`` is how many held-out photos were
+    compared by their embeddings too, ``copies`` how many photos are near copies of one of these.
     """
 
     likeness: Likeness
     rows: int
     far: int = 0
     far_rows: tuple[int, ...] = ()
+    embedded: int = 0
+    copies: int = 0
 
     def sentence(self) -> str:
         """Return what a person should know of it, and what to do."""
         words = self.likeness.sentence()
         if self.likeness.outcome == "pictures differ" and self.far:
             words += f" {self.far:,} of {self.rows:,} photos are far from every held-out one."
+        if self.copies:
+            words += (
+                f" {self.copies:,} of {self.rows:,} photos are near copies of held-out ones "
+                f"({self.embedded:,} compared)."
+            )
         return words
 
 
@@ -102,8 +122,11 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         lacks = "the model has no predictions of held-out photos"
         reason = lacks if held_out is None else "the model has no probabilities; calibrate it"
         return LibraryLikeness(Likeness("unknown", 0, len(alive), reason=reason), len(alive))
+    kept = np.arange(len(held_out))
     if held_out.groups is not None:  # the comparison deals single photos to both sides
-        held_out = held_out.take(held_out.groups.one_of_each())
+        kept = held_out.groups.one_of_each()
+        held_out = held_out.take(kept)
+    pictures = _pictures(index, kept)
     few = alive[np.argsort(audit_order("likeness", alive))[:SHARE_PHOTOS]]
     logits = _logits(index, few)
     own_probs = link(held_out.logits.double()).numpy()
@@ -116,11 +139,66 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         logits,
         link(torch.from_numpy(logits).double()).numpy(),
         own_probs=own_probs,
+        more=None if pictures is None else pictures.beside(index.store.embeddings()[few]),
     )
     if likeness.outcome == "unknown":
         return LibraryLikeness(likeness, len(alive))
-    far = _far(index, alive, held_out)
-    return LibraryLikeness(likeness, len(alive), len(far), tuple(far[:FAR_KEPT].tolist()))
+    places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
+    distances = _distances(alive, held_out.logits.float().numpy()[places], partial(_logits, index))
+    embedded = copies = 0
+    if pictures is not None:
+        vectors = index.store.embeddings()
+        own = _distances(alive, pictures.embeddings, lambda rows: vectors[rows].astype(np.float32))
+        distances = np.maximum(distances, own)
+        embedded = len(pictures.rows)
+        copies = _copies(index.store.looks(), alive, pictures.looks)
+    far = int((distances > 1).sum())
+    named = alive[np.argsort(-distances, kind="stable")[: min(far, FAR_KEPT)]]
+    return LibraryLikeness(likeness, len(alive), far, tuple(named.tolist()), embedded, copies)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pictures:
+    """Held-out photos by their embeddings (n, D) and looks (n, W); ``rows`` are theirs."""
+
+    rows: NDArray[np.int64]
+    embeddings: NDArray[np.float32]
+    looks: NDArray[np.float32]
+
+    def beside(self, photos: NDArray[np.float16]) -> PointsOfPhotos:
+        """Return the embeddings of both sides, to be compared."""
+        return PointsOfPhotos(self.rows, self.embeddings, photos.astype(np.float32))
+
+
+def _pictures(index: "Index", kept: NDArray[np.int64]) -> _Pictures | None:
+    """Return the held-out photos among the rows ``kept`` whose pictures are known, if enough are.
+
+    Their rows are places in ``kept``.
+    """
+    found, projection = index.held_out_pictures, index.projection
+    if found is None or projection is None:
+        return None
+    there = np.isin(found.rows, kept)
+    if there.sum() < FEWEST:
+        return None
+    rows = np.searchsorted(kept, found.rows[there])
+    features = found.features[there].astype(np.float32)
+    return _Pictures(
+        rows, projection(features).astype(np.float32), found.looks[there].astype(np.float32)
+    )
+
+
+def _copies(
+    looks: NDArray[np.float16], alive: NDArray[np.int64], held_out: NDArray[np.float32]
+) -> int:
+    """Return how many photos look like a held-out one."""
+    if not looks.shape[1] or not held_out.shape[1]:
+        return 0
+    found = 0
+    for start in range(0, len(alive), ROWS_AT_ONCE):
+        part = looks[alive[start : start + ROWS_AT_ONCE]].astype(np.float32)
+        found += int(((part @ held_out.T).max(axis=1) >= NEAR).sum())
+    return found
 
 
 def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -131,17 +209,17 @@ def _labels(held_out: Predictions, probs: NDArray[np.float64]) -> NDArray[np.flo
     return np.where(held_out.observed.numpy(), labels, probs)
 
 
-def _far(index: "Index", alive: NDArray[np.int64], held_out: Predictions) -> NDArray[np.int64]:
-    """Return the rows that are far from every held-out photo, the farthest first."""
-    places = np.argsort(audit_order("likeness", np.arange(len(held_out))))[:REFERENCE_PHOTOS]
-    reference = held_out.logits.float().numpy()[places]
+def _distances(
+    alive: NDArray[np.int64],
+    reference: NDArray[np.float32],
+    points: Callable[[NDArray[np.int64]], NDArray[np.float32]],
+) -> NDArray[np.float32]:
+    """Return how far photos are from every held-out one, by their points; above 1 they are far."""
     parts = [
-        far_points(reference, _logits(index, alive[start : start + ROWS_AT_ONCE]))
+        far_points(reference, points(alive[start : start + ROWS_AT_ONCE]))
         for start in range(0, len(alive), ROWS_AT_ONCE)
     ]
-    distances = np.concatenate(parts)
-    order = np.argsort(-distances, kind="stable")
-    return alive[order[: int((distances > 1).sum())]]
+    return np.concatenate(parts)
 
 
 def _logits(index: "Index", rows: NDArray[np.int64]) -> NDArray[np.float32]:
