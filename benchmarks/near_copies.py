@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
-from labelwise.numeric.near_pairs import near_pairs
+from labelwise.numeric.near_pairs import first_near, near_pairs
 from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
 
 
@@ -67,6 +67,18 @@ def timed(count):
         f"{count:,} vectors: {taken / whole:.2f} of comparing a twentieth of the pairs, "
         f"{taken:.1f} s; {found:.3f} of {len(made):,} copies found, {len(pairs):,} pairs"
     )
+    grouped("the same, put together as an index does", vectors)
+    frames = vectors[random.integers(0, 100, count)] + 0.01 * random.standard_normal((count, WIDTH))
+    frames /= np.linalg.norm(frames, axis=1, keepdims=True)
+    grouped("frames of 100 fixed cameras", frames.astype(np.float32))
+
+
+def grouped(what, vectors):
+    """Print in how much processor time vectors find their first one, and how many have none."""
+    start = time.process_time()
+    firsts = first_near(vectors, NEAR)
+    alone = int((firsts == np.arange(len(firsts))).sum())
+    print(f"{what}: {time.process_time() - start:.1f} s, {alone:,} pictures", flush=True)
 
 
 def main():
