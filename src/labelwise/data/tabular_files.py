@@ -122,8 +122,7 @@ def _delimited_batches(path: Path, delimiter: str, headers: list[str]) -> Iterat
         if "straddl" in text and (line := _open_quote(path)) is not None:
             raise DataError(_stray_quote(path, line)) from None
         if "utf8" in text.lower():
-            line = _first_line_not_utf8(path)
-            text = f"line {line} is not UTF-8 text; save the table as UTF-8"
+            text = f"line {_first_line_not_utf8(path)} is not UTF-8 text; save the table as UTF-8"
         raise DataError(f"{path.name}: the table cannot be read ({text})") from None
     except pa.ArrowKeyError as error:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None

@@ -176,7 +176,7 @@ def write_sidecar(
         after = tagged(start, keywords, ours) if now is not None or keywords else None
         if after is None or after == now:
             return TagOutcome(path, "unchanged")
-        if _is_as_written(kept, now) and differ_in_dates_alone(after, now):
+        if now is not None and _is_as_written(kept, now) and differ_in_dates_alone(after, now):
             return TagOutcome(path, "unchanged")
         if not dry_run:
             if _is_as_written(kept, now):
