@@ -60,6 +60,7 @@ def answers(browser, tmp_path_factory):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         page.goto(f"http://127.0.0.1:{server.server_port}/")
         page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
         found = [page.evaluate(ASK, b64encode(path.read_bytes()).decode()) for path in photos]

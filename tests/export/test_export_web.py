@@ -62,6 +62,7 @@ def page(site, browser):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     context = browser.new_context(viewport={"width": 390, "height": 800})
+    context.set_default_timeout(1000 * PATIENCE)
     page, heard = context.new_page(), []
     home = f"http://127.0.0.1:{server.server_port}/"
     page.on("console", lambda message: heard.append(message.text))
@@ -155,6 +156,7 @@ def test_other_rules_run_in_the_browser_too(browser, tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "site"))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
     page.goto(f"http://127.0.0.1:{server.server_port}/")
     page.wait_for_selector("body[data-ready=yes]", timeout=1000 * PATIENCE)
     picture = pictures(1, (90, 70)).pixels[0]

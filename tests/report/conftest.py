@@ -2,6 +2,7 @@
 
 import pytest
 from browser_setup import CONTRAST, launched
+from patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,7 @@ def opened(browser):
 
     def open_page(path, **options):
         context = browser.new_context(**options)
+        context.set_default_timeout(1000 * PATIENCE)
         contexts.append(context)
         page, heard = context.new_page(), []
         page.on("console", lambda message: heard.append(message.text))

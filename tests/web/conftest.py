@@ -2,6 +2,7 @@
 
 import pytest
 from browser_setup import launched
+from patience import PATIENCE
 from search_setup import picture, save_model
 from web_setup import TOKEN, running
 
@@ -77,6 +78,7 @@ def visit(browser):
 
     def open_page(server, path="/", **options):
         context = browser.new_context(**{"reduced_motion": "reduce", **options})
+        context.set_default_timeout(1000 * PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.heard = []

@@ -189,6 +189,7 @@ def test_options_that_do_not_fit_are_refused(folder, monkeypatch, arguments, sen
 def test_a_person_answers_undoes_and_comes_back(folder, browser):
     with labelling(folder) as server:
         context = browser.new_context(reduced_motion="reduce")
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.heard = []
         page.on("console", lambda message: page.heard.append(message.text))
