@@ -180,6 +180,16 @@ def test_parents_are_obeyed(model, painted, tmp_path):
     assert (probs[:, 1] <= probs[:, 0] + 1e-12).all()
 
 
+def test_a_thousand_words_make_a_run_and_a_few_sentences(model, painted, tmp_path):
+    folder, _ = painted
+    words = WordList.of("red", *(f"justice {number}" for number in range(999)))
+    done = start(images_of(folder / "photos"), words, model, tmp_path / "run")
+    assert done.predictor.predict(images_of(folder / "photos")).probs.shape == (60, 1000)
+    assert len(done.notes) == 21
+    assert done.notes[-1].startswith("and ")
+    assert done.notes[-1].endswith(" more doubts about words: start with fewer of them")
+
+
 def test_the_run_of_a_training_is_not_written_over(model, painted, tmp_path):
     from search_setup import save_model
 

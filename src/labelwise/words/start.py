@@ -61,6 +61,7 @@ __all__ = [
 EMBEDDINGS, ANSWERS_FILE, WORDS_FILE = "embeddings", "answers.parquet", "words.txt"
 TABLE_FILE, TEXT_HEAD_FILE = "answers.csv", "text-head.safetensors"
 SET_ASIDE = 0.2  # of the answered photos, unless told otherwise
+DOUBTS_SHOWN = 20  # sentences
 LEAST_ANSWERS = 10  # photos, before answers move anything
 
 
@@ -105,7 +106,7 @@ def start(
     run, watch = RunFolder(out), watch or Silent()
     _require_own(run)
     with run.lock():
-        cache, notes = run.path / EMBEDDINGS, model.doubts(words)
+        cache, notes = run.path / EMBEDDINGS, _doubts(model, words)
         photos = features_of(
             images, model.backbone, cache, batch_size=batch_size, device=device, watch=watch
         )
@@ -139,6 +140,15 @@ def targets_of(
     there = torch.tensor([digest in photos for digest in digests], dtype=torch.bool)
     found = [digest for digest in digests if digest in photos]
     return found, labels[there], observed[there]
+
+
+def _doubts(model: TextImageModel, words: WordList) -> list[str]:
+    """Return what is to be said of words, cut short: a thousand words have many pairs."""
+    doubts = model.doubts(words)
+    if len(doubts) <= DOUBTS_SHOWN:
+        return doubts
+    more = f"and {len(doubts) - DOUBTS_SHOWN:,} more doubts about words: start with fewer of them"
+    return [*doubts[:DOUBTS_SHOWN], more]
 
 
 def _paths(images: ImageSource, photos: PhotoFeatures) -> dict[bytes, str]:

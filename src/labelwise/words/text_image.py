@@ -111,9 +111,10 @@ class TextImageModel(ABC):
         """Return a sentence for each word, or pair of words, that cannot be scored well."""
         own = [self.texts.doubt(word.name, word.texts) for word in words.words]
         found = [sentence for sentence in own if sentence is not None]
+        names = words.names
         for one, other in self.texts.alike([word.texts for word in words.words]):
             found.append(
-                f"{words.names[one]!r} and {words.names[other]!r} mean nearly the same to the "
+                f"{names[one]!r} and {names[other]!r} mean nearly the same to the "
                 "encoder and get nearly the same scores: keep one, or describe them apart"
             )
         return found
