@@ -2,49 +2,24 @@
 
 import json
 import shutil
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from browser_setup import CONTRAST, launched
-from patience import PATIENCE, wait_until
+from labelling_setup import labelling
+from patience import PATIENCE
 from playwright.sync_api import expect
 from search_setup import picture
 from typer.testing import CliRunner
-from web_setup import TOKEN, Client
+from web_setup import TOKEN
 
 from labelwise.cli.app import app
 from labelwise.data import load
-from labelwise.web import ServeSettings, create_labelling_app
-from labelwise.web.serving import server_config
-from labelwise.words import QuestionGuide, WordList
+from labelwise.words import QuestionGuide
 
 expect.set_options(timeout=1000 * PATIENCE)
-
-
-@contextmanager
-def labelling(folder, words=("dog", "cat"), guide=None, **options):
-    """Serve the labelling page of the photos of a folder in a thread."""
-    settings = ServeSettings(**{"decoders": 0, "rate": 0, **options})
-    photos = sorted((folder / "photos").iterdir())
-    made = create_labelling_app(
-        photos, WordList.of(*words), folder / "answers.csv", settings, guide=guide
-    )
-    config = server_config(made, settings)
-    config.port, config.timeout_graceful_shutdown = 0, 2
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    wait_until(lambda: server.started or not thread.is_alive())
-    try:
-        yield Client(server.servers[0].sockets[0].getsockname()[1])
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
 
 
 @pytest.fixture
@@ -127,6 +102,21 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
     table = load(str(folder / "answers.csv"))
     splits = dict(zip([Path(str(one)).name for one in table.ids], table.split, strict=True))
     assert splits == {name: "test" if name == names[0] else "train" for name in names}
+
+
+def test_new_photos_come_in_when_the_page_is_opened(folder):
+    photos = folder / "photos"
+    with labelling(folder, find=lambda: sorted(photos.iterdir())) as server:
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        assert asked["left"] == 25
+        picture(photos / "new.png", 99)
+        assert server.get("/api/v1/questions?label=dog&who=ada&count=100")["left"] == 25
+        assert server.get("/api/v1/labelling")["photos"] == 26
+        asked = server.get("/api/v1/questions?label=dog&who=ada&count=100")
+        (new,) = [one["id"] for one in asked["photos"] if one["name"] == "new.png"]
+        assert server.send("GET", f"/api/v1/photos/{new}/thumbnail")[0] == 200
+        (photos / "new.png").unlink()  # what is gone is still known: answers about it may come
+        assert server.get("/api/v1/labelling")["photos"] == 26
 
 
 def test_photos_that_vanish_are_not_asked_about_again_and_answers_stay(folder):

@@ -279,6 +279,7 @@ def serve(
             settings,
             guide=None if learner is None else learner.guide,
             learn=None if learner is None else learner.learnt,
+            find=lambda: find_photos(label),
         )
         run_server(asked, settings, started=started)
         return

@@ -5,12 +5,13 @@ answers; or as :class:`labelwise.words.QuestionGuide` orders them, by the value 
 some set aside whose order stays random; a guide that learns is fitted again while people answer
 (:class:`labelwise.web.refitting.Refitting`). What was handed to one person is not handed to another
 while there is anything else. A photo's id is the hash of its path, and only photos that were found
-at the start have one.
+have one. Whoever opens the page has the folders looked through again, so that new photos come in.
 """
 
 import hashlib
+import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from labelwise import __version__
-from labelwise.errors import ImageError
+from labelwise.errors import ImageError, LabelwiseError
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
@@ -38,6 +39,9 @@ from labelwise.words import AnswerLog, AnswerState, QuestionGuide, WordList, ask
 
 __all__ = ["create_labelling_app"]
 
+log = logging.getLogger("labelwise.web")
+
+FindPhotos = Callable[[], Sequence[Path]]
 READERS = 8  # of photos' files at the same time
 RANDOM_ORDER = "Photos come in random order, so that promises can rest on every answer."
 GUIDED_ORDER = (
@@ -112,16 +116,34 @@ class _Asking:
     """The photos of a folder, whom they were handed to, and what was said of them."""
 
     def __init__(
-        self, photos: Sequence[Path], words: WordList, table: Path, guide: QuestionGuide | None
+        self,
+        photos: Sequence[Path],
+        words: WordList,
+        table: Path,
+        guide: QuestionGuide | None,
+        find: FindPhotos | None,
     ) -> None:
-        self.words, self.guide = words, guide
+        self.words, self.guide, self._find = words, guide, find
         self.paths = {_id(path): path.absolute() for path in photos}
         self.log = AnswerLog(table, words.names, None if guide is None else guide.aside)
         self._drawn: dict[str, list[str]] = {}  # paths in random order, by word
         self._orders: dict[str, tuple[QuestionGuide | None, list[str]]] = {}
-        self._ids = {str(path): photo for photo, path in self.paths.items()}
         self._handed: dict[tuple[str, str], str] = {}
         self.gone: set[str] = set()
+
+    def look(self) -> LabellingView:
+        """Take in the photos that have come since, and return how far people are."""
+        if self._find is not None:
+            try:
+                found = {_id(path): path.absolute() for path in self._find()}
+            except LabelwiseError as error:  # an empty folder may be a disk that is not there
+                log.warning("no new photos were looked for: %s", error)
+                found = {}
+            if not found.keys() <= self.paths.keys():
+                self.paths = {**self.paths, **found}
+                self._drawn.clear()
+                self._orders.clear()
+        return self.view()
 
     def path(self, photo: str) -> Path:
         if photo not in self.paths:
@@ -180,11 +202,10 @@ class _Asking:
         made_by, order = self._orders.get(label, (None, None))
         if order is None or made_by is not guide:
             if label not in self._drawn:
-                self._drawn[label] = asking_order(label, self._ids)
+                self._drawn[label] = asking_order(label, map(str, self.paths.values()))
             drawn = self._drawn[label]
-            order = [
-                self._ids[path] for path in (drawn if guide is None else guide.order(label, drawn))
-            ]
+            paths = drawn if guide is None else guide.order(label, drawn)
+            order = [_id(Path(path)) for path in paths]
             self._orders[label] = guide, order
         return order
 
@@ -205,10 +226,12 @@ def create_labelling_app(
     *,
     guide: QuestionGuide | None = None,
     learn: Learn | None = None,
+    find: FindPhotos | None = None,
 ) -> ASGIApp:
     """Return the application that asks people about words in photos, and keeps what they say.
 
     ``learn`` makes a new guide of all answers; it is called in the background while people answer.
+    ``find`` lists the photos that there are now; it is called whenever someone opens the page.
     """
     settings = settings or ServeSettings()
     decoders = Decoders(
@@ -218,7 +241,7 @@ def create_labelling_app(
         memory=settings.decode_memory,
     )
     try:
-        asking = _Asking(photos, words, table, guide)
+        asking = _Asking(photos, words, table, guide, find)
         decoders.await_start()
     except BaseException:
         decoders.close()
@@ -280,7 +303,7 @@ def _add_questions(
 ) -> None:
     @api.get("/labelling", summary="The words, and how far people have come")
     async def labelling() -> LabellingView:
-        return await thread.run(asking.view)
+        return await thread.run(asking.look)
 
     @api.get("/questions", summary="Photos to look at for a word")
     async def questions(
