@@ -14,6 +14,8 @@ const LEAD = {
 };
 
 let asked = [];  // { photo, state, gone, button }
+let askedWord = "";  // that the photos shown are asked about
+let loads = 0;  // of which the newest counts
 let saved = [];  // batches that can be taken back
 let busy = false;
 
@@ -43,22 +45,24 @@ function tile(photo, state) {
   return one;
 }
 
-function show(photos) {
+function show(label, photos) {
+  askedWord = label;
   asked = photos.map(({ photo, state }) => tile(photo, state));
   find("grid").replaceChildren(...asked.map((one) => make("li", {}, one.button)));
   find("save").disabled = find("skip-these").disabled = !asked.length;
   find("undo").disabled = !saved.length;
-  find("ask").textContent = asked.length ? `Is there: ${word()}?` : `Every photo was answered for: ${word()}`;
+  find("ask").textContent = asked.length ? `Is there: ${label}?` : `Every photo was answered for: ${label}`;
   asked[0]?.button.focus({ preventScroll: true });
 }
 
 async function load(fresh = false) {
   const label = word();
+  const turn = ++loads;
   const guesses = find("guesses").checked;
   const answer = await get("/questions", { label, who: who(), fresh: fresh || null, guesses: guesses || null });
-  if (label !== word()) return;
+  if (turn !== loads) return;
   find("lead").textContent = LEAD[guesses];
-  show(answer.photos.map((photo) => ({ photo, state: photo.guess ? "present" : "absent" })));
+  show(label, answer.photos.map((photo) => ({ photo, state: photo.guess ? "present" : "absent" })));
   const learnt = answer.learnt_from ? ` The model has learnt from ${count(answer.learnt_from)} answered photos.` : "";
   find("progress").textContent = `${count(answer.left)} photos are not answered for this word.${learnt}`;
 }
@@ -84,12 +88,15 @@ async function once(work) {
   busy = false;
 }
 
+// What may come at any time, because the newest counts.
+const reload = () => load().catch((error) => say(error.message));
+
 async function save() {
   const here = asked.filter((one) => !one.gone);
   if (!who()) { find("who").focus(); throw new Error("Say who you are first: answers are kept by name."); }
   if (here.length) {
     const states = Object.fromEntries(here.map((one) => [one.photo.id, one.state]));
-    const label = word();
+    const label = askedWord;
     tell(await send("PUT", "/answers", { label, who: who(), states }));
     saved.push({ label, who: who(), photos: here.map(({ photo, state }) => ({ photo, state })) });
     say(`${count(here.length)} answers saved.`, 2);
@@ -104,7 +111,8 @@ async function takeBack() {
   tell(await send("PUT", "/answers", { label: last.label, who: last.who, states }));
   saved.pop();
   find("word").value = last.label;
-  show(last.photos);
+  loads += 1;
+  show(last.label, last.photos);
   say("Taken back.", 2);
 }
 
@@ -140,12 +148,12 @@ async function start() {
   find("word").replaceChildren(...view.words.map((one) => make("option", { value: one.label }, one.label)));
   tell(view);
   find("choice").addEventListener("submit", (event) => event.preventDefault());
-  find("word").addEventListener("change", () => once(load));
+  find("word").addEventListener("change", reload);
   find("who").addEventListener("change", () => {
     try { localStorage.setItem(NAME, who()); } catch { /* a browser that keeps nothing */ }
-    if (who()) once(load);
+    if (who()) reload();
   });
-  find("guesses").addEventListener("change", () => once(load));
+  find("guesses").addEventListener("change", reload);
   find("save").addEventListener("click", () => once(save));
   find("skip-these").addEventListener("click", () => once(() => load(true)));
   find("undo").addEventListener("click", () => once(takeBack));
