@@ -63,6 +63,9 @@ def test_photos_set_aside_teach_nothing_and_too_few_answers_neither(made):
     np.testing.assert_array_equal(learner.learnt(wrong).probs, before.probs)
     assert learner.learnt(dict(list(truth.items())[:5])) is learner.guide
     assert learner.learnt({"/elsewhere.png": {"red": True}}) is learner.guide
+    only_yes = {photo: {"red": True} for photo, own in truth.items() if own["red"]}
+    assert len(only_yes) == 20
+    assert learner.learnt(only_yes) is learner.guide
 
 
 def test_a_run_of_an_earlier_version_guides_and_does_not_learn(made, tmp_path):

@@ -29,10 +29,10 @@ from labelwise.words.photos import features_of
 from labelwise.words.start import (
     ANSWERS_FILE,
     EMBEDDINGS,
-    LEAST_ANSWERS,
     SET_ASIDE,
     TEXT_HEAD_FILE,
     WORDS_FILE,
+    can_teach,
     targets_of,
 )
 from labelwise.words.text_image import TextHead
@@ -96,7 +96,7 @@ class WordsLearner:
         }
         kept, known = self._kept.merged(KeptAnswers(given)), self._features.known
         digests, labels, observed = targets_of(self._words, kept, known, aside=False)
-        if self._text is None or len(digests) < LEAST_ANSWERS:
+        if self._text is None or not can_teach(digests, labels, observed):
             return self.guide
         x = self._features.of(digests)
         made = answered_head(self._text, x, labels, observed, pool=self._pool())

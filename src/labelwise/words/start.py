@@ -16,7 +16,7 @@ labels of COCO together. SigLIP's scores are taken for the log-odds that they we
 probability says so too. With answers the head is :func:`labelwise.words.answered.answered_head`.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,7 @@ __all__ = [
     "TEXT_HEAD_FILE",
     "WORDS_FILE",
     "Started",
+    "can_teach",
     "start",
     "targets_of",
 ]
@@ -142,6 +143,12 @@ def targets_of(
     return found, labels[there], observed[there]
 
 
+def can_teach(digests: Sequence[bytes], labels: Tensor, observed: Tensor) -> bool:
+    """Return whether answers are enough to move anything: some photos, a yes and a no."""
+    said = labels[observed]
+    return len(digests) >= LEAST_ANSWERS and bool((said > 0.5).any() and (said < 0.5).any())
+
+
 def _doubts(model: TextImageModel, words: WordList) -> list[str]:
     """Return what is to be said of words, cut short: a thousand words have many pairs."""
     doubts = model.doubts(words)
@@ -188,12 +195,12 @@ class _Start:
         aside = targets_of(self.words, self.answers, known, aside=True)
         count, calibration = len(fitting[0]), None
         link: Link
-        if count < LEAST_ANSWERS:
+        if not can_teach(*fitting):
             head, link = text, self.model.guessed(text.scores(every))
             if count:
                 notes.append(
                     f"{count:,} answered photos are kept; they count from {LEAST_ANSWERS} on, "
-                    "without those set aside"
+                    "without those set aside, and when there is a yes and a no among the answers"
                 )
             count = 0
         else:
