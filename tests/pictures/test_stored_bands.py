@@ -93,6 +93,7 @@ def test_a_tile_takes_the_bytes_of_its_own_type_in_a_slot(folder):
     assert [entry.dtype for entry in entries] == kinds
     assert [entry.size for entry in entries] == [75, 150, 150, 75, 150, 300]
     assert entries[0].offset == HEADER
+    assert all(entry.offset % np.dtype(entry.dtype).itemsize == 0 for entry in entries)
     for entry, values in zip(entries, [*PLAIN.values(), TILE, OTHERS["float.npy"]], strict=True):
         stored = slot[entry.offset : entry.offset + entry.size].view(entry.dtype)
         np.testing.assert_array_equal(stored.reshape(SIDE, SIDE, 3), values)
