@@ -79,3 +79,6 @@ def test_rows_that_say_nothing_leave_bayes_rule_as_it_is():
     observed = np.array([[False, False], [False, False], [True, True]])
     link = within_groups(logits, labels, Sigmoid(), PAIR, observed)
     assert probs(link, logits) == pytest.approx(softmax(logits, axis=1), abs=1e-6)
+    wider, two = np.array([[1.0, -2.0, 0.5]]), np.array([[1.0, 1.0, 0.0]])  # two of three: a clash
+    link = within_groups(wider, two, Sigmoid(), AttributeColumns(((0, 1, 2),), ()))
+    assert probs(link, wider) == pytest.approx(softmax(wider, axis=1), abs=1e-6)

@@ -100,6 +100,8 @@ def test_evaluate_counts_clashes_and_broken_sets(coloured):
     assert [one.broken for one in found.exclusive] == [len(rows), len(rows)]
     assert [one.right for one in found.exclusive] == [0, 0]
     assert any("1 photo with labels that exclude each other" in note for note in found.notes)
+    empty = evaluate(given, rows.link, torch.zeros_like(sets), calibrated=predictor.link)
+    assert [one.broken for one in empty.exclusive] == [len(rows), 0]
     plain = evaluate(given, rows.link, sets)
     assert plain.exclusive == ()
 
