@@ -97,9 +97,9 @@ def test_units_mean_what_they_say_once_they_are_calibrated_as_units(how):
     """Photos alone are calibrated first, and still the units are not, until units are fitted.
 
     The test takes a link for exact, so what it judges must be far fewer units than the link was
-    fitted on: of as many, it rejects at .01 in every fourth world, whatever the calibrator. With
-    twenty times as many p is nearly uniform (14 seeds, any: median .24, least .007), and the
-    level is 1e-4.
+    fitted on: of as many (16 worlds each) it had p < .01 in a fifth to a half, whatever the
+    calibrator. Of a twentieth (14 worlds each) the medians were .13 to .24 and the least .007,
+    so the level is 1e-4.
     """
     rng = np.random.default_rng(0)
     (_, score, present), *units = (world(rng, bursts) for bursts in (1500, 6000, 300))
