@@ -68,15 +68,15 @@ function problem(status, text, retryAfter) {
 }
 
 // An upload tells how far it is, which fetch cannot; `signal` stops it.
-export function upload(file, onProgress, signal) {
+export function upload(path, file, onProgress, signal) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", `${API}/predict`);
+    request.open("POST", API + path);
     request.upload.addEventListener("progress", (event) => {
       if (event.lengthComputable) onProgress(event.loaded / event.total);
     });
     request.addEventListener("load", () => {
-      if (request.status === 200) resolve(JSON.parse(request.responseText));
+      if (request.status < 300) resolve(JSON.parse(request.responseText));
       else reject(problem(request.status, request.responseText, request.getResponseHeader("Retry-After")));
     });
     request.addEventListener("error", () => reject(new ServerError(GONE)));
@@ -87,5 +87,7 @@ export function upload(file, onProgress, signal) {
     request.send(form);
   });
 }
+
+export const jobResults = (id, format) => `${API}/jobs/${id}/results?format=${format}`;
 
 export const thumbnail = (id, side = 320) => `${API}/photos/${id}/thumbnail?side=${side}`;

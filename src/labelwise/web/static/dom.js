@@ -48,6 +48,19 @@ export function say(text, seconds = 3.5) {
   fading = setTimeout(() => { toast.textContent = ""; }, seconds * 1000);
 }
 
+// Ask again, as long as the server says that it has no room now, unless `signal` stops it.
+export async function patiently(ask, signal) {
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.status !== 429) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * (error.retryAfter || 1)));
+      if (signal.aborted) throw new Error("Stopped.");
+    }
+  }
+}
+
 export function table(caption, head, rows) {
   const cell = (value, place) =>
     place ? make("td", {}, value) : make("th", { scope: "row" }, value);

@@ -1,16 +1,38 @@
-// Drop photos, get labels. Photos are sent a few at a time, each with its own progress.
+// Drop photos, get labels. A few are sent each with its own progress and card; many become a job.
 
-import { upload } from "./api.js";
-import { chance, find, make, meter, say } from "./dom.js";
+import { get, upload } from "./api.js";
+import { chance, find, make, meter, patiently, say } from "./dom.js";
+import * as jobs from "./jobs.js";
 import { reliability } from "./trustworthy.js";
 
 const AT_ONCE = 3;
+const MANY = 50;  // photos given at once; index.html says so too
 const SHOWN = 12;
 const waiting = [];
 let running = 0;
 let facts = { max_body: Infinity, rule: "" };
 
-export const know = (model) => { facts = model; };
+export async function know(model) {
+  facts = model;
+  try {
+    const models = await get("/models");
+    find("choice").replaceChildren(...models.map((one) => make("option", {}, one.name)));
+    find("choice-place").hidden = models.length < 2;
+  } catch (error) {
+    say(error.message, 8);
+  }
+  jobs.look();
+}
+
+// The path of what is asked of the chosen model; before the server has told of its models, of the first.
+const chosen = () => find("choice").value || null;
+const pathOf = (model) => (model === null ? "" : `/models/${encodeURIComponent(model)}`);
+
+function tooLarge(file) {
+  if (file.size <= facts.max_body) return null;
+  const mebibytes = (bytes) => (bytes / 2 ** 20).toFixed(0);
+  return `This file has ${mebibytes(file.size)} MiB; the server takes ${mebibytes(facts.max_body)}.`;
+}
 
 export function start() {
   const drop = find("drop"), files = find("files");
@@ -39,6 +61,11 @@ export function start() {
 }
 
 function add(files) {
+  if (files.length >= MANY) {
+    say(`Sending ${files.length} photos as one job`, 4);
+    jobs.run([...files], chosen(), tooLarge);
+    return;
+  }
   for (const file of [...files].reverse()) {
     const card = new Card(file);
     find("cards").prepend(card.element);
@@ -58,6 +85,7 @@ async function next() {
 class Card {
   constructor(file) {
     this.file = file;
+    this.model = chosen();
     this.stopper = new AbortController();
     const address = URL.createObjectURL(file);
     const image = make("img", { src: address, alt: "", width: 120, height: 120 });
@@ -72,9 +100,8 @@ class Card {
 
   async run() {
     try {
-      if (this.file.size > facts.max_body) {
-        throw new Error(`This file has ${(this.file.size / 2 ** 20).toFixed(0)} MiB; the server takes ${(facts.max_body / 2 ** 20).toFixed(0)}.`);
-      }
+      const problem = tooLarge(this.file);
+      if (problem) throw new Error(problem);
       this.show(await this.sent());
     } catch (error) {
       this.fail(error.message);
@@ -82,19 +109,11 @@ class Card {
     this.answer.removeAttribute("aria-busy");
   }
 
-  async sent() {
-    for (;;) {
-      try {
-        return await upload(this.file, (share) => {
-          if (share < 1) this.progress.value = share;
-          else this.progress.removeAttribute("value");
-        }, this.stopper.signal);
-      } catch (error) {
-        if (error.status !== 429) throw error;
-        await new Promise((resolve) => setTimeout(resolve, 1000 * (error.retryAfter || 1)));
-        if (this.stopper.signal.aborted) throw new Error("Stopped.");
-      }
-    }
+  sent() {
+    return patiently(() => upload(`${pathOf(this.model)}/predict`, this.file, (share) => {
+      if (share < 1) this.progress.value = share;
+      else this.progress.removeAttribute("value");
+    }, this.stopper.signal), this.stopper.signal);
   }
 
   fail(message) {
@@ -118,14 +137,14 @@ class Card {
           make("li", { class: "chip" }, `${one.label} ${chance(one.probability)}`)));
     const details = make("details", {}, make("summary", {}, "All labels, and how far to trust them"),
       make("p", { class: "muted small" }, `Given here: ${predicted.rule}.`),
-      bars(result.labels));
+      bars(result.labels, pathOf(this.model)));
     this.answer.replaceChildren(name, answer);
     this.element.append(details);
     say(result.none ? `${result.name}: none of the labels` : `${result.name}: ${result.decided.join(", ")}`);
   }
 }
 
-function bars(labels) {
+function bars(labels, path) {
   const list = make("ul", { class: "bars" });
   const add = (some) => list.append(...some.map((one) => {
     const told = make("p", { class: "told", hidden: true });
@@ -136,7 +155,7 @@ function bars(labels) {
       if (!open || told.textContent) return;
       try {
         const limit = one.threshold === null ? "" : ` It is given from ${chance(one.threshold)} on.`;
-        told.textContent = (await reliability(one.label, one.probability)) + limit;
+        told.textContent = (await reliability(path, one.label, one.probability)) + limit;
       } catch (error) {
         told.textContent = error.message;
       }

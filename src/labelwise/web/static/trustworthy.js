@@ -3,11 +3,13 @@
 import { get } from "./api.js";
 import { chance } from "./dom.js";
 
-let labels;
+const labels = new Map();  // of each model, by the path that asks it
 
-export async function reliability(label, probability) {
-  labels ??= get("/labels").catch((error) => { labels = undefined; throw error; });
-  const found = (await labels).find((one) => one.label === label);
+export async function reliability(path, label, probability) {
+  if (!labels.has(path)) {
+    labels.set(path, get(`${path}/labels`).catch((error) => { labels.delete(path); throw error; }));
+  }
+  const found = (await labels.get(path)).find((one) => one.label === label);
   if (!found || !found.bins.length) {
     return "No predictions of held-out photos are kept with this model, so nothing can be said of it.";
   }
