@@ -31,6 +31,7 @@ def test_every_request_is_described_and_those_that_read_can_be_tried(server, vis
     search.get_by_label("q", exact=True).fill("zebra")
     search.get_by_role("button", name="Try it").click()
     expect(shown).to_contain_text("unknown label 'zebra'")
+    page.evaluate("document.querySelectorAll('details').forEach((one, at) => one.open = at < 8)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert Axe().run(page).response["violations"] == []
     assert [text for text in page.heard if "422" not in text] == []

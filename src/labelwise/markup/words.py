@@ -71,7 +71,7 @@ def table(
 
     ``pinned`` keeps the first column in sight while the others scroll.
     """
-    columns = tag("tr", *(tag("th", name, scope="col") for name in head))
+    columns = tag("tr", *(tag("th", name, scope="col") if name else tag("td") for name in head))
     body = [tag("tr", _head(row[0]), *map(_cell, row[1:])) for row in rows]
     content = tag(
         "table",

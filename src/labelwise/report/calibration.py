@@ -79,11 +79,13 @@ def _figure(title: str, curves: list[Curve], parts: list[Calibration], text: str
         f"MCE {percent(curve.mce, 1)}"
         for name, curve in zip(names, curves, strict=True)
     )
-    numbers = [_numbers(name, curve) for name, curve in zip(names, curves, strict=True)]
+    numbers = [
+        _numbers(f"{title}, {name}", curve) for name, curve in zip(names, curves, strict=True)
+    ]
     return figure(chart, f"{title}.", f"{text} {errors}.", details("Numbers", join(*numbers)))
 
 
-def _numbers(stage: str, curve: Curve) -> Markup:
+def _numbers(caption: str, curve: Curve) -> Markup:
     rows = [
         [f"{low:.2f} to {high:.2f}", percent(confidence), percent(seen), f"{count:,}"]
         for low, high, confidence, seen, count in zip(
@@ -95,7 +97,7 @@ def _numbers(stage: str, curve: Curve) -> Markup:
             strict=False,
         )
     ]
-    return table(["bin", "mean probability", "observed share", "entries"], rows, caption=stage)
+    return table(["bin", "mean probability", "observed share", "entries"], rows, caption=caption)
 
 
 def _sentence(parts: list[Calibration]) -> str:

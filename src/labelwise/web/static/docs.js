@@ -15,24 +15,24 @@ function kind(schema) {
   return [schema.type, schema.format].filter(Boolean).join(" ") || "anything";
 }
 
-function parameters(operation) {
+function parameters(name, operation) {
   const list = operation.parameters ?? [];
   if (!list.length) return [];
   const rows = list.map((one) => [one.name, one.required || one.in === "path" ? "yes" : "no",
     kind(one.schema), one.schema?.default === undefined ? "" : String(one.schema.default), one.description ?? ""]);
-  return [table("Parameters", ["name", "needed", "type", "unless given", "meaning"], rows)];
+  return [table(`Parameters of ${name}`, ["name", "needed", "type", "unless given", "meaning"], rows)];
 }
 
-function body(operation) {
+function body(name, operation) {
   const content = operation.requestBody?.content ?? {};
   const rows = Object.entries(content).map(([type, one]) => [type, kind(one.schema)]);
-  return rows.length ? [table("Body", ["content type", "schema"], rows)] : [];
+  return rows.length ? [table(`Body of ${name}`, ["content type", "schema"], rows)] : [];
 }
 
-function answers(operation) {
+function answers(name, operation) {
   const rows = Object.entries(operation.responses ?? {}).map(([code, one]) =>
     [code, one.description ?? "", Object.entries(one.content ?? {}).map(([type, part]) => `${kind(part.schema) || "text"} as ${type}`).join(", ")]);
-  return [make("details", {}, make("summary", {}, "Answers"), table("Answers by status", ["status", "meaning", "content"], rows))];
+  return [make("details", {}, make("summary", {}, "Answers"), table(`Answers of ${name}, by status`, ["status", "meaning", "content"], rows))];
 }
 
 function trial(path, operation) {
@@ -68,10 +68,11 @@ function trial(path, operation) {
 }
 
 function request(method, path, operation) {
+  const name = `${method.toUpperCase()} ${path}`;
   return make("details", { class: "request" },
-    make("summary", {}, make("code", {}, `${method.toUpperCase()} ${path}`), ` ${operation.summary ?? ""}`),
+    make("summary", {}, make("code", {}, name), ` ${operation.summary ?? ""}`),
     operation.description ? make("p", { class: "muted" }, operation.description) : null,
-    ...parameters(operation), ...body(operation), ...answers(operation), ...(method === "get" ? trial(path, operation) : []));
+    ...parameters(name, operation), ...body(name, operation), ...answers(name, operation), ...(method === "get" ? trial(path, operation) : []));
 }
 
 function schemas(components) {
