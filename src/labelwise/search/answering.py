@@ -22,7 +22,7 @@ from labelwise.search.asked import AskedQuery, said_wrong
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
 from labelwise.search.likeness import LibraryLikeness, likeness_of
-from labelwise.search.near_copies import NearCopies, near_copies
+from labelwise.search.near_copies import NearCopies, knows_looks, near_copies
 from labelwise.search.rankings import Ranking, ranking_of
 
 __all__ = [
@@ -229,7 +229,7 @@ def answer(
     shown = labels if len(labels) < len(index.space) else []
     hits = hits_of(index, shown, rows[kept], probs, not own)
     copies = None
-    if made is not None and made.promise is not None:
+    if made is not None and made.promise is not None and knows_looks(index):
         listed, listed_scores = ranking.best(above or 0)
         copies = near_copies(index, listed[listed_scores >= cut])
     if sort == "date":

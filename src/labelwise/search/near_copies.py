@@ -20,7 +20,7 @@ from labelwise.numeric.near_pairs import first_near
 from labelwise.pictures.fingerprint import NEAR
 from labelwise.search.index import Index
 
-__all__ = ["NearCopies", "copied_rows", "near_copies", "pictures_of"]
+__all__ = ["NearCopies", "copied_rows", "knows_looks", "near_copies", "pictures_of"]
 
 CACHE = "near-copies.bin"
 ROW = np.dtype(np.int64)
@@ -44,6 +44,11 @@ class NearCopies:
             f"of {what}, {copies} of an earlier one: {self.photos - self.copies:,} different "
             "pictures"
         )
+
+
+def knows_looks(index: Index) -> bool:
+    """Return whether an index knows what its photos look like."""
+    return bool(index.store.looks().shape[1])
 
 
 def near_copies(index: Index, rows: Rows | None = None) -> NearCopies | None:
