@@ -16,12 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
@@ -92,6 +93,8 @@ class ModelFiles:
 class Plan:
     """The question that a folder of scores answers; equal plans have equal answers."""
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
     inputs: tuple[str, ...]
     model: str  # the hash of its files
     batch_size: int
@@ -106,9 +109,8 @@ class Plan:
         if storage.size(PLAN_FILE) is None:
             return None
         try:
-            facts = json.loads(storage.read(PLAN_FILE))
-            return Plan(**facts | {"inputs": tuple(facts["inputs"])})
-        except (KeyError, TypeError, ValueError):
+            return TypeAdapter(Plan).validate_json(storage.read(PLAN_FILE), strict=True)
+        except ValidationError:
             raise CheckpointError(
                 f"{storage.address}: {PLAN_FILE} is damaged; choose another folder"
             ) from None
@@ -148,7 +150,15 @@ def plan_name(number: int) -> str:
 
 def plan_rows(storage: Storage, number: int) -> list[InputRow]:
     """Return the rows of a shard."""
-    table = pq.read_table(io.BytesIO(storage.read(plan_name(number))))
+    try:
+        table = pq.read_table(io.BytesIO(storage.read(plan_name(number))))
+        is_whole = table.schema.equals(PLAN_SCHEMA)
+    except (OSError, ValueError, pa.ArrowException):
+        is_whole = False
+    if not is_whole or any(table[name].null_count for name in ("id", "root", "file")):
+        raise CheckpointError(
+            f"{storage.address}: {plan_name(number)} is damaged; choose another folder"
+        )
     return [
         InputRow(*values) for values in zip(*(c.to_pylist() for c in table.columns), strict=True)
     ]

@@ -125,14 +125,24 @@ def _triples(path: Path, text: str) -> Iterator[Statement]:
                 continue
             raise DataError(f"{path}, line {number}: not a statement of N-Triples")
         concept, what, other, words, tongue = found.groups()
-        value = other if other is not None else _unescaped(words)
+        try:
+            value = other if other is not None else _unescaped(words)
+        except ValueError:
+            raise DataError(f"{path}, line {number}: an escape is of no letter") from None
         yield concept, what, value, tongue
+
+
+def _letter(code: int) -> str:
+    """Return a letter; half of a surrogate pair is none."""
+    letter = chr(code)
+    letter.encode()
+    return letter
 
 
 def _unescaped(text: str) -> str:
     def plain(found: re.Match[str]) -> str:
         code = found[0]
-        return ESCAPES.get(code) or chr(int(code[2:], 16))
+        return ESCAPES.get(code) or _letter(int(code[2:], 16))
 
     return re.sub(r'\\[tnr"\\]|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}', plain, text)
 
@@ -179,7 +189,8 @@ def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
     elif isinstance(one, dict):
         value = one.get("@id", one.get("id", one.get("@value")))
         if isinstance(value, str):
-            yield concept, what, value, one.get("@language")
+            tongue = one.get("@language")
+            yield concept, what, value, tongue if isinstance(tongue, str) else None
         elif what == NAME:  # a language map: {"en": "dog"}
             for tongue, word in one.items():
                 if isinstance(word, str) and not tongue.startswith("@"):

@@ -130,9 +130,10 @@ class AnswerLog:
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
                 one = GivenAnswer(**json.loads(line))
-                if one.state not in get_args(AnswerState):
+                is_text = all(isinstance(value, str) for value in vars(one).values())
+                if not is_text or one.state not in get_args(AnswerState):
                     raise ValueError(one.state)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 raise DataError(
                     f"{self.path}, line {number}: this is not an answer; take the line out, or "
                     "move the file away to start anew"

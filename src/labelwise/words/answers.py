@@ -28,6 +28,15 @@ from labelwise.system.text import first_line
 __all__ = ["KeptAnswers", "PhotoAnswer", "is_set_aside"]
 
 KEY_BYTES = 8
+SCHEMA = pa.schema(
+    {
+        "digest": pa.binary(),
+        "id": pa.string(),
+        "present": pa.list_(pa.string()),
+        "absent": pa.list_(pa.string()),
+        "aside": pa.bool_(),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -102,15 +111,14 @@ class KeptAnswers:
         def lists(wanted: bool) -> list[list[str]]:
             return [[n for n, said in one.labels.items() if said is wanted] for _, one in photos]
 
-        table = pa.table(
-            {
-                "digest": pa.array([digest for digest, _ in photos], pa.binary()),
-                "id": pa.array([one.id for _, one in photos], pa.string()),
-                "present": pa.array(lists(True), pa.list_(pa.string())),
-                "absent": pa.array(lists(False), pa.list_(pa.string())),
-                "aside": pa.array([one.aside for _, one in photos], pa.bool_()),
-            }
-        )
+        columns = {
+            "digest": [digest for digest, _ in photos],
+            "id": [one.id for _, one in photos],
+            "present": lists(True),
+            "absent": lists(False),
+            "aside": [one.aside for _, one in photos],
+        }
+        table = pa.table(columns, SCHEMA)
         with replacing(path) as temporary:
             pq.write_table(table, temporary)
 
@@ -120,7 +128,10 @@ class KeptAnswers:
         if not path.is_file():
             return KeptAnswers({})
         try:
-            rows = pq.read_table(path).to_pylist()
+            table = pq.read_table(path)
+            if not table.schema.equals(SCHEMA):
+                raise ValueError("its columns are others than are written here")
+            rows = table.to_pylist()
             photos = {
                 row["digest"]: PhotoAnswer(
                     row["id"],
@@ -129,6 +140,8 @@ class KeptAnswers:
                 )
                 for row in rows
             }
+            if len(photos) < len(rows):
+                raise ValueError("a photo is there twice")
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
             raise DataError(
                 f"{path} holds no answers that can be read ({first_line(error)}); move it away to "

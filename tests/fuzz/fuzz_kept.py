@@ -1,0 +1,302 @@
+"""KEPT: what runs, indexes and exports keep beside their answers, and models of other programs.
+
+Plans, receipts, facts of OpenVINO folders, logs of answers, marks of seen photos, vocabularies.
+Each is read a second time with ``json`` or Arrow alone; a receipt must be the one that was kept.
+"""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from fuzz_inputs import (
+    NASTY_TEXT,
+    Files,
+    as_json,
+    damage,
+    damage_json,
+    damage_json_lines,
+    damage_parquet,
+    strange_json,
+    strange_value,
+)
+from fuzz_readers import JSON, Target, parquet, same, saved
+from fuzz_results import metadata
+from made_index import made_index
+from safetensors.torch import save
+from search_setup import LABELS, save_model
+
+from labelwise.backbones.weights import architecture_of, read_state
+from labelwise.decide import Promise
+from labelwise.models.graph_file import UNSEALED, Facts
+from labelwise.models.openvino_model import FACTS, GRAPH, WEIGHTS, _read_facts, digest
+from labelwise.models.seen_photos import HASH, LOOK, WIDTH, _kept
+from labelwise.search import Index
+from labelwise.search.receipts import keep_receipt, receipts_of
+from labelwise.shards.inputs import InputRow
+from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows, to_parquet
+from labelwise.system.skos import read_skos
+from labelwise.system.storage import storage_at
+from labelwise.words.answer_log import AnswerLog
+from labelwise.words.answers import KeptAnswers
+
+
+def openvino_files(rng: Random) -> Files:
+    """Return a folder whose facts are strange but sealed, or good ones with a damaged file."""
+    graph, weights = b"<net/>", b"\0" * 8
+    hashes = {GRAPH: digest(graph), WEIGHTS: digest(weights)}
+    stated: Any = {**metadata(), "files": hashes}
+    kind = rng.randrange(3)
+    if kind == 0:
+        key = rng.choice(sorted(set(stated) - {"sha256"}))
+        try:
+            told = json.loads(stated[key])
+        except (TypeError, ValueError):
+            told = stated[key]
+        changed = as_json(strange_json(rng, told)).decode("utf-8", "ignore")
+        stated[key] = changed if rng.random() < 0.8 else strange_value(rng)
+    elif kind == 1:
+        stated = strange_json(rng, stated)
+    text = as_json(stated).decode()
+    text = text.replace(UNSEALED, digest(text.encode()), 1)
+    files = {FACTS: text.encode(), GRAPH: graph, WEIGHTS: weights}
+    if kind == 2:
+        chosen = rng.choice(sorted(files))
+        files[chosen] = damage(rng, files[chosen])
+    return files
+
+
+def same_openvino(read: Facts, folder: Path) -> bool:
+    stated, found = json.loads((folder / FACTS).read_bytes()), read.metadata()
+    for key in ("labels", "link", "rule", "transform", "promises", "taxonomy"):
+        if key in stated:
+            same(json.loads(found[key]), json.loads(stated[key]), key)
+    for name, sha256 in stated["files"].items():
+        if name in (GRAPH, WEIGHTS):
+            assert digest((folder / name).read_bytes()) == sha256
+    return True
+
+
+def plan_files() -> Files:
+    facts = {"inputs": ["photos"], "model": "0" * 64, "batch_size": 8, "shard_rows": 2, "rows": 2}
+    rows = [InputRow("a.jpg", "photos", b"a.jpg"), InputRow("b.jpg", "photos", b"t.tar", 5, 9)]
+    columns = zip(PLAN_SCHEMA, zip(*rows, strict=True), strict=True)
+    table = pa.table([pa.array(values, field.type) for field, values in columns], PLAN_SCHEMA)
+    plan = json.dumps(facts | {"shards": 1, "decode": "cpu"}).encode()
+    return {"_plan.json": plan, plan_name(0): to_parquet(table)}
+
+
+def read_plan(folder: Path) -> tuple[Plan | None, list[InputRow]]:
+    storage = storage_at(str(folder))
+    return Plan.load(storage), plan_rows(storage, 0)
+
+
+def same_plan(read: Any, folder: Path) -> bool:
+    plan, rows = read
+    same(vars(plan), json.loads((folder / "_plan.json").read_bytes()))
+    table = pq.read_table(folder / plan_name(0)).to_pylist()
+    assert [row._asdict() for row in rows] == table
+    return True
+
+
+PROMISE = Promise("list", 0.9, 0.95, 40, 40, 0.95, "photos", "2026-01-01", "exact", kind="sure")
+CHANGES = (*NASTY_TEXT, None, -1, 0, 1, 2**63, 1.5, "{}", "[]", '{"what": "list"}')
+DATABASE = "i.index/photos.sqlite"
+_RECEIPTS: Files = {}
+
+
+def keep_two(place: Path) -> None:
+    model = save_model(place.parent / "model")
+    logits = np.random.default_rng(0).normal(size=(6, len(LABELS)))
+    with Index(made_index(place, model, logits)) as index:
+        for rows in ([0, 2], [1, 2, 3]):
+            keep_receipt(index, "dog", PROMISE, np.array(rows), "someone")
+        index.store.checksums.put_missing()
+
+
+def receipt_files(rng: Random) -> Files:
+    """Return an index with one value of its receipts changed, as an editor of SQLite would."""
+    if not _RECEIPTS:
+        _RECEIPTS.update(saved(keep_two, "i.index")())
+    return {**_RECEIPTS, "change.json": as_json([rng.randrange(99), rng.choice(CHANGES)])}
+
+
+def read_receipts(folder: Path) -> list[Any]:
+    place, (at, value) = folder / DATABASE, json.loads((folder / "change.json").read_bytes())
+    database = sqlite3.connect(place)
+    try:
+        columns = [row[1] for row in database.execute("PRAGMA table_info(receipts)")]
+        column, number = columns[at % len(columns)], 1 + at % 2
+        database.execute(f"UPDATE receipts SET {column} = ? WHERE id = ?", (value, number))
+        database.commit()
+    except (sqlite3.Error, OverflowError, UnicodeEncodeError):
+        pass  # SQLite itself does not take it
+    finally:
+        database.close()
+    with Index(folder / "i.index") as index:
+        return receipts_of(index)
+
+
+def same_receipts(read: list[Any], folder: Path) -> bool:
+    """Whatever was changed, receipts that are read are those that were kept."""
+    assert [one.promise for one in read] == [PROMISE, PROMISE]
+    assert {one.query for one in read} == {"dog"}
+    return True
+
+
+ANSWERS = [
+    {"photo": f"{n}.jpg", "label": "dog", "state": state, "who": "a", "at": "2026-01-01"}
+    for n, state in enumerate(("present", "absent", "unknown"))
+]
+
+
+def read_log(folder: Path) -> Any:
+    with AnswerLog(folder / "a.csv", ("dog", "cat")) as log:
+        return {key: dict(said) for key, said in log._said.items()}
+
+
+def same_log(read: Any, folder: Path) -> bool:
+    said: dict[tuple[str, str], dict[str, str]] = {}
+    for line in (folder / "a.jsonl").read_bytes().splitlines():
+        one = json.loads(line)
+        people = said.setdefault((one["photo"], one["label"]), {})
+        people.pop(one["who"], None)
+        if one["state"] != "withdrawn":
+            people[one["who"]] = one["state"]
+    assert read == said
+    return True
+
+
+def seen_parquet() -> bytes:
+    looks = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(2 * WIDTH, np.float32)), WIDTH)
+    return parquet({"sha256": pa.array([b"\1" * 32, b"\2" * 32], HASH), "fingerprint": looks})
+
+
+def same_marks(read: Any, folder: Path) -> bool:
+    if read is None:
+        return False
+    table = pq.read_table(folder / "seen.parquet")
+    assert (table["sha256"].type, table["fingerprint"].type) == (HASH, LOOK)
+    assert read.hashes == table["sha256"].to_pylist()
+    assert read.looks.shape == (len(read.hashes), WIDTH)
+    return True
+
+
+def answers_parquet() -> bytes:
+    words = pa.list_(pa.string())
+    return parquet(
+        {
+            "digest": pa.array([b"\1", b"\2"], pa.binary()),
+            "id": ["a.jpg", "b.jpg"],
+            "present": pa.array([["dog"], []], words),
+            "absent": pa.array([[], ["cat"]], words),
+            "aside": [True, False],
+        }
+    )
+
+
+def same_kept(read: KeptAnswers, folder: Path) -> bool:
+    for row in pq.read_table(folder / "k.parquet").to_pylist():
+        one = read.photos[row["digest"]]
+        assert one.id == row["id"]
+        assert {name for name, is_present in one.labels.items() if is_present} == set(
+            row["present"]
+        )
+    return True
+
+
+def timm_folder() -> Files:
+    return {
+        "config.json": b'{"architecture": "resnet18"}',
+        "model.safetensors": save({"conv1.weight": torch.zeros(2, 3), "fc.bias": torch.ones(2)}),
+    }
+
+
+def read_timm(folder: Path) -> Any:
+    return architecture_of(folder), read_state(folder)
+
+
+def same_timm(read: Any, folder: Path) -> bool:
+    assert read[0] == json.loads((folder / "config.json").read_bytes())["architecture"]
+    content = (folder / "model.safetensors").read_bytes()
+    head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    shapes = {name: one["shape"] for name, one in head.items() if name != "__metadata__"}
+    assert {name: list(one.shape) for name, one in read[1].items()} == shapes
+    return True
+
+
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+LINES = (
+    f'<u:dog> <{SKOS}prefLabel> "dog"@en .\n<u:pet> <{SKOS}prefLabel> "p\\u00e9t \\U0001F600" .\n'
+    f"<u:dog> <{SKOS}broader> <u:pet> .\n"
+).encode()
+GRAPH_LD = {
+    "@graph": [
+        {"@id": "u:dog", "skos:prefLabel": {"@value": "dog", "@language": "en"}},
+        {"@id": "u:pet", "prefLabel": {"en": "pet", "de": "Haustier"}},
+        {"@id": "u:dog", "skos:broader": [{"@id": "u:pet"}]},
+    ]
+}
+XML = (
+    f'<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:s="{SKOS}">'
+    '<s:Concept r:about="u:dog"><s:prefLabel xml:lang="en">dog</s:prefLabel>'
+    '<s:broader r:resource="u:pet"/></s:Concept>'
+    '<s:Concept r:about="u:pet"><s:prefLabel>pet</s:prefLabel></s:Concept></r:RDF>'
+).encode()
+
+
+def read_vocabularies(folder: Path) -> Any:
+    return [read_skos(folder / name) for name in ("v.nt", "v.jsonld", "v.rdf")]
+
+
+def same_vocabularies(read: Any, folder: Path) -> bool:
+    """Every parent is a name, and every name stands in the file, but for escapes."""
+    for one, name in zip(read, ("v.nt", "v.jsonld", "v.rdf"), strict=True):
+        text = (folder / name).read_text("utf-8-sig")
+        for child, parent in one.parents.items():
+            assert parent in one.uris
+            plain = re.fullmatch(r"[a-z]+", child)
+            assert plain is None or child in text
+    return True
+
+
+KEPT = (
+    Target("openvino", dict, _read_facts, {}, same_openvino, openvino_files),
+    Target("plan", plan_files, read_plan, {**JSON, ".parquet": damage_parquet}, same_plan),
+    Target("receipts", dict, read_receipts, {}, same_receipts, receipt_files),
+    Target(
+        "log of answers",
+        lambda: {"a.jsonl": b"".join(json.dumps(one).encode() + b"\n" for one in ANSWERS)},
+        read_log,
+        {".jsonl": lambda rng, content: damage_json_lines(rng, content) + b"\n"},
+        same_log,
+    ),
+    Target(
+        "seen photos",
+        lambda: {"seen.parquet": seen_parquet()},
+        lambda folder: _kept(folder / "seen.parquet"),
+        {".parquet": damage_parquet},
+        same_marks,
+    ),
+    Target(
+        "kept answers",
+        lambda: {"k.parquet": answers_parquet()},
+        lambda folder: KeptAnswers.load(folder / "k.parquet"),
+        {".parquet": damage_parquet},
+        same_kept,
+    ),
+    Target("timm folder", timm_folder, read_timm, JSON, same_timm),
+    Target(
+        "vocabularies",
+        lambda: {"v.nt": LINES, "v.jsonld": json.dumps(GRAPH_LD).encode(), "v.rdf": XML},
+        read_vocabularies,
+        {".jsonld": damage_json},
+        same_vocabularies,
+    ),
+)
