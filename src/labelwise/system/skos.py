@@ -127,7 +127,7 @@ def _triples(path: Path, text: str) -> Iterator[Statement]:
         concept, what, other, words, tongue = found.groups()
         try:
             value = other if other is not None else _unescaped(words)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise DataError(f"{path}, line {number}: an escape is of no letter") from None
         yield concept, what, value, tongue
 
