@@ -1,13 +1,21 @@
 """Verdicts on the papers' claims; oracles: cases by hand, and the page that is made anew."""
 
+import json
 import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labelwise.errors import SettingsError
-from labelwise.experiments.verdicts import Claim, ClaimedRun, figures_in, read_claims
+from labelwise.experiments.verdicts import (
+    Claim,
+    ClaimedRun,
+    RunResults,
+    figures_in,
+    read_claims,
+)
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = (ROOT / "benchmarks" / "claims.yaml").read_text(encoding="utf-8")
@@ -85,6 +93,71 @@ def test_a_claim_that_cannot_be_judged_is_refused(claim, reason):
         Claim("x", **claim)
 
 
+CLAIM_WITH_RESULTS = """
+000:
+  - claim: "a is above b"
+    holds: a > b
+    runs:
+      - {results: one, run: "`000-x`", figures: [[first row, x], [b, x]]}
+"""
+
+
+def results(**rows):
+    return RunResults(
+        "labelwise reproduce 000-x", {k: [{"x": v} for v in r] for k, r in rows.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([3.0, 3.1, 3.2], [2.0, 2.1, 2.2], "comes out"),
+        ([3.0, 3.1, 2.1], [2.0, 2.1, 2.2], "in part"),  # not in the last seed
+        ([3.0], [2.0], "in part"),  # one seed
+        ([1.0, 1.1, 1.2], [2.0, 2.1, 2.2], "does not"),
+    ],
+)
+def test_figures_are_read_from_results_seed_by_seed(first, second, expected):
+    kept = {"one": results(**{"first row": first, "b": second})}
+    ((claim,),) = read_claims(CLAIM_WITH_RESULTS, kept).values()
+    (run,) = claim.runs
+    assert claim.verdict == expected
+    assert run.seeds == len(first)
+    assert figures_in(run.ours) == pytest.approx([np.mean(first), np.mean(second)], abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason"),
+    [
+        ({}, "there are no results 'one'"),
+        ({"one": results(b=[1.0])}, "has no row 'first row'"),
+        ({"one": RunResults("x", {"first row": [{}], "b": [{"x": 1}]})}, "has no figure 'x'"),
+    ],
+)
+def test_results_that_are_not_there_are_named(kept, reason):
+    with pytest.raises(SettingsError, match=re.escape(reason)):
+        read_claims(CLAIM_WITH_RESULTS, kept)
+
+
+def test_results_are_kept_without_what_runs_cost(tmp_path):
+    script = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
+    script["take"].__globals__["RESULTS"] = tmp_path / "results"
+    written = {"bce": [{"ACE": 2.03456789, "seconds": 9.0, "MCE": None}, {"ACE": 2.5}]}
+    (tmp_path / "figures.json").write_text(json.dumps(written))
+    script["take"](tmp_path, "c", "labelwise reproduce 001-table3")
+    found = script["kept_results"]()["c"]
+    assert found == RunResults(
+        "labelwise reproduce 001-table3", {"bce": [{"ACE": 2.03457}, {"ACE": 2.5}]}
+    )
+
+
+def test_every_kept_result_names_a_command_and_is_used_by_a_claim():
+    script = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
+    for name, found in script["kept_results"]().items():
+        assert found.command.startswith("labelwise reproduce "), name
+        assert f"results: {name}," in CLAIMS, name
+
+
 def test_the_page_has_the_verdicts_that_the_rule_gives():
     script = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
@@ -95,7 +168,8 @@ def test_the_page_has_the_verdicts_that_the_rule_gives():
 
 
 def test_every_paper_has_claims_that_were_run():
-    claims = read_claims(CLAIMS)
+    script = runpy.run_path(str(ROOT / "benchmarks" / "verdicts.py"))
+    claims = read_claims(CLAIMS, script["kept_results"]())
     assert list(claims) == ["000", "001", "002", "003", "004"]
     assert all(any(claim.runs for claim in found) for found in claims.values())
     # By eye alone: curves, and marks that a test computes.

@@ -10,18 +10,35 @@ A claim is a relation between figures, such as ``spa > bce``. A run
 
 and a claim **comes out** if every run bears it out, **does not** if none bears out any of it, else
 it holds **in part**. A claim about curves has nothing to compare and is judged by eye (``seen``).
+
+The figures of a run are words of the claims file, or are read from a result file, which holds what
+a command of `labelwise reproduce` wrote, seed by seed: then mean, interval, the number of seeds
+and whether the claim held in every seed are computed.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from labelwise.errors import SettingsError
+from labelwise.experiments.comparison import show_figure
+from labelwise.experiments.statistics import seed_mean
+from labelwise.types import nearest
 
-__all__ = ["Claim", "ClaimedRun", "Relation", "claims_table", "figures_in", "read_claims"]
+__all__ = [
+    "Claim",
+    "ClaimedRun",
+    "Relation",
+    "RunResults",
+    "claims_table",
+    "figures_in",
+    "read_claims",
+]
 
 LEAST, MOST = 0.5, 2.0  # of the printed gap: "roughly in size"
 COMES_OUT, IN_PART, DOES_NOT, NOT_RUN = "comes out", "in part", "does not", "not run"
@@ -169,15 +186,81 @@ def _term(text: str) -> Quantity:
     return Quantity(name, float(factor or 1), float(f"{sign or ''}{offset or 0}"))
 
 
-def read_claims(text: str) -> dict[str, list[Claim]]:
-    """Return the claims by paper from the text of a claims file (YAML)."""
+@dataclass(frozen=True)
+class RunResults:
+    """What a command wrote: figures by row, one mapping per seed, and the command."""
+
+    command: str
+    figures: Mapping[str, Sequence[Mapping[str, float]]]
+
+    @classmethod
+    def load(cls, file: Path) -> "RunResults":
+        """Return the results of a file that :meth:`save` wrote."""
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return cls(content["command"], content["figures"])
+
+    def save(self, file: Path) -> None:
+        """Write the results, one line per row."""
+        lines = [f" {json.dumps(row)}: {json.dumps(runs)}" for row, runs in self.figures.items()]
+        start = f'{{"command": {json.dumps(self.command)}, "figures": {{\n'
+        file.write_text(start + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+
+    def by_seed(self, row: str, column: str) -> list[float]:
+        """Return the figures of a row, seed by seed."""
+        if row not in self.figures:
+            raise SettingsError(
+                f"{self.command!r} has no row {row!r}{nearest(row, list(self.figures))}"
+            )
+        runs = self.figures[row]
+        if any(column not in run for run in runs):
+            raise SettingsError(f"row {row!r} of {self.command!r} has no figure {column!r}")
+        return [float(run[column]) for run in runs]
+
+
+def read_claims(
+    text: str, results: Mapping[str, RunResults] | None = None
+) -> dict[str, list[Claim]]:
+    """Return the claims by paper from the text of a claims file (YAML) and the results it names."""
     content: dict[str, list[dict[str, Any]]] = yaml.load(text, Loader=yaml.BaseLoader)  # texts
-    return {paper: [_claim(**one) for one in claims] for paper, claims in content.items()}
+    return {
+        paper: [_claim(results or {}, **one) for one in claims] for paper, claims in content.items()
+    }
 
 
-def _claim(runs: Sequence[dict[str, Any]] = (), **parts: str) -> Claim:
-    read = ({**run, "seeds": int(run["seeds"])} if "seeds" in run else run for run in runs)
-    return Claim(runs=tuple(ClaimedRun(**run) for run in read), **parts)
+def _claim(
+    results: Mapping[str, RunResults], runs: Sequence[dict[str, Any]] = (), **parts: str
+) -> Claim:
+    claim = Claim(**parts)  # type: ignore[arg-type]  # runs is not among its parts
+    return replace(claim, runs=tuple(_claimed_run(claim, results, run) for run in runs))
+
+
+def _claimed_run(
+    claim: Claim, results: Mapping[str, RunResults], given: dict[str, Any]
+) -> ClaimedRun:
+    """Return a run of the claims file, its figures read from results where it names them."""
+    if "results" not in given:
+        return ClaimedRun(**{**given, "seeds": int(given["seeds"])} if "seeds" in given else given)
+    name, run, pairs = given["results"], given["run"], given["figures"]
+    if name not in results:
+        raise SettingsError(f"there are no results {name!r}{nearest(name, list(results))}")
+    if len(pairs) != len(claim.names):
+        raise SettingsError(f"{run!r} must have one figure for each name of the claim, got {pairs}")
+    columns = [results[name].by_seed(row, column) for row, column in pairs]
+    seeds = min(map(len, columns))
+    over_seeds = [seed_mean(values) for values in columns]
+    ours = ", ".join(show_figure(one, percent=False) for one in over_seeds)
+    means = {one: found.mean for one, found in zip(claim.names, over_seeds, strict=True)}
+    each = [
+        dict(zip(claim.names, (values[seed] for values in columns), strict=True))
+        for seed in range(seeds)
+    ]
+    some = _holds(claim.relations, means) and not all(_holds(claim.relations, one) for one in each)
+    return ClaimedRun(ours, run, seeds, "some" if some else None)
+
+
+def _holds(relations: Sequence[Relation], figures: Mapping[str, float]) -> bool:
+    gaps = [(relation.gap(figures), relation.strict) for relation in relations]
+    return all(gap > 0 if strict else gap >= 0 for gap, strict in gaps)
 
 
 def claims_table(claims: Sequence[Claim]) -> str:
