@@ -67,7 +67,7 @@ def test_every_figure_is_drawn(monkeypatch, tmp_path, capsys, name):
     if figure.table:
         official.write(find_experiment(figure.table).data, tmp_path / "data")
         arguments += ["--root", str(tmp_path / "data")]
-        for value in SMALL:
+        for value in () if figure.photos_only else SMALL:
             arguments += ["--set", value]
     assert call(monkeypatch, *arguments) == 0, capsys.readouterr().err
     with Image.open(tmp_path / "out" / f"{name}.png") as picture:
@@ -81,7 +81,7 @@ def test_a_query_is_for_the_figure_of_retrieved_photos(monkeypatch, capsys):
     assert "--query is for 001-fig4" in capsys.readouterr().err
     for name, option in (("001-fig2", "--query=dog"), ("001-table1", "--quick")):
         assert call(monkeypatch, "reproduce", name, option) != 0
-        assert f"{name} is computed from formulas" in capsys.readouterr().err
+        assert f"{name} is computed and takes --out alone" in capsys.readouterr().err
 
 
 def test_the_normaliser_is_in_the_journal_and_runs_without_it_are_refused(tmp_path):

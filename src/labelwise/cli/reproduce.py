@@ -1,5 +1,6 @@
 """``labelwise reproduce``: the papers' tables, run here."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["reproduce"]
 
-COMPUTED = "001-table1"
 TRANSFERRED = "002-tableA"
 ANSWERED = "001-vqa"
 SURVEYED = "survey"
@@ -126,15 +126,18 @@ def reproduce(
     if data is not None and len(data) > 1:
         raise SettingsError(f"{table} is run on one source, got --data {' --data '.join(data)}")
     source = data[0] if data else None
-    from labelwise.report.paper_figures import FIGURES, draw_figure
+    from labelwise.experiments.computed import COMPUTED
+    from labelwise.report.paper_figures import draw_figure, find_figure
 
-    figure = FIGURES.get(table)
-    if table == COMPUTED or (figure is not None and not figure.table):
-        others = (data, quick, chosen, frozen, set_, scores, query, jobs, dry_run, checkpoint)
-        if any(others):
-            raise SettingsError(f"{table} is computed from formulas and takes --out alone")
+    figure, cell = find_figure(table)
+    if table in COMPUTED or (figure is not None and not figure.table):
+        others = (quick, chosen, frozen, set_, scores, query, jobs, dry_run, checkpoint)
+        reads = table in COMPUTED and COMPUTED[table].sets
+        if any(others) or (data and not reads):
+            takes = "--root, --data and --out" if reads else "--out"
+            raise SettingsError(f"{table} is computed and takes {takes} alone")
         if figure is None:
-            _compute(folder)
+            _compute(table, root, source, folder)
         else:
             _say_files(draw_figure(table, folder))
         return
@@ -162,7 +165,7 @@ def reproduce(
     if figure is not None:
         chosen = chosen or figure.rows
     request = Request(
-        table if figure is None else figure.table,
+        table if figure is None else f"{figure.table}{cell}",
         root,
         source,
         quick,
@@ -171,6 +174,13 @@ def reproduce(
         frozen,
         parse_assignments(set_ or ()),
     )
+    if figure is not None and figure.photos_only:
+        if quick or frozen or set_ or dry_run or rows:
+            raise SettingsError(
+                f"{table} shows photos as they are: give --root or --data, and --out"
+            )
+        _say_files(_draw_photos(table, request, folder))
+        return
     workers = jobs or default_workers()
     if dry_run:
         _announce(request, folder, workers)
@@ -179,7 +189,7 @@ def reproduce(
     with resumable(folder):
         done = run_table(request, folder, executor=executor, say=say, watch=make_watch())
     show_table(*done.cells(), title=done.title, names=2)
-    for note in done.deviations():
+    for note in (*done.verdicts(), *done.deviations()):
         say(f"- {note}")
     say(f"written: {folder / 'table.md'}")
     if figure is not None:
@@ -198,18 +208,29 @@ def _draw(name: str, request: "Request", folder: Path, query: str | None) -> lis
     return draw_figure(name, folder, Shown(runs, photos_of(request), query))
 
 
+def _draw_photos(name: str, request: "Request", folder: Path) -> list[Path]:
+    """Draw a figure of the training photos of a table's data, for which nothing is trained."""
+    from labelwise.experiments.reproduce import open_data
+    from labelwise.report.paper_figures import Shown, draw_figure
+
+    train = open_data(request)[0].splits()["train"]
+    return draw_figure(name, folder, Shown({}, train.images))
+
+
 def _say_files(files: list[Path]) -> None:
     say(f"drawn: {', '.join(map(str, files))}")
 
 
-def _compute(folder: Path) -> None:
-    """Show and write Table 1 of SPA, which no run is needed for."""
-    from labelwise.experiments.recovery import recovery_rows
+def _compute(table: str, root: Path, source: str | None, folder: Path) -> None:
+    """Show and write a table that no run is needed for."""
+    from labelwise.experiments.computed import COMPUTED
 
-    header, rows = recovery_rows()
-    title = "SPA and LPR, Table 1: does the minimiser give eta back?"
-    show_table(header, rows, title=title)
-    _write_table(folder, title, header, rows)
+    computed = COMPUTED[table]
+    found = computed.compute(root, source)
+    show_table(found.header, found.rows, title=computed.title)
+    for note in found.notes:
+        say(f"- {note}")
+    _write_table(folder, computed.title, found.header, found.rows, found.notes)
 
 
 def _judge(root: Path, scores: list[str], folder: Path) -> None:
@@ -258,12 +279,20 @@ def _judge_checkpoints(
     _write_table(folder, title, header, rows)
 
 
-def _write_table(folder: Path, title: str, header: list[str], rows: list[list[str]]) -> None:
+def _write_table(
+    folder: Path,
+    title: str,
+    header: list[str],
+    rows: list[list[str]],
+    notes: Sequence[str] = (),
+) -> None:
     from labelwise.system.files import replacing
 
     lines = ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
+    below = ["", *(f"- {note}" for note in notes)] if notes else []
+    text = "\n".join([f"### {title}", "", *lines, *below, ""])
     with replacing(folder / "table.md") as temporary:
-        temporary.write_text("\n".join([f"### {title}", "", *lines, ""]), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     say(f"written: {folder / 'table.md'}")
 
 
@@ -305,10 +334,11 @@ def _announce(request: "Request", folder: Path, jobs: int) -> None:
 
 
 def _show_rows(table: str, root: Path) -> None:
+    from labelwise.experiments.computed import COMPUTED
     from labelwise.experiments.reproduce import cells_of, find_experiment, has_data, where_to_put
 
-    if table == COMPUTED:
-        raise SettingsError(f"{COMPUTED} is computed and has no rows to list; run it")
+    if table in COMPUTED:
+        raise SettingsError(f"{table} is computed and has no rows to list; run it")
     if table == TRANSFERRED:
         from labelwise.experiments.transfer import TITLE, available_sets, where_to_put_set
 
@@ -335,9 +365,12 @@ def _show_rows(table: str, root: Path) -> None:
 
 
 def _show_list(root: Path) -> None:
+    from labelwise.experiments.computed import COMPUTED
     from labelwise.experiments.papers import EXPERIMENTS
+    from labelwise.experiments.protocols import DATASETS
     from labelwise.experiments.published import TRANSFER
     from labelwise.experiments.reproduce import cells_of, has_data, where_to_put
+    from labelwise.experiments.sources import holds_files
     from labelwise.experiments.transfer import available_sets, where_to_put_set
 
     rows = []
@@ -352,7 +385,12 @@ def _show_list(root: Path) -> None:
     sets = [name for name, ready in available_sets(root).items() if ready]
     words = ", ".join(sets) or where_to_put_set(next(iter(TRANSFER)), root)
     rows.append([TRANSFERRED, "Two-way loss, Table A: transfer study", str(len(TRANSFER)), words])
-    rows.append([COMPUTED, "SPA and LPR, Table 1: which losses recover eta", "", "yes, computed"])
+    for table, computed in COMPUTED.items():
+        there = [name for name in computed.sets if holds_files(root / DATASETS[name].folder)]
+        words = ", ".join(there) or (
+            f"put {' or '.join(computed.sets)} below {root}" if computed.sets else "yes, computed"
+        )
+        rows.append([table, computed.title, str(len(computed.sets) or ""), words])
     rows.append(show_survey_line(root))
     show_table(["table", "what (its first cell)", "cells", "can run now"], rows)
     from labelwise.report.paper_figures import FIGURES

@@ -27,6 +27,7 @@ from labelwise.experiments.protocols import (
     Values,
 )
 from labelwise.experiments.published import REGIMES, SINGLE_POSITIVE
+from labelwise.experiments.said_in_text import alpha_experiment, margin_experiment
 from labelwise.experiments.sources import LAST_FIFTH
 from labelwise.objectives import OFFICIAL_ASL, OFFICIAL_FOCAL, Focusing, PhiLink
 
@@ -576,9 +577,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         *_one_versus_rest(),
         _ZERO_LABEL,
         *_top_four(),
+        alpha_experiment(UNSTATED_BY_QUASIBINARY, PLAIN, PRINTED_MOMENTUM),
         *_spa(),
         _VQA,
         *_TWO_WAY,
+        margin_experiment(_TWO_WAY_RECIPE, OUR_CHOICE, {**PLAIN, **TWO_WAY, "weights_tag": V1}),
         *_average_k(),
         _QUERY2LABEL,
         _single_positive(),

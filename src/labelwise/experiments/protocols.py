@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from labelwise.experiments.measures import FinishedRun
 from labelwise.experiments.published import PUBLISHED, PublishedTable
+from labelwise.experiments.table_claims import TableClaim
 
 __all__ = [
     "CIFAR",
@@ -77,6 +78,7 @@ class Experiment:
     ``seed_key`` names a further setting that takes the seed (the split of CIFAR60+40).
     ``protocol`` is the paper's where it states one; ``unstated`` names the keys that are our guess,
     ``stated`` what the paper states and we do otherwise (see ``deviations``, which finds the rest).
+    ``claims`` are what it says of the table in words alone.
     """
 
     table: str
@@ -93,6 +95,7 @@ class Experiment:
     stated: Values = field(default_factory=dict)
     unstated: frozenset[str] = frozenset()
     deviations: tuple[str, ...] = ()
+    claims: tuple[TableClaim, ...] = ()
 
     @property
     def name(self) -> str:

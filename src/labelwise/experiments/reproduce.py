@@ -173,6 +173,12 @@ class Reproduction:
         """Return what differs from the paper, in sentences."""
         return self.request.deviations(self.held_out)
 
+    def verdicts(self) -> list[str]:
+        """Return what the paper says of the table in words, our figures, and the verdicts."""
+        seeds = len(self.request.seeds)
+        judged = (one.verdict(self.ours, seeds) for one in self.request.experiment.claims)
+        return [sentence for sentence in judged if sentence is not None]
+
     @property
     def title(self) -> str:
         """The printed table's title; ours names its own data where that is another."""
@@ -205,7 +211,7 @@ class Reproduction:
             "| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]
         ]
         left = f"{self.left} runs are left." if self.left else ""
-        remarks = [left, published.remark, *self.deviations()]
+        remarks = [left, *self.verdicts(), published.remark, *self.deviations()]
         notes = [f"- {remark}" for remark in remarks if remark]
         seeds = ", ".join(map(str, self.request.seeds))
         return "\n".join([f"### {self.title}", "", *lines, "", f"Seeds {seeds}.", "", *notes, ""])

@@ -32,11 +32,17 @@ from labelwise.objectives import (
 )
 from labelwise.objectives.two_way import two_way_unit
 from labelwise.pictures import FeatureRows, ImageSource
+from labelwise.report.paper_photos import (
+    ambiguous_photos,
+    proposed_candidates,
+    training_photos,
+    zero_and_many,
+)
 from labelwise.report.plots import Drawing, plain_axes, save_drawings
 from labelwise.retrieval import Query, bind
-from labelwise.types import LabelSpace
+from labelwise.types import LabelSpace, nearest
 
-__all__ = ["FIGURES", "PaperFigure", "Shown", "draw_figure"]
+__all__ = ["FIGURES", "PaperFigure", "Shown", "draw_figure", "find_figure"]
 
 Figure = Any
 COLOURS = ("#0b62a8", "#b3530c", "#3b7d3a", "#7b4ba0", "#6a727b", "#a8324a")
@@ -53,16 +59,24 @@ class Shown:
     images: ImageSource | None = None
     query: str | None = None
 
-    def picture(self, name: str) -> Any:
-        """Return the photo of an id."""
+    def picture(self, name: str, side: int = 256) -> Any:
+        """Return the photo of an id, its sides not much longer than ``side`` pixels."""
+        return self.pictures.read(list(self.pictures.ids).index(name), side)
+
+    @property
+    def pictures(self) -> ImageSource:
+        """The photos; features have none."""
         if self.images is None or isinstance(self.images, FeatureRows):
             raise DataError("this figure shows photos, and the data holds features only")
-        return self.images.read(list(self.images.ids).index(name), 256)
+        return self.images
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure: its title, the table and rows it is drawn from (none: formulas), its drawing."""
+    """A figure: its title, the table and rows it is drawn from (none: formulas), its drawing.
+
+    ``photos_only`` needs the data of its table and no run.
+    """
 
     title: str
     draw: Callable[[Figure, Shown], None]
@@ -70,13 +84,25 @@ class PaperFigure:
     table: str = ""
     rows: tuple[str, ...] = ()
     takes_query: bool = False
+    photos_only: bool = False
+
+
+def find_figure(name: str) -> tuple[PaperFigure | None, str]:
+    """Return the figure of a name, and ".CELL" where it is drawn from another cell of its table."""
+    base, point, cell = name.partition(".")
+    figure = FIGURES.get(base)
+    if figure is None or (point and not figure.table):
+        return None, ""
+    return figure, point + cell
 
 
 def draw_figure(
     name: str, folder: Path, shown: Shown | None = None, formats: Sequence[str] = ("svg", "png")
 ) -> list[Path]:
     """Draw a figure to files in ``folder`` and return them."""
-    figure = FIGURES[name]
+    figure, _ = find_figure(name)
+    if figure is None:
+        raise SettingsError(f"there is no figure {name!r}{nearest(name, FIGURES)}")
     what = shown or Shown({})
     if what.query is not None and not figure.takes_query:
         raise SettingsError(f"{name} has no query; --query is for figures of retrieved photos")
@@ -288,8 +314,31 @@ def _common_query(labels: Any, space: LabelSpace) -> str:
     return f"{space.names[order[0]]}, -{space.names[order[1]]}"
 
 
+def _zero_and_many(figure: Figure, shown: Shown) -> None:
+    zero_and_many(figure, shown.runs, shown.picture, COLOURS)
+
+
+def _ambiguous(figure: Figure, shown: Shown) -> None:
+    ambiguous_photos(figure, shown.runs, shown.picture, 5)
+
+
+def _candidates(figure: Figure, shown: Shown) -> None:
+    proposed_candidates(figure)
+
+
+def _training_photos(figure: Figure, shown: Shown) -> None:
+    training_photos(figure, shown.pictures.ids, shown.picture)
+
+
 _THREE = ("bce", "asl-official", "spa")
 FIGURES: dict[str, PaperFigure] = {
+    "000-fig1": PaperFigure(
+        "A photo without a label and one with several (quasibinary, Fig. 1)",
+        _zero_and_many,
+        (11, 5.5),
+        "000-table3",
+        ("binary", "softmax", "quasibinary"),
+    ),
     "000-fig2": PaperFigure(
         "The normaliser over training (quasibinary, Fig. 2)",
         _normalisers,
@@ -336,11 +385,30 @@ FIGURES: dict[str, PaperFigure] = {
         _margins_and_temperatures,
         (8.4, 3.8),
     ),
+    "003-fig1": PaperFigure(
+        "From plain to ambiguous: sets that hold 5 labels on average (average-K, Fig. 1)",
+        _ambiguous,
+        (9, 4.6),
+        "003-table2",
+        ("softmax",),
+    ),
+    "003-fig3": PaperFigure(
+        "Candidates that the proposal head adds to the labels of a batch (average-K, Fig. 3)",
+        _candidates,
+        (8.4, 3.4),
+    ),
     "003-fig4": PaperFigure(
         "Sizes of sets that hold 5 labels on average (average-K, Fig. 4)",
         _set_sizes,
         (8.4, 3.8),
         "003-table2",
         ("softmax", "average-k"),
+    ),
+    "004-fig1": PaperFigure(
+        "Training photos, resized to 448 x 448 pixels (Query2Label and MLSPL report, Fig. 1)",
+        _training_photos,
+        (9, 5),
+        "004-table2",
+        photos_only=True,
     ),
 }
