@@ -1,0 +1,130 @@
+"""What the first minutes of training cost: ``python benchmarks/first_minutes.py``, on a GPU.
+
+Epochs of 11,392 photos (EfficientNet-Lite0 at 192 pixels, batches of 128, bf16), each way in a
+process of its own:
+
+eager     nothing is compiled
+cold      network, head and objective compiled as one function, nothing kept from earlier runs
+warm      the same again, with the compiler's files of the run before
+regional  each block of the backbone compiled by itself, nothing kept
+
+The figures are the seconds of the first epoch and of the best of the others, and what a run of
+10,000 steps takes in all, in multiples of 10,000 steps at the steady rate (goal 1.15). The losses
+of the first steps are shown to the last bit: where eager and compiled ones differ, a run may not
+go from one to the other at a moment that depends on the speed of the machine.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+from measure import record
+from training import LABELS, make_model, make_sgd
+
+from labelwise.backbones import create_backbone
+from labelwise.data.table import LabelTable
+from labelwise.objectives import BCE
+from labelwise.pictures.sources import ArrayImages
+from labelwise.training.execution import accelerated
+from labelwise.training.loader import Loader
+
+WAYS = ("eager", "cold", "warm", "regional")
+BACKBONE, SIDE, BATCH = "tf_efficientnet_lite0", 192, 128
+RUN_STEPS, EPOCHS = 10_000, 3
+
+
+def photos(count: int) -> LabelTable:
+    """Return made pictures, kept in the device's memory, so that only the step is measured."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+    labels = rng.random((count, LABELS)) < 0.03
+    names = [f"label {number}" for number in range(LABELS)]
+    return LabelTable.from_arrays(names, ArrayImages(pixels, resized=True), labels)
+
+
+def train(way: str, count: int, device: torch.device) -> dict[str, object]:
+    """Train a few epochs in this process; return their seconds and the first losses."""
+    transform = create_backbone(BACKBONE, image_size=SIDE).transform
+    loader = Loader(
+        photos(count),
+        transform,
+        batch_size=BATCH,
+        device=device,
+        augment="flip",
+        shuffle=True,
+        drop_last=True,
+    )
+    model = make_model(device, backbone_name=BACKBONE)
+    optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()
+    if way == "regional":
+        for block in model.backbone.modules():
+            if type(block).__name__ in ("InvertedResidual", "DepthwiseSeparableConv"):
+                block.compile(dynamic=False)
+    loss_of = accelerated(
+        lambda images, targets: objective(model(images), targets),
+        precision=torch.bfloat16,
+        compiled=way in ("cold", "warm"),
+    )
+    seconds, losses = [], []
+    for epoch in range(EPOCHS):
+        begun, last = time.perf_counter(), None
+        for batch in loader.epoch(epoch):
+            loss = loss_of(batch.images, batch.targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            last = loss.detach().clone()  # the next call may write the same memory
+            if len(losses) < 3:
+                losses.append(float(last).hex())
+        if last is None or not last.isfinite():
+            raise SystemExit(f"{way}: the loss is no longer a number")
+        seconds.append(time.perf_counter() - begun)
+    return {"seconds": seconds, "losses": losses, "steps": len(loader)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--photos", type=int, default=11_392)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.only:
+        print(json.dumps(train(given.only, given.photos, torch.device(given.device))))
+        return
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as regional:
+        for way in given.ways:
+            kept = regional if way == "regional" else whole
+            places = {"TORCHINDUCTOR_CACHE_DIR": kept, "TRITON_CACHE_DIR": f"{kept}/triton"}
+            command = [sys.executable, __file__, "--only", way, "--photos", str(given.photos)]
+            done = subprocess.run(
+                [*command, "--device", given.device],
+                env={**os.environ, **places},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            if done.returncode:
+                print(f"{way}: ended with status {done.returncode}", flush=True)
+                continue
+            found = json.loads(done.stdout.splitlines()[-1])
+            first, steady = found["seconds"][0], min(found["seconds"][1:])
+            run = RUN_STEPS / found["steps"] * steady
+            times = (first - steady + run) / run
+            print(
+                f"{way:9s} first epoch {first:6.1f} s, then {steady:5.2f} s; {RUN_STEPS:,} steps "
+                f"{times:.3f} of the steady rate; losses {' '.join(found['losses'])}",
+                flush=True,
+            )
+            record(f"first-minutes-{way}", times)
+
+
+if __name__ == "__main__":
+    main()
