@@ -13,6 +13,8 @@ first used, so that ``import labelwise`` is instant; type checkers and editors s
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from labelwise.system.later import imported_later
+
 if TYPE_CHECKING:
     from labelwise import (
         calibrate,
@@ -96,16 +98,13 @@ __all__ = [
     "train",
 ]
 
-_MODULES = (
-    "calibrate",
-    "data",
-    "decide",
-    "evaluate",
-    "metrics",
-    "objectives",
-    "retrieval",
-    "search",
-)
+_MODULES = {
+    name: name
+    for name in (
+        *("calibrate", "data", "decide", "evaluate"),
+        *("metrics", "objectives", "retrieval", "search"),
+    )
+} | {"scoring": "models.scoring"}
 _HOMES = {
     "api": ("load_run", "train"),
     "data": ("LabelTable", "load"),
@@ -117,7 +116,7 @@ _HOMES = {
     "methods": ("METHODS", "Method"),
     "models": (
         *("ModelSpec", "Predictor", "RunFolder", "Scored", "Scorer"),
-        *("load_model", "score", "scoring"),
+        *("load_model", "score"),
     ),
     "objectives": ("BCE", "LabelPairs", "Objective", "Quasibinary", "SPA", "TwoWay"),
     "predictions": ("Predictions",),
@@ -130,11 +129,8 @@ if not TYPE_CHECKING:  # else a checker would believe in any name
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            return import_module(f"labelwise.{name}")
-        for home, names in _HOMES.items():
-            if name in names:
-                return vars(import_module(f"labelwise.{home}"))[name]
-        raise AttributeError(f"module 'labelwise' has no attribute {name!r}")
+            return import_module(f"labelwise.{_MODULES[name]}")
+        return imported_later("labelwise", _HOMES)(name)
 
 
 def __dir__() -> list[str]:

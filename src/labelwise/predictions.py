@@ -7,32 +7,34 @@ when photos come in groups. The label names, the split and the link stand as JSO
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 from pyarrow import compute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor
 
 from labelwise.attributes import AttributeColumns, Settled
 from labelwise.decide import Evidence, Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError, SettingsError
-from labelwise.links import Link, check_log_probs
-from labelwise.methods import link_from_spec, link_to_spec
 from labelwise.numeric.groups import Groups
 from labelwise.system.files import replacing
 from labelwise.system.text import counted, first_line
 from labelwise.types import LabelSpace, matching_columns
 
-__all__ = ["Predictions", "matrix_of_lists"]
+if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
+    from torch import Tensor
+
+    from labelwise.links import Link
+
+__all__ = ["Predictions", "StoredPredictions", "matrix_of_lists"]
 
 FORMAT = 1
 
@@ -47,15 +49,17 @@ class Predictions:
     """
 
     ids: Sequence[str]
-    logits: Tensor
-    labels: Tensor
-    observed: Tensor | None
+    logits: "Tensor"
+    labels: "Tensor"
+    observed: "Tensor | None"
     names: tuple[str, ...]
     split: str
-    link: Link | None = None
+    link: "Link | None" = None
     group: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        import torch
+
         shape = (len(self.ids), len(self.names))
         for field, value in (("logits", self.logits), ("labels", self.labels)):
             if value.shape != shape:
@@ -74,12 +78,14 @@ class Predictions:
         return len(self.ids)
 
     @property
-    def majority(self) -> Tensor:
+    def majority(self) -> "Tensor":
         """The labels as booleans, soft ones cut at 1/2: what rules, promises and queries read."""
         return self.labels > 0.5
 
     def settled(self, columns: AttributeColumns) -> "tuple[Predictions, Settled]":
         """Return the rows with their labels as groups that exclude each other leave them."""
+        import torch
+
         observed = None if self.observed is None else self.observed.numpy()
         found = columns.settled(self.labels.double().numpy(), observed)
         labels = torch.from_numpy(np.where(found.observed, found.labels, 0.0))
@@ -89,10 +95,7 @@ class Predictions:
     @cached_property
     def groups(self) -> Groups | None:
         """The groups of the photos; None where each photo stands for itself."""
-        if self.group is None:
-            return None
-        found = Groups.of(self.group)
-        return None if found.are_photos else found
+        return _groups(self.group)
 
     def refuse_shared_groups(self, fitted_on: "Predictions", what: str) -> None:
         """Raise a DataError if a group has photos here and among those something was fitted on.
@@ -108,20 +111,21 @@ class Predictions:
                 f"found on both sides, first {min(shared)!r}: {what}; divide the photos by group"
             )
 
-    @torch.no_grad()
-    def decision_probs(self) -> Tensor:
+    def decision_probs(self) -> "Tensor":
         """Return the probabilities (N, K) that rules are fitted and applied to."""
         if self.link is None:
             raise SettingsError(
                 "these scores only rank labels and have no probabilities; calibrate them first, "
                 "for example with --calibrate platt"
             )
-        return self.link.decision_probs(self.logits)
+        import torch
 
-    def sets(self, rule: Rule) -> Tensor:
+        with torch.no_grad():
+            return self.link.decision_probs(self.logits)
+
+    def sets(self, rule: Rule) -> "Tensor":
         """Return the label sets (N, K) that a rule chooses."""
-        sets: Tensor = rule(self.decision_probs())
-        return sets
+        return rule(self.decision_probs())
 
     def evidence(self, *, photos: str, fitted_on: Iterable[str] = ()) -> Evidence:
         """Return these rows as photos that a promise is made on.
@@ -139,7 +143,7 @@ class Predictions:
             groups=self.groups,
         )
 
-    def certain(self) -> Tensor | None:
+    def certain(self) -> "Tensor | None":
         """Return which labels are known to be 0 or 1, (N, K); None if all are."""
         soft = (self.labels > 0) & (self.labels < 1)
         if not soft.any():
@@ -151,12 +155,14 @@ class Predictions:
         soft = (self.labels > 0) & (self.labels < 1)
         return bool((soft if self.observed is None else soft & self.observed).any())
 
-    def with_link(self, link: Link | None) -> "Predictions":
+    def with_link(self, link: "Link | None") -> "Predictions":
         """Return the same logits under another link."""
         return replace(self, link=link)
 
     def take(self, rows: NDArray[np.intp]) -> "Predictions":
         """Return some of the rows."""
+        import torch
+
         index = torch.from_numpy(rows)
         return replace(
             self,
@@ -180,6 +186,8 @@ class Predictions:
 
     def joined(self, other: "Predictions") -> "Predictions":
         """Return the rows of both, of one model, under this one's link."""
+        import torch
+
         if other.names != self.names:
             raise ValueError(
                 f"predictions must share their labels, got {self.names}, {other.names}"
@@ -209,6 +217,8 @@ class Predictions:
 
     def save(self, path: Path) -> None:
         """Write the Parquet file; an interrupted write leaves the old file whole."""
+        from labelwise.methods import link_to_spec
+
         logits = self.logits.float()
         if (logits.isinf() & self.logits.isfinite()).any():
             largest = float(self.logits.abs().max())
@@ -235,22 +245,74 @@ class Predictions:
     @staticmethod
     def load(path: Path) -> "Predictions":
         """Return the predictions saved at ``path``."""
+        import torch
+
+        stored = StoredPredictions.load(path)
+        with _usable(path):
+            link = None if stored.link is None else _made_link(stored.link, stored.names)
+        observed = None if stored.observed is None else torch.from_numpy(stored.observed.copy())
+        return Predictions(
+            stored.ids,
+            torch.from_numpy(stored.logits.astype(np.float32)),
+            torch.from_numpy(stored.labels.copy()),
+            observed,
+            stored.names,
+            stored.split,
+            link,
+            stored.group,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPredictions:
+    """What a predictions file holds, as numpy; its link is a spec, which nobody has tried."""
+
+    ids: Sequence[str]
+    logits: NDArray[Any]
+    labels: NDArray[Any]
+    observed: NDArray[np.bool_] | None
+    names: tuple[str, ...]
+    split: str
+    link: dict[str, Any] | None
+    group: Sequence[str] | None
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """The groups of the photos; None where each photo stands for itself."""
+        return _groups(self.group)
+
+    @staticmethod
+    def load(path: Path) -> "StoredPredictions":
+        """Return what stands at ``path``."""
         table, stated = _opened(path)
-        try:
+        with _usable(path):
             facts = PredictionsFacts.model_validate(stated)
             names = LabelSpace(facts.names).names
-            link = None if facts.link is None else _fitting(link_from_spec(facts.link), names)
-            logits, labels, observed = _matrices(table, len(names))
+            matrices = _matrices(table, len(names))
             ids = _texts(table, "id")
             group = _texts(table, "group") if "group" in table.column_names else None
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise CheckpointError(f"{path}: metadata {place!r}: {first['msg']}") from None
-        except (LabelwiseError, KeyError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
-        return Predictions(ids, logits.float(), labels, observed, names, facts.split, link, group)
+            return StoredPredictions(ids, *matrices, names, facts.split, facts.link, group)
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Name the file in errors about what it holds."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{path}: metadata {place!r}: {first['msg']}") from None
+    except (LabelwiseError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path} is not a usable predictions file: {reason}") from None
+
+
+def _groups(names: Sequence[str] | None) -> Groups | None:
+    if names is None:
+        return None
+    found = Groups.of(names)
+    return None if found.are_photos else found
 
 
 class PredictionsFacts(BaseModel):
@@ -287,7 +349,9 @@ def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     return table, stated
 
 
-def _matrices(table: pa.Table, labels: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def _matrices(
+    table: pa.Table, labels: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | None]:
     """Return the logits, the labels, and which labels are known where a column says so."""
     columns = {
         name: matrix_of_lists(_column(table, name), labels, name)
@@ -306,12 +370,17 @@ def _matrices(table: pa.Table, labels: int) -> tuple[Tensor, Tensor, Tensor | No
         raise DataError(
             f"labels: row {row + 1} must hold numbers between 0 and 1, got {columns['labels'][row]}"
         )
-    tensors = {name: torch.from_numpy(np.array(value)) for name, value in columns.items()}
-    return tensors["logits"], tensors["labels"], tensors.get("observed")
+    return columns["logits"], columns["labels"], columns.get("observed")
 
 
-def _fitting(link: Link, names: Sequence[str]) -> Link:
+def _made_link(spec: dict[str, Any], names: Sequence[str]) -> "Link":
     """Return the link if it can be used with so many labels; one row is enough to see it."""
+    import torch
+
+    from labelwise.links import check_log_probs
+    from labelwise.methods import link_from_spec
+
+    link = link_from_spec(spec)
     try:
         check_log_probs(*link.log_probs(torch.zeros(1, len(names), dtype=torch.float64)))
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
@@ -332,7 +401,7 @@ def _texts(table: Any, name: str) -> list[str]:
     return values
 
 
-def _to_lists(matrix: Tensor) -> Any:
+def _to_lists(matrix: "Tensor") -> Any:
     return pa.FixedSizeListArray.from_arrays(
         pa.array(matrix.detach().cpu().contiguous().view(-1).numpy()), matrix.shape[1]
     )

@@ -26,20 +26,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.errors import DataError
+from labelwise.numeric.arrays import is_tensor
 from labelwise.system.skos import is_skos, read_skos
 from labelwise.types import LabelSpace, nearest
 
+if TYPE_CHECKING:  # queries read a taxonomy without torch, which takes seconds to import
+    from torch import Tensor
+
 __all__ = ["LabelTree", "Taxonomy"]
 
-Array = TypeVar("Array", np.ndarray, Tensor)
+Array = TypeVar("Array", np.ndarray, "Tensor")
 
 FAR = 1e4  # log-odds beyond it are believed no more; means of them stay finite
 
@@ -317,20 +319,22 @@ class LabelTree:
 
     def closed(self, sets: Array) -> Array:
         """Return sets (..., K) with the parents of all that is in them."""
-        found = sets.clone() if isinstance(sets, Tensor) else sets.copy()
+        found = sets.clone() if is_tensor(sets) else sets.copy()
         for child, parent in self.upward:
             found[..., parent] |= found[..., child]
         return found
 
     def complete(
-        self, labels: Tensor, observed: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+        self, labels: "Tensor", observed: "Tensor | None" = None
+    ) -> "tuple[Tensor, Tensor | None]":
         """Return labels (N, K) that obey the tree, and which of them are known.
 
         A present child makes its parent present, whatever was said of it, and a known parent has
         at least the share of a soft child; without a parent its children are absent. What follows
         from nothing stays unknown.
         """
+        import torch
+
         values = labels.clone()
         known = torch.ones_like(values, dtype=torch.bool) if observed is None else observed.clone()
         values[~known] = 0
@@ -346,28 +350,35 @@ class LabelTree:
             known[:, child] |= absent
         return values, known if observed is not None or not bool(known.all()) else None
 
-    def violations(self, values: Tensor) -> Tensor:
+    def violations(self, values: "Tensor") -> "Tensor":
         """Return the rows (N,) in which a label lies above its parent."""
+        import torch
+
         found = torch.zeros_like(values[:, 0], dtype=torch.bool)
         for child, parent in self.upward:
             found |= values[:, child] > values[:, parent]
         return found
 
-    @torch.no_grad()
-    def consistent(self, log_odds: Tensor) -> Tensor:
+    def consistent(self, log_odds: "Tensor") -> "Tensor":
         """Return the nearest log-odds (N, K) that obey the tree; rows that do stay as they are."""
-        wrong = self.violations(log_odds)
-        if torch.compiler.is_compiling():  # a captured program cannot choose rows
-            merged = self._merged(log_odds.double().clamp(-FAR, FAR)).to(log_odds.dtype)
-            return torch.where(wrong[:, None], merged, log_odds)
-        if not bool(wrong.any()):
-            return log_odds
-        result = log_odds.clone()
-        result[wrong] = self._merged(log_odds[wrong].double().clamp(-FAR, FAR)).to(log_odds.dtype)
-        return result
+        import torch
 
-    def _merged(self, values: Tensor) -> Tensor:
+        with torch.no_grad():
+            wrong = self.violations(log_odds)
+            if torch.compiler.is_compiling():  # a captured program cannot choose rows
+                merged = self._merged(log_odds.double().clamp(-FAR, FAR)).to(log_odds.dtype)
+                return torch.where(wrong[:, None], merged, log_odds)
+            if not bool(wrong.any()):
+                return log_odds
+            merged = self._merged(log_odds[wrong].double().clamp(-FAR, FAR)).to(log_odds.dtype)
+            result = log_odds.clone()
+            result[wrong] = merged
+            return result
+
+    def _merged(self, values: "Tensor") -> "Tensor":
         """Return the regression of rows, from the deepest parents up."""
+        import torch
+
         row = self._row
         value = values[:, row.columns.tolist()]
         for parent in self.parents_upward:

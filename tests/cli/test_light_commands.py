@@ -1,11 +1,19 @@
-"""Commands that compute nothing import little. The oracle is Python's own list of modules."""
+"""Commands that compute nothing import little. The oracle is Python's own list of modules.
+
+That of searches in a process that refuses to import torch is the same search in one that has it.
+"""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from PIL import Image
+from search_setup import picture, save_model
+from typer.testing import CliRunner
+
+from labelwise.cli.app import app
 
 SLOW = {"torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib", "lightning_fabric"}
 COMMAND = """
@@ -47,3 +55,51 @@ def test_help_is_there_without_what_computes(words):
     said, packages = modules_after(*words)
     assert said
     assert packages & {*SLOW, "numpy", "pyarrow", "PIL"} == set()
+
+
+WITHOUT_TORCH = """
+import json, sys
+sys.modules["torch"] = None  # whoever imports it now gets an error
+from labelwise.cli.app import app
+from typer.testing import CliRunner
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    print(json.dumps([done.exit_code, done.output]))
+"""
+SEARCHES = [
+    ["dog, -beach"],
+    ["(cat | dog), -beach", "--json"],
+    ["pet", "--count"],
+    ["dog", "--at-least", "0.1"],
+    ["dog", "--wrong-at-most", "0.3", "--count", "--json"],
+    ["dog", "--wrong-at-most", "0.5", "--promise", "sure"],
+    ["cat", "--sort", "date", "--folder", "photos", "--top", "3"],
+    ["none", "--paths-only"],
+]
+
+
+def test_photos_are_searched_and_lists_promised_without_torch(tmp_path):
+    model, photos, folder = save_model(tmp_path / "run"), tmp_path / "photos", tmp_path / "index"
+    for number in range(12):
+        picture(photos / "photos" / f"{number}.png", number)
+    (tmp_path / "kinds.csv").write_text("child,parent\ndog,pet\ncat,pet\n")
+    words = ["index", photos, "--model", model, "-o", folder, "--taxonomy", tmp_path / "kinds.csv"]
+    made = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    commands = [["search", str(folder), *words] for words in SEARCHES]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for words, (status, said) in zip(commands, found, strict=True):
+        expected = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert (status, _unnumbered(said)) == (0, _unnumbered(expected.output)), words
+
+
+def _unnumbered(said):
+    """Return what a search said without the number of its receipt, which each search has anew."""
+    return re.sub(r'receipt"?:? [0-9]+', "receipt", said)

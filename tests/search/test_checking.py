@@ -180,7 +180,7 @@ def test_a_list_that_fails_offers_a_shorter_one(update, photos):
 
 def test_held_out_photos_join_only_where_others_set_the_list(index):
     """Oracle: this index has no validation photos, so nothing but answers may count."""
-    assert index.validation is None
+    assert index.validation_photos is None
     assert session_of(index).state().check.held_out == 0
     with pytest.raises(LabelwiseError, match="not both"):
         session_of(index, cut=0.5)

@@ -81,6 +81,42 @@ def test_another_link_takes_the_place_of_the_kept_probabilities(update, large):
     assert len([*(update.folder / "cache").glob("[pq]-*.bin")]) == 2 * len(LABELS)
 
 
+def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, monkeypatch):
+    update()
+    (kept,) = (update.folder / "cache").glob("labels-*.bin")
+    before = kept.read_bytes()
+    picture(photos / "new.png", 99)
+    update()
+    after = kept.read_bytes()
+    assert after.startswith(before)
+    assert len(after) == len(before) + 4 * 2 * len(LABELS)
+    found = both_sides(update.folder)
+    monkeypatch.setattr("labelwise.search.index.ONE_FILE", 0)  # computed anew
+    np.testing.assert_array_equal(found, both_sides(update.folder))
+    with Index(update.folder) as index:
+        index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)
+    monkeypatch.undo()
+    np.testing.assert_allclose(np.exp(both_sides(update.folder)[::2]).sum(0), 1, rtol=1e-5)
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("link", [Sigmoid(), Softmax()])
+def test_known_photos_are_the_predictions_under_the_link_of_the_model(update, link):
+    update()
+    with Index(update.folder) as index:
+        index.use(index.spec.model_copy(update={"link": link_to_spec(link)}), None)
+    for _ in range(2):  # computed, then mapped
+        with Index(update.folder) as index:
+            known, held_out = index.held_out_photos, index.held_out.with_link(link)
+            log_p, log_q = link.log_probs(held_out.logits.double())
+            np.testing.assert_array_equal(known.log_p, log_p)
+            np.testing.assert_array_equal(known.log_q, log_q)
+            np.testing.assert_array_equal(known.probs, held_out.decision_probs())
+            np.testing.assert_array_equal(known.majority, held_out.majority)
+            assert [*known.ids] == [*held_out.ids]
+    assert len([*(update.folder / "cache").glob("held-out-*.bin")]) == 1
+
+
 def parts_of(values):
     def parts(done, rows):
         for row in range(done, rows):

@@ -131,7 +131,6 @@ def search(
     from labelwise.search import Index, keep_found
     from labelwise.search.answering import answer
     from labelwise.search.filters import PhotoFilter
-    from labelwise.search.like_file import photos_like
 
     alone = query is None and text is None and like is None and not unreadable
     if alone and folder is not None and not (folder / "index.json").is_file():
@@ -185,6 +184,8 @@ def search(
             show_table(("file", "reason"), index.store.unreadable())
             return
         if like is not None:
+            from labelwise.search.like_file import photos_like
+
             copies, similar = photos_like(index, like, top)
             _show_similar(copies, similar, as_json, paths_only, null)
             return

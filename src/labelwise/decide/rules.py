@@ -23,16 +23,18 @@ more labels is dropped.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.attributes import AttributeColumns
 from labelwise.decide.arrays import as_numpy
+from labelwise.numeric.arrays import is_tensor, to_tensor
 from labelwise.taxonomy import LabelTree
+
+if TYPE_CHECKING:  # rules choose sets of numpy arrays without torch
+    from torch import Tensor
 
 __all__ = [
     "NEVER",
@@ -49,7 +51,7 @@ __all__ = [
     "just_below",
 ]
 
-Array = TypeVar("Array", np.ndarray, Tensor)
+Array = TypeVar("Array", np.ndarray, "Tensor")
 
 NEVER = 2.0
 
@@ -93,7 +95,9 @@ class TopK(Rule):
 
     def __call__(self, probs: Array) -> Array:
         k = min(self.k, probs.shape[-1])
-        if isinstance(probs, Tensor):
+        if is_tensor(probs):
+            import torch
+
             best = probs.argsort(dim=-1, descending=True, stable=True)[..., :k]
             return torch.zeros_like(probs, dtype=torch.bool).scatter_(-1, best, True)
         # As floats, since the negative of unsigned numbers is a large one.
@@ -131,8 +135,8 @@ class Threshold(Rule):
                 f"probs must have one column per threshold ({value.size}), "
                 f"got shape {tuple(probs.shape)}"
             )
-        if isinstance(probs, Tensor):
-            return probs >= torch.from_numpy(value).to(probs.device)
+        if is_tensor(probs):
+            return probs >= to_tensor(value, probs.device)
         return probs >= value
 
     def thresholds(self, labels: int) -> tuple[float, ...]:
@@ -178,8 +182,8 @@ class ExpectedF(Rule):
             inside = np.zeros_like(chosen)
             np.put_along_axis(inside, order[part], chosen, axis=1)
             sets[part] = inside
-        if isinstance(probs, Tensor):
-            return torch.from_numpy(sets).to(probs.device)
+        if is_tensor(probs):
+            return to_tensor(sets, probs.device)
         return sets
 
     def spec(self) -> dict[str, Any]:
@@ -277,13 +281,13 @@ class OnePerGroup(Rule):
             if max(columns) >= probs.shape[-1]:
                 raise ValueError(f"the groups reach column {max(columns)}, got {probs.shape[-1]}")
             first = TopK(1)(probs[..., columns])
-            if isinstance(sets, Tensor):
+            if is_tensor(sets):
                 own = (
                     first
                     if group in self.exactly_one
                     else first & sets[..., columns].any(dim=-1, keepdim=True)
                 )
-                place = torch.tensor(columns, device=sets.device)
+                place = to_tensor(np.array(columns), sets.device)
                 sets = sets.index_copy(sets.dim() - 1, place, own)
             else:
                 own = (

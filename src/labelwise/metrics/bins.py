@@ -12,9 +12,7 @@ Sums of probabilities and labels over cells: the bins of each label, or of each 
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.metrics.lines import By, blocks, chosen, read
 from labelwise.numeric.arrays import (
@@ -23,7 +21,9 @@ from labelwise.numeric.arrays import (
     as_mask,
     check_probabilities,
     check_shapes,
+    is_tensor,
     to_numpy,
+    to_tensor,
 )
 
 __all__ = [
@@ -113,12 +113,8 @@ def _quantiles(ordered: NDArray[Any], bins: int) -> NDArray[np.float64]:
 
 def round_edges(edges: NDArray[np.float64], probs: Array) -> NDArray[Any]:
     """Return the edges as the probabilities' own precision would hold them."""
-    if isinstance(probs, Tensor):
-        return (
-            to_numpy(torch.from_numpy(edges).to(probs.dtype))
-            if probs.is_floating_point()
-            else edges
-        )
+    if is_tensor(probs):
+        return to_numpy(to_tensor(edges).to(probs.dtype)) if probs.is_floating_point() else edges
     if not np.issubdtype(probs.dtype, np.floating):
         return edges
     return edges.astype(probs.dtype).astype(

@@ -31,8 +31,8 @@ from math import pi, sqrt
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from scipy.special import erf
 
 from labelwise.metrics.bins import Binning, cell_sums, edges_of, round_edges
 from labelwise.metrics.lines import blocks, chosen, read
@@ -117,7 +117,7 @@ def _mean_abs_normal(mean: Floats, deviation: Floats) -> Floats:
     """Return E|mean + deviation Z|."""
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(deviation > 0, np.abs(mean) / deviation, np.inf)
-    inside: Floats = torch.erf(torch.from_numpy(ratio / sqrt(2))).numpy()
+    inside: Floats = erf(ratio / sqrt(2))
     return deviation * sqrt(2 / pi) * np.exp(-(ratio**2) / 2) + np.abs(mean) * inside
 
 

@@ -43,8 +43,8 @@ from math import erfc, sqrt
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from scipy.special import gammaincc
 
 from labelwise.metrics.bins import Binning, edges_of, image_cells, width_edges
 from labelwise.metrics.calibration import Reliability
@@ -288,5 +288,4 @@ def _chi2_tail(chi2: float, degrees: int) -> float:
     """Return P(chi-squared > chi2); 1 without degrees of freedom."""
     if degrees == 0:
         return 1.0
-    half = torch.tensor([degrees / 2, chi2 / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
+    return float(gammaincc(degrees / 2, chi2 / 2))

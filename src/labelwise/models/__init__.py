@@ -6,12 +6,17 @@ and rule can be read from it without the weights. Tensors have the names of :cla
 those of timm, so that timm can load the file too.
 """
 
-from labelwise.models.loading import load_model
-from labelwise.models.model import Model
-from labelwise.models.predictor import WEIGHTS_FILE, Predictor
-from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
-from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
+from typing import TYPE_CHECKING
+
+from labelwise.system.later import imported_later
+
+if TYPE_CHECKING:
+    from labelwise.models.loading import load_model
+    from labelwise.models.model import Model
+    from labelwise.models.predictor import WEIGHTS_FILE, Predictor
+    from labelwise.models.run_folder import RunFolder
+    from labelwise.models.scoring import DeployedModel, Scored, Scorer, score
+    from labelwise.models.spec import MODEL_FILE, HeadSpec, ModelSpec
 
 __all__ = [
     "MODEL_FILE",
@@ -27,3 +32,16 @@ __all__ = [
     "load_model",
     "score",
 ]
+
+if not TYPE_CHECKING:  # else a checker would believe in any name
+    __getattr__ = imported_later(
+        __name__,
+        {
+            "loading": ("load_model",),
+            "model": ("Model",),
+            "predictor": ("WEIGHTS_FILE", "Predictor"),
+            "run_folder": ("RunFolder",),
+            "scoring": ("DeployedModel", "Scored", "Scorer", "score"),
+            "spec": ("MODEL_FILE", "HeadSpec", "ModelSpec"),
+        },
+    )

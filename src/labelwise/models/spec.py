@@ -6,24 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from torch import Tensor
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from labelwise import __version__
 from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
-from labelwise.heads import Head
-from labelwise.links import Link, check_log_probs
-from labelwise.methods import find_head, link_from_spec, rule_from_spec
 from labelwise.pictures import Transform
 from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 from labelwise.system.text import one_line, one_line_of
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
+
+if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
+    from torch import Tensor
+
+    from labelwise.heads import Head
+    from labelwise.links import Link
 
 __all__ = [
     "MODEL_FILE",
@@ -38,6 +46,7 @@ __all__ = [
 
 MODEL_FILE = "model.json"
 FORMAT = 1
+TRIED = "tried"
 NOT_CALIBRATED = (
     "not calibrated: no answers yet; probabilities are a guess until photos are answered "
     "(labelwise start PHOTOS --words WORDS --answers TABLE)"
@@ -62,8 +71,10 @@ class HeadSpec:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def make(self, channels: int, num_labels: int) -> Head:
+    def make(self, channels: int, num_labels: int) -> "Head":
         """Return a new head for feature maps of ``channels``."""
+        from labelwise.methods import find_head
+
         try:
             return find_head(self.name)(channels, num_labels, **self.options)
         except TypeError as error:
@@ -105,8 +116,10 @@ class ModelSpec(BaseModel):
     weight_names: WeightNames = "labelwise"
 
     @model_validator(mode="after")
-    def _fits(self) -> "ModelSpec":
+    def _fits(self, info: ValidationInfo) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
+        if (info.context or {}).get(TRIED):
+            return self
         try:
             taxonomy = self.made_taxonomy
         except LabelwiseError as error:
@@ -129,13 +142,17 @@ class ModelSpec(BaseModel):
             raise ValueError(str(error)) from None
 
     @cached_property
-    def made_link(self) -> Link | None:
+    def made_link(self) -> "Link | None":
         """The link, None if the logits only rank labels."""
+        from labelwise.methods import link_from_spec
+
         return None if self.link is None else link_from_spec(self.link)
 
     @cached_property
     def made_rule(self) -> Rule:
         """The rule."""
+        from labelwise.methods import rule_from_spec
+
         return rule_from_spec(self.rule)
 
     @cached_property
@@ -164,8 +181,12 @@ class ModelSpec(BaseModel):
             temporary.write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
-    def load(path: Path) -> "ModelSpec":
-        """Return what a ``model.json`` says, or raise with the one thing that is wrong."""
+    def load(path: Path, *, tried: bool = False) -> "ModelSpec":
+        """Return what a ``model.json`` says, or raise with the one thing that is wrong.
+
+        ``tried``: link and rule were tried when the file was written, which takes torch, and
+        the caller sees to it that this is the file.
+        """
         try:
             content = Path(path).read_bytes()
             facts = json.loads(content)
@@ -181,7 +202,9 @@ class ModelSpec(BaseModel):
             got = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
             raise CheckpointError(f"{path} must have format {FORMAT}, got {one_line(str(got)):.40}")
         try:
-            return ModelSpec.model_validate_json(content, strict=True)  # "7" or true is not 7
+            return ModelSpec.model_validate_json(  # strict: "7" or true is not 7
+                content, strict=True, context={TRIED: tried}
+            )
         except ValidationError as error:
             raise CheckpointError(f"{path} is not usable: {first_fault(error)}") from None
         except UnicodeError:
@@ -191,12 +214,16 @@ class ModelSpec(BaseModel):
 def require_fit(
     space: LabelSpace,
     *,
-    link: Callable[[], Link | None],
+    link: "Callable[[], Link | None]",
     rule: Callable[[], Rule],
     promises: Sequence[Mapping[str, Any]] = (),
     taxonomy: Taxonomy | None = None,
 ) -> None:
     """Raise a ValueError unless these can be made and fit the labels; one row is enough to see."""
+    import torch
+
+    from labelwise.links import check_log_probs
+
     columns = len(space)
     try:
         if taxonomy is not None:
@@ -210,7 +237,7 @@ def require_fit(
             raise ValueError(one_line_of(error)) from None
     row = torch.zeros(1, columns, dtype=torch.float64)
 
-    def log_probs() -> Tensor:
+    def log_probs() -> "Tensor":
         made = link()
         return row if made is None else check_log_probs(*made.log_probs(row))[0]
 
@@ -224,6 +251,8 @@ def require_fit(
 
 
 def _versions() -> dict[str, str]:
+    import torch
+
     return {
         "labelwise": __version__,
         "torch": str(torch.__version__),

@@ -7,16 +7,23 @@
 Metrics, calibrators, rules, queries and objectives all read their arrays through this module, so
 that what one accepts all accept, and every error has the same words. Half precision is read as
 float32, which is exact. Where a label is not observed it may hold anything.
+
+Importing torch takes seconds, and those who only have numpy arrays need not wait for it: it is
+imported where a tensor is made. An array is one only where somebody imported torch before.
 """
 
+import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from typing_extensions import TypeIs
 
 __all__ = [
     "Array",
@@ -24,6 +31,7 @@ __all__ = [
     "as_mask",
     "check_probabilities",
     "check_shapes",
+    "is_tensor",
     "mask_tensor",
     "numpy_or_torch",
     "present_labels",
@@ -31,26 +39,39 @@ __all__ = [
     "to_tensor",
 ]
 
-Array: TypeAlias = NDArray[Any] | Tensor
+if TYPE_CHECKING:
+    Array: TypeAlias = NDArray[Any] | Tensor
+else:
+    Array = NDArray[Any]
 Mask: TypeAlias = NDArray[np.bool_]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
+def is_tensor(array: object) -> "TypeIs[Tensor]":
+    """Return whether an array is a tensor, without importing torch for the answer."""
+    # Another thread may be importing torch just now; then there is no tensor yet.
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(array, kind)
+
+
 def to_numpy(array: Array) -> NDArray[Any]:
     """Return the array as numpy on the host; half precision as float32."""
-    if isinstance(array, Tensor):
-        array = array.detach()
-        if array.dtype in (torch.bfloat16, torch.float16):
-            array = array.float()
-        return array.cpu().numpy()
-    array = np.asarray(array)
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    if is_tensor(array):
+        values = array.detach()
+        if values.is_floating_point() and values.element_size() == 2:
+            values = values.float()
+        found: NDArray[Any] = values.cpu().numpy()
+        return found
+    given = np.asarray(array)
+    return given.astype(np.float32) if given.dtype == np.float16 else given
 
 
-def to_tensor(array: Array, device: torch.device | str | None = None) -> Tensor:
+def to_tensor(array: Array, device: "torch.device | str | None" = None) -> "Tensor":
     """Return the array as a tensor, sharing memory where it can; half precision as float32."""
-    if isinstance(array, Tensor):
+    import torch
+
+    if isinstance(array, torch.Tensor):
         tensor = array.detach()
     else:
         values = np.asarray(array)
@@ -68,7 +89,7 @@ def check_shapes(**arrays: Array | None) -> tuple[int, int]:
     given = {name: array for name, array in arrays.items() if array is not None}
     first, matrix = next(iter(given.items()))
     for name, array in given.items():
-        if not isinstance(array, np.ndarray | Tensor):
+        if not isinstance(array, np.ndarray) and not is_tensor(array):
             raise TypeError(
                 f"{name} must be a numpy array or a tensor, got {type(array).__name__}; "
                 "np.asarray makes one of lists and tables"
@@ -96,8 +117,10 @@ def as_mask(values: NDArray[Any], name: str) -> Mask:
     return chosen
 
 
-def mask_tensor(values: Array, name: str, device: torch.device | str | None = None) -> Tensor:
+def mask_tensor(values: Array, name: str, device: "torch.device | str | None" = None) -> "Tensor":
     """Return booleans as a tensor; of numbers only 0 and 1 are taken."""
+    import torch
+
     tensor = to_tensor(values, device)
     if tensor.dtype == torch.bool:
         return tensor
@@ -134,10 +157,11 @@ def check_probabilities(values: NDArray[Any], name: str) -> None:
 
 def numpy_or_torch(method: Method) -> Method:
     """Return a method of one tensor that also takes numpy, and then answers in numpy."""
+    import torch  # whoever has such methods has it
 
     @wraps(method)
     def either(self: Any, array: Array) -> Any:
-        if isinstance(array, Tensor):
+        if isinstance(array, torch.Tensor):
             return method(self, array)
         with torch.no_grad():
             found = method(self, to_tensor(array))

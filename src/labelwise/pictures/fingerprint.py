@@ -11,15 +11,16 @@ many pictures are taken for copies: ``benchmarks/near_copies.py``.
 sees anyway, whose transform may cut the edges off. The two are not compared with each other.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dct, dctn
-from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
 from labelwise.pictures.decode import decode
+
+if TYPE_CHECKING:  # a search asks this file only what NEAR is
+    from torch import Tensor
 
 __all__ = ["NEAR", "WIDTH", "fingerprint", "looks_of"]
 
@@ -33,6 +34,8 @@ WHITE = 255.0
 
 def fingerprint(content: bytes, name: str) -> NDArray[np.float32]:
     """Return the fingerprint (WIDTH,) of an encoded picture, or raise an ImageError."""
+    from scipy.fft import dctn
+
     with decode(content, name, 2 * SIDE) as picture:
         grey = picture.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     waves = dctn(np.asarray(grey, np.float64), norm="ortho")[:KEPT, :KEPT].ravel()[1:]
@@ -41,11 +44,15 @@ def fingerprint(content: bytes, name: str) -> NDArray[np.float32]:
     return np.asarray(unit, np.float32)
 
 
-def looks_of(inputs: Tensor) -> Tensor:
+def looks_of(inputs: "Tensor") -> "Tensor":
     """Return the fingerprints (n, WIDTH), float32, of pixels (n, 3, H, W) or bands (n, C, H, W).
 
     Bands have no common range: the mean of them is taken from its darkest to its brightest place.
     """
+    import torch
+    from scipy.fft import dct
+    from torch.nn.functional import adaptive_avg_pool2d
+
     values = inputs.float()
     if inputs.dtype == torch.uint8:
         grey = torch.einsum("nchw,c->nhw", values, values.new_tensor(GREY))

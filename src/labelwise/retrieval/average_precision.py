@@ -17,14 +17,15 @@ many relevant ones, are at or above each member of the group.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from labelwise.retrieval.enumeration import all_queries
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "CostTable",
@@ -184,7 +185,11 @@ def grow(
 
 
 def average_precisions(
-    costs: Tensor, relevant: Tensor, known: Tensor | None, queries: NDArray[np.intp], chunk: int
+    costs: "Tensor",
+    relevant: "Tensor",
+    known: "Tensor | None",
+    queries: NDArray[np.intp],
+    chunk: int,
 ) -> NDArray[np.float64]:
     """Return the (Q,) average precision of each query, NaN where no image is relevant.
 
@@ -192,6 +197,8 @@ def average_precisions(
     An image counts for a query if it is known for all its labels. ``chunk`` bounds how many
     numbers are sorted at once.
     """
+    import torch
+
     step = max(1, chunk // max(costs.shape[1], 1))
     rows = torch.from_numpy(queries).to(costs.device)
     found = torch.empty(len(rows), dtype=torch.float64)
@@ -201,7 +208,9 @@ def average_precisions(
     return found.numpy()
 
 
-def _chunk(costs: Tensor, relevant: Tensor, known: Tensor | None, rows: Tensor) -> Tensor:
+def _chunk(costs: "Tensor", relevant: "Tensor", known: "Tensor | None", rows: "Tensor") -> "Tensor":
+    import torch
+
     total, fits = costs[rows[:, 0]], relevant[rows[:, 0]]
     for row in rows.T[1:]:
         total += costs[row]
@@ -222,7 +231,9 @@ def _chunk(costs: Tensor, relevant: Tensor, known: Tensor | None, rows: Tensor) 
     return precision.sum(1) / fits.sum(1)
 
 
-def _from_here_on(mask: Tensor) -> Tensor:
+def _from_here_on(mask: "Tensor") -> "Tensor":
     """Return how many are true at each place or after it."""
+    import torch
+
     before = mask.cumsum(1, dtype=torch.int32)
     return before[:, -1:] - before + mask

@@ -11,13 +11,12 @@ whose label is unknown is left out of the queries that name that label.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.arrays import Array, as_mask, check_shapes, is_tensor, to_numpy, to_tensor
 from labelwise.retrieval.average_precision import (
     CostTable,
     average_precision_of,
@@ -25,6 +24,9 @@ from labelwise.retrieval.average_precision import (
     walk,
 )
 from labelwise.retrieval.enumeration import all_queries, count_queries, sample_queries
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["LengthResult", "retrieval_map"]
 
@@ -70,7 +72,7 @@ def retrieval_map(
     table = _table(log_p, log_q, labels, observed)
     lengths = range(1, min(longest, table.num_labels) + 1)
     whole = [n for n in lengths if count_queries(table.num_labels, n) <= exhaustive]
-    device = log_p.device if isinstance(log_p, Tensor) else torch.device("cpu")
+    device = log_p.device if is_tensor(log_p) else None
     found: dict[int, NDArray[np.float64]] = {}
     if whole and not _accelerated(device):
         found = walk(table, max(whole))
@@ -99,18 +101,18 @@ def _result(
     return LengthResult(length, value, error, count, skipped, exhaustive)
 
 
-def _accelerated(device: torch.device) -> bool:
-    return device.type != "cpu"
+def _accelerated(device: "torch.device | None") -> bool:
+    return device is not None and device.type != "cpu"
 
 
 def _answers(
-    table: CostTable, queries: NDArray[np.intp], device: torch.device
+    table: CostTable, queries: NDArray[np.intp], device: "torch.device | None"
 ) -> NDArray[np.float64]:
     """Return the average precision of the queries that have a relevant image."""
     if not _accelerated(device):
         return np.array([average_precision_of(table, query) for query in queries])
-    known = None if table.known is None else torch.from_numpy(table.known).to(device)
-    costs, relevant = (torch.from_numpy(t).to(device) for t in (table.costs, table.relevant))
+    known = None if table.known is None else to_tensor(table.known, device)
+    costs, relevant = (to_tensor(t, device) for t in (table.costs, table.relevant))
     precisions = average_precisions(costs, relevant, known, queries, CHUNK)
     return precisions[~np.isnan(precisions)]
 

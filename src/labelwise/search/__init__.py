@@ -8,17 +8,20 @@ with Index(Path("photos.index")) as index:
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from labelwise.retrieval import Query
-from labelwise.search.answering import Found, Hit, answer, nearest_photos
-from labelwise.search.index import Index
-from labelwise.search.indexing import update_index
-from labelwise.search.likeness import LibraryLikeness, likeness_of
-from labelwise.search.looking import Changes
-from labelwise.search.receipts import Receipt, keep_found, receipts_of
-from labelwise.search.review import Question, corrected_labels, questions
-from labelwise.search.verifying import VerifiedLists, read_list_answers, verify_lists
+from labelwise.system.later import imported_later
+
+if TYPE_CHECKING:
+    from labelwise.retrieval import Query
+    from labelwise.search.answering import Found, Hit, answer, nearest_photos
+    from labelwise.search.index import Index
+    from labelwise.search.indexing import update_index
+    from labelwise.search.likeness import LibraryLikeness, likeness_of
+    from labelwise.search.looking import Changes
+    from labelwise.search.receipts import Receipt, keep_found, receipts_of
+    from labelwise.search.review import Question, corrected_labels, questions
+    from labelwise.search.verifying import VerifiedLists, read_list_answers, verify_lists
 
 __all__ = [
     "Changes",
@@ -43,12 +46,17 @@ __all__ = [
 ]
 
 
-def search(index: str | Path, query: str | Query, **options: Any) -> Found:
+def search(index: str | Path, query: "str | Query", **options: Any) -> "Found":
     """Return the photos of an index that answer a query; ``options`` are those of :func:`answer`.
 
     ``labelwise.search("photos.index", "dog, -beach", top=50)`` opens the index and closes it. What
     it promises is kept as a receipt, which :func:`verify_lists` holds it to.
     """
+    from labelwise.retrieval import Query
+    from labelwise.search.answering import answer
+    from labelwise.search.index import Index
+    from labelwise.search.receipts import keep_found
+
     wanted = Query.parse(query) if isinstance(query, str) else query
     with Index(Path(index)) as opened:
         found = answer(opened, wanted, **options)
@@ -59,8 +67,23 @@ def search(index: str | Path, query: str | Query, **options: Any) -> Found:
 class _Search(ModuleType):
     """This module, so that ``labelwise.search(...)`` is what people guess it to be."""
 
-    def __call__(self, index: str | Path, query: str | Query, **options: Any) -> Found:
+    def __call__(self, index: str | Path, query: "str | Query", **options: Any) -> "Found":
         return search(index, query, **options)
 
 
 sys.modules[__name__].__class__ = _Search
+
+if not TYPE_CHECKING:  # else a checker would believe in any name
+    __getattr__ = imported_later(
+        __name__,
+        {
+            "answering": ("Found", "Hit", "answer", "nearest_photos"),
+            "index": ("Index",),
+            "indexing": ("update_index",),
+            "likeness": ("LibraryLikeness", "likeness_of"),
+            "looking": ("Changes",),
+            "receipts": ("Receipt", "keep_found", "receipts_of"),
+            "review": ("Question", "corrected_labels", "questions"),
+            "verifying": ("VerifiedLists", "read_list_answers", "verify_lists"),
+        },
+    )

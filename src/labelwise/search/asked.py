@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide import ListBound, ListCheck, ListToCheck, list_bound, list_to_check, prior_of
-from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, CalibratedQuery, Query, calibrate_query
 from labelwise.retrieval.query import AllOf, literal_of
 from labelwise.search.check_log import Answer
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
+from labelwise.search.known_photos import KnownPhotos
 from labelwise.search.rankings import Ranking, ranking_of
 from labelwise.search.store import Fact
 from labelwise.types import LabelSpace
@@ -51,8 +51,8 @@ class AskedQuery:
         if photos:
             dead = np.union1d(dead, photos.left_out(index))
         ranking = ranking_of(index, bound, dead, refit=not own, corrected=not own)
-        held_out = _calibrated(index, index.held_out, bound, not own)
-        known = index.validation if own else None
+        held_out = _calibrated(index, index.held_out_photos, bound, not own)
+        known = index.validation_photos if own else None
         tuning = None if known is None else _calibrated(index, known, bound, refit=False)
         return cls(index, query, bound, ranking, held_out, tuning, dead)
 
@@ -181,14 +181,14 @@ def said_of(
 
 
 def _calibrated(
-    index: Index, photos: Predictions | None, bound: BoundQuery, refit: bool
+    index: Index, photos: KnownPhotos | None, bound: BoundQuery, refit: bool
 ) -> CalibratedQuery:
     """Return the query's probability as some labelled photos have it; the product without any."""
     columns = list(bound.columns)
     if photos is None:
         nothing = np.empty((0, len(columns)))
         return calibrate_query(bound, nothing, nothing, nothing)
-    log_p, log_q = index.held_out_log_probs(photos, columns, refit=refit)
+    log_p, log_q = index.known_log_probs(photos, columns, refit=refit)
     observed = None if photos.observed is None else photos.observed[:, columns]
     labels = photos.majority[:, columns]
     return calibrate_query(bound, log_p, log_q, labels, observed, photos.groups)

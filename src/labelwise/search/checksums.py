@@ -86,6 +86,10 @@ class Checksums:
             )
         self._checked.add(name)
 
+    def has(self, name: str) -> bool:
+        """Return whether the hash of a file is known, so that :meth:`check` tells its damage."""
+        return bool(self._known(name))
+
     def _known(self, name: str) -> set[bytes]:
         if self._database.version < SINCE:  # an index of 0.1 that may only be read
             return set()

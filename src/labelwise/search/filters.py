@@ -9,14 +9,17 @@ for it. Distinct photos are one of each picture (:mod:`labelwise.search.near_cop
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.search.headers import PhotoHeader, headers_of
 from labelwise.search.index import Index
 from labelwise.search.near_copies import copied_rows
+
+if TYPE_CHECKING:  # most searches read no header, and its readers take a while to import
+    from labelwise.search.headers import PhotoHeader
 
 __all__ = ["EVERY_PHOTO", "PhotoFilter"]
 
@@ -81,12 +84,14 @@ class PhotoFilter:
             dated[self._taken(index)] = True
             kept &= dated
         if self.camera or self.rating or self.keywords:
+            from labelwise.search.headers import headers_of
+
             kept[index.store.dead_rows()] = False  # no file of theirs could be asked
             headers = headers_of(index, np.flatnonzero(kept).tolist())
             kept[[row for row, header in headers.items() if not self._passes(header)]] = False
         return np.flatnonzero(~kept)
 
-    def _passes(self, header: PhotoHeader) -> bool:
+    def _passes(self, header: "PhotoHeader") -> bool:
         named = {word.casefold() for word in header.keywords}
         camera = (self.camera or "").casefold() in (header.camera or "").casefold()
         rated = self.rating is None or (header.rating or 0) >= self.rating

@@ -21,23 +21,21 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from getpass import getuser
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from labelwise.calibrate import platt
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
-from labelwise.links import Link, check_log_probs
-from labelwise.models import ModelSpec
+from labelwise.models.spec import ModelSpec, require_fit
+from labelwise.numeric.arrays import to_numpy, to_tensor
 from labelwise.predictions import Predictions
 from labelwise.retrieval import BoundQuery, Query, bind
 from labelwise.search.checksums import file_hash, way_out
 from labelwise.search.fronts import Fronts, fronts_of
-from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
+from labelwise.search.known_photos import KnownPhotos
 from labelwise.search.likeness import LIKENESS_FILE, likeness_of
 from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
@@ -49,21 +47,26 @@ from labelwise.system.storage import StorageError
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
+if TYPE_CHECKING:  # what was computed before is searched without torch
+    from labelwise.links import Link
+    from labelwise.search.held_out_pictures import HeldOutPictures
+
 __all__ = ["Index", "IndexFacts", "LabelOdds"]
 
 ROWS_AT_ONCE = 1 << 16
-KEPT_FROM = 1 << 16  # rows; fewer are computed in milliseconds
+KEPT_FROM = 1 << 16  # rows from which each label has files of its own
+ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
 LABELS_KEPT = 64
 ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
 CACHED_OF_MODEL = (
-    *("link", "held_out", "validation", "taxonomy", "query_taxonomy"),
-    *("_tree", "_sets", "_model_key", "held_out_pictures"),
+    *("link", "held_out", "held_out_photos", "validation_photos", "held_out_pictures"),
+    *("taxonomy", "query_taxonomy", "_tree", "_sets", "_model_key"),
 )  # properties of an index that follow from its model
 
 FAR = 50.0  # log-odds beyond which nothing changes
 
 Rows = NDArray[np.int64]
-Pair = tuple[torch.Tensor, torch.Tensor]
+Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -88,20 +91,25 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.facts = IndexFacts.load(self.folder / "index.json")
-        try:
-            self.spec = ModelSpec.load(self.folder / "model.json")
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; {way_out(self.folder)}") from None
+        self.spec = self._read_spec(tried=True)
         self.space: LabelSpace = self.spec.space
         self.store = Store(self.folder, self.space.names)
         try:
             for name in ("index.json", "model.json"):
                 self.store.checksums.check(name)
+            if not self.store.checksums.has("model.json"):  # nobody knows whether it was tried
+                self.spec = self._read_spec(tried=False)
         except BaseException:
             self.store.close()
             raise
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
         self._codes: NDArray[np.uint64] | None = None
+
+    def _read_spec(self, *, tried: bool) -> ModelSpec:
+        try:
+            return ModelSpec.load(self.folder / "model.json", tried=tried)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {way_out(self.folder)}") from None
 
     @classmethod
     def create(cls, folder: Path, spec: ModelSpec, facts: "IndexFacts") -> "Index":
@@ -143,7 +151,8 @@ class Index:
 
     def bound(self, query: Query) -> BoundQuery:
         """Return a query over this index's columns; one that no photo can answer is an error."""
-        link = self.spec.made_link
+        # Only a grouped link knows such labels, and to make one takes torch.
+        link = self.spec.made_link if (self.spec.link or {}).get("kind") == "grouped" else None
         exclusive = None if link is None else link.exclusive
         found = bind(query, self.space, self.query_taxonomy, exclusive)
         if found.is_impossible:
@@ -162,9 +171,15 @@ class Index:
         return len(self) - len(self.store.dead_rows())
 
     @cached_property
-    def link(self) -> Link:
-        """The link of the stored logits."""
-        link = self.spec.made_link
+    def link(self) -> "Link":
+        """The link of the stored logits, tried on a row: the index was opened without."""
+        spec = self.spec
+        try:
+            require_fit(self.space, link=lambda: spec.made_link, rule=lambda: spec.made_rule)
+        except ValueError as error:
+            reason = f"{self.folder / 'model.json'} is not usable: {error}"
+            raise CheckpointError(f"{reason}; {way_out(self.folder)}") from None
+        link = spec.made_link
         if link is None:
             raise DataError(
                 f"the model of {self.folder} ranks labels and has no probabilities; "
@@ -180,29 +195,46 @@ class Index:
     @cached_property
     def held_out(self) -> Predictions | None:
         """Predictions of photos that no weight was fitted on; promises are made on them."""
-        return self._predictions("held-out")
+        path = self._checked("held-out.parquet")
+        return None if path is None else Predictions.load(path)
 
     @cached_property
-    def validation(self) -> Predictions | None:
-        """Predictions of the validation photos, where others are held out: they set what to try."""
-        return self._predictions("validation")
+    def held_out_photos(self) -> KnownPhotos | None:
+        """The held-out photos as searches and promises read them."""
+        return self._known_photos("held-out")
 
-    def _predictions(self, name: str) -> Predictions | None:
-        path = self.folder / f"{name}.parquet"
+    @cached_property
+    def validation_photos(self) -> KnownPhotos | None:
+        """Those of validation, likewise, where others are held out: they set what to try."""
+        return self._known_photos("validation")
+
+    def _known_photos(self, name: str) -> KnownPhotos | None:
+        path = self._checked(f"{name}.parquet")
+        if path is None:
+            return None
+        return KnownPhotos.read(path, self.store.cache, self._model_key, lambda: self.link)
+
+    def _checked(self, name: str) -> Path | None:
+        """Return the path of a file that is as it was written, None where there is none."""
+        path = self.folder / name
         if not path.is_file():
             return None
-        self.store.checksums.check(path.name)
-        return Predictions.load(path)
+        self.store.checksums.check(name)
+        return path
 
     @cached_property
-    def held_out_pictures(self) -> HeldOutPictures | None:
+    def held_out_pictures(self) -> "HeldOutPictures | None":
         """What held-out photos look like to the backbone, where it is known of this model."""
+        from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
+
         found = HeldOutPictures.load(self.folder / PICTURES_FILE)
         same = found is not None and found.weights_sha256 == self.spec.weights_sha256
         return found if same else None
 
-    def start_with(self, pictures: HeldOutPictures) -> None:
+    def start_with(self, pictures: "HeldOutPictures") -> None:
         """Keep what held-out photos look like, and embed all photos as the fitted ones say."""
+        from labelwise.search.held_out_pictures import PICTURES_FILE
+
         pictures.save(self.folder / PICTURES_FILE)
         self.__dict__.pop("held_out_pictures", None)
         self.start_projection(pictures.fitted.astype(np.float32))
@@ -210,11 +242,8 @@ class Index:
     @cached_property
     def taxonomy(self) -> Taxonomy | None:
         """Which labels are kinds of which: as the index was told, or else its model."""
-        path = self.folder / "taxonomy.csv"
-        if not path.is_file():
-            return self.spec.made_taxonomy
-        self.store.checksums.check(path.name)
-        return Taxonomy.read(path)
+        path = self._checked("taxonomy.csv")
+        return self.spec.made_taxonomy if path is None else Taxonomy.read(path)
 
     @cached_property
     def query_taxonomy(self) -> Taxonomy | None:
@@ -239,7 +268,7 @@ class Index:
 
         Where the library does not look like them, no promise can rest on them.
         """
-        held_out = self.held_out
+        held_out = self.held_out_photos
         if held_out is None and self.spec.answers is not None:
             raise DataError(
                 f"a promise needs answered photos that were set aside, and the model of "
@@ -254,15 +283,12 @@ class Index:
         found = likeness_of(self)
         if found.likeness.outcome == "pictures differ":
             raise DataError(f"nothing can be promised of {self.folder}. {found.sentence()}")
-        return self._evidence(held_out, f"{self.facts.held_out} photos of the model")
+        return held_out.evidence(f"{self.facts.held_out} photos of the model")
 
     def tuning(self) -> Evidence | None:
         """Return the photos that may say what to promise, though not whether it holds."""
-        known = self.validation
-        return None if known is None else self._evidence(known, "validation photos of the model")
-
-    def _evidence(self, photos: Predictions, words: str) -> Evidence:
-        return photos.with_link(self.link).evidence(photos=words)
+        known = self.validation_photos
+        return None if known is None else known.evidence("validation photos of the model")
 
     # Probabilities
 
@@ -282,20 +308,15 @@ class Index:
             self._odds.popitem(last=False)
         return self._odds[key][1]
 
-    @torch.no_grad()
-    def held_out_log_probs(
-        self, predictions: Predictions, labels: Sequence[int], *, refit: bool
-    ) -> Pair:
-        """Return log p and log(1 - p) (n, len(labels)) of predictions, mapped as odds are."""
-        log_p, log_q = self.link.log_probs(predictions.logits.double())
+    def known_log_probs(self, photos: KnownPhotos, labels: Sequence[int], *, refit: bool) -> Pair:
+        """Return log p and log(1 - p) (n, len(labels)) of known photos, mapped as odds are."""
         pairs = []
         for label in labels:
             corrections = self.corrections_of(label) if refit else []
             refitted = self._refitted(label, corrections)
-            pairs.append(refitted(log_p[:, label], log_q[:, label]))
-        return torch.stack([p for p, _ in pairs], 1), torch.stack([q for _, q in pairs], 1)
+            pairs.append(refitted(photos.log_p[:, label], photos.log_q[:, label]))
+        return np.stack([p for p, _ in pairs], 1), np.stack([q for _, q in pairs], 1)
 
-    @torch.no_grad()
     def _computed(self, label: int, corrections: Sequence[Correction], refit: bool) -> LabelOdds:
         rows = len(self)
         if not corrections and rows >= KEPT_FROM:
@@ -305,18 +326,42 @@ class Index:
                     for side in (0, 1)
                 )
             )
+        if not corrections and self._in_one_file:
+            kept = self._kept_table()
+            return LabelOdds(*(ScanTerm(kept[:, 2 * label + side].copy()) for side in (0, 1)))
         log_p, log_q = np.empty(rows, np.float32), np.empty(rows, np.float32)
         mapped = self._refitted(label, corrections if refit else [])
         for start in range(0, rows, ROWS_AT_ONCE):
             part = slice(start, min(start + ROWS_AT_ONCE, rows))
-            p, q = check_log_probs(*mapped(*self._log_probs(label, part)))
-            log_p[part], log_q[part] = p.numpy(), q.numpy()
+            log_p[part], log_q[part] = mapped(*self._log_probs(label, part))
         for one in corrections:
             if one.state in ("present", "absent"):
                 certain = one.state == "present"
                 log_p[one.row] = 0.0 if certain else -np.inf
                 log_q[one.row] = -np.inf if certain else 0.0
         return LabelOdds(ScanTerm(log_p), ScanTerm(log_q))
+
+    @property
+    def _in_one_file(self) -> bool:
+        """Whether the probabilities of all labels are kept together."""
+        return len(self) < KEPT_FROM and len(self) * len(self.space) <= ONE_FILE
+
+    def _kept_table(self) -> NDArray[np.float32]:
+        """Return log p and log(1 - p) (rows, 2 K), in turn, under the model's own link.
+
+        They are kept in the cache, since computing them takes torch, which takes longer to import
+        than a search.
+        """
+        cache, labels = self.store.cache, range(len(self.space))
+        cache.remove("labels-*", but=self._model_key)  # those of an earlier link
+
+        def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
+            pairs = [self._log_probs(label, slice(done, rows)) for label in labels]
+            yield np.stack([side for pair in pairs for side in pair], axis=1).astype(np.float32)
+
+        shape = (len(self), 2 * len(labels))
+        name = f"labels-{self._model_key}.bin"
+        return cache.grown(name, np.dtype(np.float32), shape, computed)
 
     def _kept(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
         """Return log p, or log(1 - p) at side 1, of every row under the model's own link.
@@ -328,11 +373,10 @@ class Index:
         name = f"{kind}-{self._model_key}.bin"
         cache.remove(f"{kind}-*", but=self._model_key)  # those of an earlier link
 
-        @torch.no_grad()
         def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
             for start in range(done, rows, ROWS_AT_ONCE):
                 part = slice(start, min(start + ROWS_AT_ONCE, rows))
-                yield check_log_probs(*self._log_probs(label, part))[side].float().numpy()
+                yield self._log_probs(label, part)[side].astype(np.float32)
 
         return cache.grown(name, np.dtype(np.float32), (len(self), 1), computed)[:, 0]
 
@@ -355,7 +399,12 @@ class Index:
         """Write what the first searches would wait for to the cache."""
         if self.spec.answers is not None:  # it began with words: it is searched by texts
             self._fronts(self.store.embeddings())
-        if len(self) < KEPT_FROM or self.spec.link is None:
+        if self.spec.link is None:
+            return
+        if self._in_one_file:
+            self._kept_table()
+        _ = self.held_out_photos, self.validation_photos  # reading them keeps them
+        if len(self) < KEPT_FROM:
             return
         watch.start("preparing searches", len(self.space))
         for label in range(len(self.space)):
@@ -366,51 +415,55 @@ class Index:
 
     def _log_probs(self, label: int, rows: slice | Rows) -> Pair:
         """Return log p and log(1 - p) (n,) of some rows under the model's own link."""
+        import torch
+
+        from labelwise.links import check_log_probs
 
         def read(column: int) -> torch.Tensor:
             return torch.from_numpy(np.array(self.store.column(column)[rows])).double()
 
-        return self.link.label_log_probs(label, read, len(self.space))
-
-    def _logits(self, rows: slice | Rows) -> torch.Tensor:
-        columns = [self.store.column(k)[rows] for k in range(len(self.space))]
-        return torch.from_numpy(np.stack(columns, axis=1)).double()
+        with torch.no_grad():
+            pair = self.link.label_log_probs(label, read, len(self.space))
+            log_p, log_q = check_log_probs(*pair)
+        return log_p.numpy(), log_q.numpy()
 
     def _refitted(self, label: int, corrections: Sequence[Correction]) -> Callable[..., Pair]:
         """Return the map of (log p, log(1 - p)) that held-out photos and corrections call for."""
         known = [one for one in corrections if one.state != "unknown"]
         if not known:
             return lambda log_p, log_q: (log_p, log_q)
+        from labelwise.calibrate import platt
+
         log_p, log_q = self._log_probs(label, np.array([one.row for one in known], np.int64))
         odds = [log_p - log_q]
-        labels = [torch.tensor([float(one.state == "present") for one in known])]
-        held_out = self.held_out
+        labels = [np.array([one.state == "present" for one in known], np.float64)]
+        held_out = self.held_out_photos
         if held_out is not None:
-            log_p, log_q = (
-                part[:, label] for part in self.link.log_probs(held_out.logits.double())
-            )
             seen = slice(None) if held_out.observed is None else held_out.observed[:, label]
-            odds.append((log_p - log_q)[seen])
-            labels.append(held_out.labels[seen, label])
+            odds.append((held_out.log_p[:, label] - held_out.log_q[:, label])[seen])
+            labels.append(held_out.labels[seen, label].astype(np.float64))
         else:  # the model's own word, as soft labels
             log_p, log_q = self._log_probs(label, slice(0, ROWS_AT_ONCE))
             odds.append(log_p - log_q)
-            labels.append(log_p.exp())
-        u = torch.cat([part.double() for part in odds])[:, None].clamp(-FAR, FAR)
-        y = torch.cat([part.double() for part in labels])[:, None]
-        link = platt(u, y, None, scope="shared")
+            labels.append(np.exp(log_p))
+        u = to_tensor(np.concatenate(odds)[:, None].clip(-FAR, FAR))
+        link = platt(u, to_tensor(np.concatenate(labels)[:, None]), None, scope="shared")
 
-        def refit(log_p: torch.Tensor, log_q: torch.Tensor) -> Pair:
-            log_p, log_q = link.log_probs((log_p - log_q).clamp(-FAR, FAR)[:, None])
-            return log_p[:, 0], log_q[:, 0]
+        def refit(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> Pair:
+            given = to_tensor((log_p - log_q).clip(-FAR, FAR)[:, None])
+            found = link.log_probs(given)
+            return to_numpy(found[0])[:, 0], to_numpy(found[1])[:, 0]
 
         return refit
 
-    @torch.no_grad()
     def log_probs(self, rows: slice | Rows, *, refit: bool = True) -> NDArray[np.float64]:
         """Return log p (n, K) of all labels of some photos, as corrected so far."""
+        from labelwise.links import check_log_probs
+
         every = np.arange(len(self))[rows]
-        log_p = check_log_probs(*self.link.log_probs(self._logits(every)))[0].numpy()
+        columns = [self.store.column(k)[every] for k in range(len(self.space))]
+        logits = to_tensor(np.stack(columns, axis=1)).double()
+        log_p = to_numpy(check_log_probs(*self.link.log_probs(logits))[0])
         corrected = {self.space.column(one.label) for one in self.store.corrections()}
         if self._tree is not None:
             tops = {self._tree.top(label) for label in corrected}
@@ -533,11 +586,8 @@ class Index:
     @cached_property
     def projection(self) -> Projection | None:
         """From the backbone's features to the embeddings kept here; None before the first."""
-        path = self.folder / "projection.npy"
-        if not path.is_file():
-            return None
-        self.store.checksums.check(path.name)
-        return Projection(np.load(path, allow_pickle=False))
+        path = self._checked("projection.npy")
+        return None if path is None else Projection(np.load(path, allow_pickle=False))
 
     def start_projection(self, features: NDArray[np.float32]) -> Projection:
         """Fit the projection of this index to some features."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
@@ -115,7 +114,6 @@ def _stored(path: Path) -> LibraryLikeness | None:
     return read.found if read == SealedLikeness.of(read.found) else None
 
 
-@torch.no_grad()
 def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
     held_out, link = index.held_out, index.spec.made_link
     if held_out is None or link is None:
@@ -129,7 +127,7 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
     pictures = _pictures(index, kept)
     few = alive[np.argsort(audit_order("likeness", alive))[:SHARE_PHOTOS]]
     logits = _logits(index, few)
-    own_probs = link(held_out.logits.double()).numpy()
+    own_probs: NDArray[np.float64] = link(held_out.logits.double().numpy())
     observed = None if held_out.observed is None else held_out.observed.numpy()
     likeness = compare_photos(
         index.space.names,
@@ -137,7 +135,7 @@ def _compared(index: "Index", alive: NDArray[np.int64]) -> LibraryLikeness:
         _labels(held_out, own_probs),
         held_out_shares(own_probs, held_out.majority.numpy(), observed),
         logits,
-        link(torch.from_numpy(logits).double()).numpy(),
+        link(logits.astype(np.float64)),
         own_probs=own_probs,
         more=None if pictures is None else pictures.beside(index.store.embeddings()[few]),
     )

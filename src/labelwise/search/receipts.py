@@ -265,7 +265,7 @@ def _photos(index: Index, rows: Rows) -> str:
 
 
 def _held_out(index: Index) -> str:
-    return "" if index.held_out is None else index.evidence().digest
+    return "" if index.held_out_photos is None else index.evidence().digest
 
 
 def link_digest(index: Index) -> str:

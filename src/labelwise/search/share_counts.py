@@ -38,7 +38,7 @@ def adapted_count(index: Index, query: Query) -> AdaptedCount:
             f"shares are adapted for one label at a time, and {query} asks for more; answer some "
             "photos instead, with --answers 150"
         )
-    held_out = index.held_out
+    held_out = index.held_out_photos
     if held_out is None:
         raise DataError(
             f"shares need photos whose labels are known, and the model of {index.folder} has none; "
@@ -46,10 +46,10 @@ def adapted_count(index: Index, query: Query) -> AdaptedCount:
         )
     column, wanted = int(literal[0]), bool(literal[1])
     name, alive = index.space.names[column], index.store.alive_rows()
-    log_p, _ = index.held_out_log_probs(held_out, [column], refit=False)
-    seen = slice(None) if held_out.observed is None else held_out.observed[:, column].numpy()
-    truth = held_out.majority[:, column].numpy()
-    known = held_out_share(np.exp(np.asarray(log_p)[seen, 0]), truth[seen])
+    log_p, _ = index.known_log_probs(held_out, [column], refit=False)
+    seen = slice(None) if held_out.observed is None else held_out.observed[:, column]
+    truth = held_out.majority[:, column]
+    known = held_out_share(np.exp(log_p[seen, 0]), truth[seen])
     if known is None:
         raise DataError(
             f"of the held-out photos all or none carry {name}, so how it looks is not known; "

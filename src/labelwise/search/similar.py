@@ -15,13 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from os import cpu_count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from labelwise.search.fronts import ROUNDING, Fronts
+
+if TYPE_CHECKING:  # searches by labels do without torch, which takes seconds to import
+    import torch
 
 __all__ = ["PARALLEL", "Projection", "codes_of", "farthest_rows", "nearest_rows"]
 
@@ -162,8 +164,10 @@ def _cosines(
     target: NDArray[np.float64],
     embeddings: NDArray[np.float16],
     rows: NDArray[np.int64] | None,
-) -> torch.Tensor:
+) -> "torch.Tensor":
     """Return the cosines of a unit vector and some rows, or all, which threads share."""
+    import torch
+
     narrow = torch.from_numpy(target.astype(np.float32))
     total = len(embeddings) if rows is None else len(rows)
     cosines = torch.empty(total)
@@ -173,6 +177,8 @@ def _cosines(
 
 def _share_out(work: Callable[[int, int], None], total: int) -> None:
     """Do some work on places from 0 to ``total``, parts of it in threads if there are many."""
+    import torch
+
     threads = min(cpu_count() or 1, 4) if total >= PARALLEL else 1
     cuts = np.linspace(0, total, threads + 1).astype(int).tolist()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -183,12 +189,14 @@ def _share_out(work: Callable[[int, int], None], total: int) -> None:
 def _measure(
     embeddings: NDArray[np.float16],
     rows: NDArray[np.int64] | None,
-    target: torch.Tensor,
-    cosines: torch.Tensor,
+    target: "torch.Tensor",
+    cosines: "torch.Tensor",
     first: int,
     last: int,
 ) -> None:
     """Write the cosines of the places ``first`` to ``last`` of some rows, or of all."""
+    import torch
+
     kept = np.empty((min(MEASURED, last - first), embeddings.shape[1]), np.float16)
     exact = torch.empty(kept.shape)
     for start in range(first, last, MEASURED):

@@ -1,0 +1,24 @@
+"""Names of a package that are imported when they are first used.
+
+A package that gathers the names of its modules imports all of them, and what they import in turn:
+whoever wants one small thing of it waits seconds for torch. Such a package lists where its names
+live instead, and type checkers read its imports under ``TYPE_CHECKING``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+__all__ = ["imported_later"]
+
+
+def imported_later(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package, whose modules ``homes`` hold these names."""
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def attribute(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{home_of[name]}"), name)
+
+    return attribute
