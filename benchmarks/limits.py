@@ -32,9 +32,10 @@ COMMANDS = {
     "serve": "serve.py clients attack",
     "scoring_gpu": "scoring.py --device cuda --decode both --sizes 500x375",
     "training": "training.py --part files",
+    "first_minutes": "first_minutes.py",
     "beside": "beside.py",
 }
-ON_GPU = ("scoring_gpu", "training")
+ON_GPU = ("scoring_gpu", "training", "first_minutes")
 HEAD = """# At the limit
 
 What labelwise was held to, beside the peer or the limit named, both measured in one run. This page
@@ -56,6 +57,7 @@ class Goal:
     ratio: float | None = None
     at_most: float | None = None
     at_least: float | None = None
+    why: str | None = None  # where it is missed or not measured
 
     def __post_init__(self) -> None:
         given = [self.ratio, self.at_most, self.at_least]
@@ -158,6 +160,16 @@ def rows_of(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list
     return rows
 
 
+def reasons(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list[str]:
+    """Return why goals were missed or not measured, where that is known."""
+    lines = []
+    for name, goal in part.items():
+        found = figures.get(name)
+        if goal.why and (found is None or not goal.is_met(found["ours"], found["peer"])):
+            lines.append(f"* {goal.what}: {goal.why}")
+    return ["", *lines] if lines else []
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -182,6 +194,7 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
                 f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
                 for row in rows
             ]
+            text += reasons(some, figures)
     return "\n".join(text) + "\n"
 
 

@@ -57,6 +57,14 @@ def test_a_goal_that_was_missed_or_not_measured_stays_in_the_table(limits):
     ]
 
 
+def test_a_goal_says_why_it_was_missed_only_where_it_was(limits):
+    goals = {"a": limits.Goal("a", "what a is", "ms", at_most=10, why="it waits for b")}
+    line = ["", "* what a is: it waits for b"]
+    assert limits.reasons(goals, {"a": {"ours": 12.0, "peer": None}}) == line
+    assert limits.reasons(goals, {}) == line
+    assert limits.reasons(goals, {"a": {"ours": 10.0, "peer": None}}) == []
+
+
 @pytest.mark.parametrize("given", [{}, {"ratio": 2}, {"at_most": 1, "at_least": 1}])
 def test_a_goal_must_be_one(limits, given):
     with pytest.raises(ValueError, match="must have one goal"):
