@@ -175,6 +175,7 @@ BY_THEMSELVES = {
     "effort": {"effort": "good", "backbone": "resnet18"},
     "minutes": {"effort": "best", "minutes": 7.0, "backbone": "resnet18"},
     "cross_fit": {"cross_fit": True, "promise": "precision=0.9", "calibrate": "platt"},
+    "attributes": {"attributes": "colours.csv"},
     "bands": {"bands": "all"},
     "composite": {"bands": "a,b", "composite": "a"},
     "window": {"bands": "all", "window": "file"},

@@ -289,7 +289,8 @@ def test_the_application_sees_the_body_that_was_sent(memory):
             async def receive(coming=coming):
                 return next(coming)
 
-            await bodies({"type": "http", "method": "POST"}, receive, send)
+            scope = {"type": "http", "method": "POST", "path": "/api/v1/predict"}
+            await bodies(scope, receive, send)
             assert seen.pop() == b"".join(parts)
         return bodies.memory.used, bodies.disk.used
 
