@@ -118,6 +118,7 @@ def test_a_cut_follows_the_probabilities():
     assert cut_to_try(pooled, sharp, 1000, 3001, 0.1) == pytest.approx(0.4, abs=0.05)
     assert cut_to_try(pooled, lambda scores: np.zeros((1, len(scores))), 1000, 3001, 0.1) is None
     assert cut_to_try(np.empty(0), sharp, 10, 0, 0.1) is None
+    assert cut_to_try(pooled, sharp, 0, 4001, 0.1) is None  # there is no held-out photo
 
 
 def test_refusals_say_what_was_seen():

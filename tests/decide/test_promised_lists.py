@@ -8,10 +8,10 @@ from math import comb
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, false_discovery_control
+from scipy.stats import binomtest, false_discovery_control, hypergeom
 
 from labelwise.decide import expected_list, least_wrong, list_bound, lowest_cut, sure_list
-from labelwise.decide.misses import chance_of_misses, most_misses
+from labelwise.decide.misses import chance_of_misses, descending, most_misses
 from labelwise.errors import SettingsError
 
 DRAWS = 300
@@ -82,6 +82,34 @@ def test_the_chance_of_misses_is_the_hypergeometric_sum():
     most = most_misses(np.array([3]), 400, 1_000_000, 0.05)
     ends = chance_of_misses(np.array([3, 3]), np.array([most[0], most[0] + 1]), 400, 1_000_000)
     assert ends[0] > 0.05 >= ends[1]
+
+
+@pytest.mark.parametrize(
+    ("n", "m"), [(1, 1), (7, 1), (40, 9), (300, 40), (20, 5000), (1000, 100_000), (12_000, 9000)]
+)
+def test_most_misses_are_the_least_number_that_is_rarely_exceeded(n, m):
+    """Oracle: the hypergeometric law of scipy, beside each number."""
+    passed = np.unique(np.append(np.geomspace(1, n + 2, 12).astype(np.int64), 0))
+    for delta in (0.3, 0.05, 0.0005):
+        most = most_misses(passed, n, m, delta)
+
+        def exceeded(number):
+            drawn = np.minimum(passed + number + 1, n + m)
+            chance = hypergeom.cdf(passed, n + m, n, drawn)
+            return np.where(number >= m, 0.0, np.where(number < 0, 1.0, chance))
+
+        assert (exceeded(most) <= delta * (1 + 1e-9)).all()
+        assert (exceeded(most - 1) > delta * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("values", [[], [2.0], [-np.inf], [1.0, 1.0, -np.inf, 3.0, -2.5, -np.inf]])
+def test_scores_that_fall_already_stay_as_they_are(values):
+    """Oracle: Python's sort of those that are not minus infinity, whatever the order they come."""
+    expected = sorted((one for one in values if one > -np.inf), reverse=True)
+    for order in (values, sorted(values), sorted(values, reverse=True)):
+        found = descending(np.array(order, np.float32))
+        assert found.dtype == np.float64
+        assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("wrong_photos", [2, 3, 5, 8])

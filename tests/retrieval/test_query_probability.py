@@ -1,7 +1,11 @@
 """Oracles: outcomes counted on other photos with dependent labels, and the product itself."""
 
+from dataclasses import replace
+from math import expm1, log
+
 import numpy as np
 import pytest
+from scipy.special import expit
 from scipy.stats import binomtest
 
 from labelwise.data import posterior
@@ -54,6 +58,19 @@ def test_a_query_without_positives_stays_near_its_product(world):
     assert (none.slope, none.offset) == (1.0, 0.0)
     scores = query.log_scores(log_p[:50], log_q[:50])
     np.testing.assert_allclose(none.probs(scores), np.exp(scores), atol=1e-9)
+
+
+def test_probabilities_keep_their_digits_from_sure_to_impossible(world):
+    """Oracles: the product itself where nothing was fitted, and log-odds by Python's floats."""
+    query, log_p, log_q, labels = parts(world, "label00")
+    plain = calibrate_query(query, log_p[:0], log_q[:0], labels[:0])
+    scores = np.array([-np.inf, -29.0, -5.0, -0.7, -0.6, -1e-3, -1e-9, -1e-12])
+    np.testing.assert_allclose(plain.probs(scores), np.exp(scores), rtol=1e-12)
+    flat = replace(plain, slope=0.1)  # where a product near 1 still shows its digits
+    odds = [one - log(-expm1(one)) for one in scores[1:].tolist()]
+    np.testing.assert_allclose(flat.probs(scores)[1:], expit(0.1 * np.array(odds)), rtol=1e-12)
+    ends = plain.probs(np.array([-800.0, 0.0, 1e-9]))  # beyond it, log-odds end at 30
+    np.testing.assert_allclose(ends, [np.exp(-30.0), 1.0, 1.0], rtol=1e-12)
 
 
 def test_counts_cover_the_true_number_and_lists_keep_their_promise(world):

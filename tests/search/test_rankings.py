@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.search import rankings, scan
 from labelwise.search.index import LabelOdds
-from labelwise.search.rankings import OddsRanking
+from labelwise.search.rankings import FallingScores, OddsRanking
 from labelwise.search.scan import ScanTerm, value_at
 from labelwise.types import LabelSpace
 
@@ -100,6 +100,30 @@ def test_hits_are_counted_as_logarithms_count_them(text):
     assert ours.expected == pytest.approx(exact.expected, rel=1e-4)
     assert ours.lower == pytest.approx(exact.lower, rel=1e-4)
     assert ours.upper == pytest.approx(exact.upper, rel=1e-4)
+
+
+def test_scores_of_lists_are_sorted_once(monkeypatch):
+    """The lowest score that is asked for sorts; what is above it is cut from that."""
+    random, rows = np.random.default_rng(0), 500
+    query = bind(Query.parse("(a | b), -c"), SPACE)
+    columns = [label_odds(random, rows, 1.0) for _ in query.columns]
+    ranking = OddsRanking(query, columns, np.arange(0, rows, 7))
+    expected = np.sort(all_scores(ranking).astype(np.float32))[::-1]
+    read = []
+    plain = OddsRanking.scores_at_least
+    monkeypatch.setattr(
+        OddsRanking, "scores_at_least", lambda self, least: read.append(least) or plain(self, least)
+    )
+    falling = FallingScores(ranking)
+    tied = float(expected[np.flatnonzero(expected[1:] == expected[:-1])[0]])
+    for least in (-0.5, 0.0, tied, -2.0, -1.0, -0.1, -2.0):
+        found = falling.scores_at_least(least)
+        np.testing.assert_array_equal(found, expected[expected >= np.float32(least)])
+        assert falling.count_at_least(least) == len(found)
+    assert read == [-0.5, -2.0]
+    finite = np.count_nonzero(expected > -np.inf)
+    for count in (1, 40, finite):  # the last one is below all that was asked for
+        assert falling.lowest_of(count) == expected[count - 1]
 
 
 def scored_rows(monkeypatch, text, logits):

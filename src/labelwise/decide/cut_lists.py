@@ -116,7 +116,7 @@ def cut_to_try(
     each of D fits to other photos has them.
     """
     ranked, total = descending(pooled), held_out + library
-    if not len(ranked):
+    if not len(ranked) or not held_out:
         return None
     ends = np.unique(np.geomspace(1, len(ranked), PLACES).astype(np.int64))
     widths = np.diff(ends, prepend=0)

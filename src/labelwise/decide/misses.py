@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln
+from scipy.special import betaincinv, betaln
 
 from labelwise.decide.arrays import Matrix, as_numpy
 
@@ -31,6 +31,7 @@ __all__ = ["ListBound", "chance_of_misses", "descending", "list_bound", "most_mi
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
 GRID = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)  # held-out misses at which every list is bounded
+NEAR = 32  # photos by which a library's quantile is off that of a large one, seldom more
 
 
 def chance_of_misses(
@@ -43,18 +44,30 @@ def chance_of_misses(
     hit = np.arange(int(passed.max(initial=0)) + 1)
     possible = (hit <= passed[:, None]) & (hit <= held_out)
     possible &= (drawn - hit <= library) & (hit <= drawn)
-    logs = _log_choose(held_out, hit) + _log_choose(library, drawn - hit)
-    logs = np.where(possible, logs - _log_choose(held_out + library, drawn), -np.inf)
+    row, column = np.nonzero(possible)  # often a small part of all
+    logs = np.full(possible.shape, -np.inf)
+    logs[row, column] = (
+        _log_choose(held_out, hit)[column]
+        + _log_choose(library[row, 0], drawn[row, 0] - column)
+        - _log_choose(held_out + library, drawn)[row, 0]
+    )
     chances = np.exp(logs).sum(1)
     return np.asarray(np.minimum(np.where(misses <= 0, 1.0, chances), 1.0))
 
 
 def most_misses(passed: Counts, held_out: int, library: int, delta: Numbers | float) -> Counts:
-    """Return the least numbers (T,) that G exceeds with chance at most ``delta``."""
+    """Return the least numbers (T,) that G exceeds with chance at most ``delta``.
+
+    They are sought around the quantiles of the law of a large library, a beta one: G / m is like
+    the (w + 1)-th smallest of n uniform numbers.
+    """
     passed = np.asarray(passed, np.int64)
     low, high = np.full(passed.shape, -1), np.full(passed.shape, library)
+    share = betaincinv(passed + 1, np.maximum(held_out - passed, 1), 1 - np.asarray(delta))
+    about = (library * share).astype(np.int64)
+    first = [about - NEAR, about + NEAR]
     while (high - low > 1).any():
-        middle = (low + high) // 2
+        middle = np.clip(first.pop(), low, high) if first else (low + high) // 2
         rare = chance_of_misses(passed, middle + 1, held_out, library) <= delta
         low, high = np.where(rare, low, middle), np.where(rare, middle, high)
     return high
@@ -109,8 +122,15 @@ def list_bound(
 
 
 def descending(scores: Matrix) -> Numbers:
-    """Return scores that are not minus infinity, the highest first."""
+    """Return scores that are not minus infinity, the highest first.
+
+    Scores that come so are not sorted again, which would take longer than all else that is done
+    with a million of them.
+    """
     values = np.asarray(as_numpy(scores))
+    if (values[:-1] >= values[1:]).all():
+        least = np.searchsorted(values[::-1], -np.inf, side="right")
+        return values[: len(values) - least].astype(np.float64)
     return np.sort(values[~np.isneginf(values)])[::-1].astype(np.float64)
 
 

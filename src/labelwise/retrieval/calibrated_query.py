@@ -26,10 +26,11 @@ from labelwise.decide import (
     lowest_cut,
     sure_list,
 )
+from labelwise.decide.misses import descending
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
-from labelwise.retrieval.bound_query import BoundQuery, log1mexp
+from labelwise.retrieval.bound_query import BoundQuery
 
 __all__ = [
     "CalibratedQuery",
@@ -245,8 +246,9 @@ class CalibratedQuery:
         """Return the expected list of the first share for which there is one, by a cut each."""
         held = self._above(least)
         lowest = np.float32(max(least, LEAST_SCORE, setter.score_at(LEAST_LISTED)))
-        listed = np.sort(library.scores_at_least(float(lowest)))[::-1]
-        pooled = np.append(held.scores[held.scores >= lowest], listed)
+        listed = descending(library.scores_at_least(float(lowest)))
+        above = descending(held.scores[held.scores >= lowest])
+        pooled = np.insert(listed, np.searchsorted(-listed, -above), above)  # falls too
         tried = []
         for share in shares:
             cut = cut_to_try(pooled, setter.possible_probs, len(held.scores), size, share)
@@ -306,7 +308,7 @@ class ScoredLibrary:
         return int(np.count_nonzero(self.scores >= least))
 
     def scores_at_least(self, least: float) -> NDArray[Any]:
-        return self.scores[self.scores >= least]
+        return np.compress(self.scores >= least, self.scores)
 
 
 def calibrate_query(
@@ -346,6 +348,6 @@ def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:
 
 
 def _log_odds(log_scores: Numbers) -> Numbers:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        odds = log_scores - log1mexp(log_scores)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        odds = -np.log(np.expm1(-log_scores))  # p / (1 - p) = 1 / (1 / p - 1)
     return np.asarray(np.fmax(np.fmin(odds, FAR), -FAR))  # FAR in the place of NaN

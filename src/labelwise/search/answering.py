@@ -284,7 +284,7 @@ def _promised(
         why = f"{refusal}: {str(error).rstrip('.')}"
         return PromisedList(np.inf, None, why), _ways_to_check(asked, wrong_at_most, alone=True)
     made = asked.held_out.cut(
-        asked.ranking,
+        asked.falling,
         wrong_at_most,
         kind=kind,
         confidence=0.95 if confidence is None else confidence,
@@ -293,7 +293,7 @@ def _promised(
     )
     if made.promise is not None:
         return made, WaysOut()
-    works = asked.held_out.least_wrong(asked.ranking, wrong_at_most, least, asked.tuning)
+    works = asked.held_out.least_wrong(asked.falling, wrong_at_most, least, asked.tuning)
     ways = replace(
         _ways_to_check(asked, wrong_at_most),
         larger=works if works is not None and works > wrong_at_most else None,

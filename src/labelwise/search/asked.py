@@ -6,6 +6,7 @@ person called wrong, and is not worse for leaving it out afterwards (``said_wron
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from labelwise.search.check_log import Answer
 from labelwise.search.filters import EVERY_PHOTO, PhotoFilter
 from labelwise.search.index import Index
 from labelwise.search.known_photos import KnownPhotos
-from labelwise.search.rankings import Ranking, ranking_of
+from labelwise.search.rankings import FallingScores, Ranking, ranking_of
 from labelwise.search.store import Fact
 from labelwise.types import LabelSpace
 
@@ -61,6 +62,11 @@ class AskedQuery:
         """How many photos of the index are there and pass the filter."""
         return len(self.index) - len(self.dead)
 
+    @cached_property
+    def falling(self) -> FallingScores:
+        """The ranking's scores, sorted once for all that is asked of lists."""
+        return FallingScores(self.ranking)
+
     @property
     def _may_join(self) -> bool:
         """Whether held-out photos may join a check: photo by photo like those of the library."""
@@ -76,7 +82,7 @@ class AskedQuery:
         return list_bound(
             held.scores.astype(np.float32),
             held.hits,
-            self.ranking.scores_at_least(least),
+            self.falling.scores_at_least(least),
             confidence=confidence,
             size=self.ranking.count_at_least(float(np.finfo(np.float32).min)),
         )
@@ -92,7 +98,7 @@ class AskedQuery:
         told = self.tuning or self.held_out
         lowest = LEAST_CHECKED if cut is None else cut
         if top is None:
-            scores = np.sort(self.ranking.scores_at_least(told.score_at(lowest)))[::-1]
+            scores = self.falling.scores_at_least(told.score_at(lowest))
         else:
             _, scores = self.ranking.best(top)
         probs = told.probs(scores.astype(np.float64))
@@ -123,8 +129,8 @@ class AskedQuery:
         """
         joined, wrong = 0, 0
         if self._may_join and not alone:
-            _, scores = self.ranking.best(chosen.length)
-            above = self.held_out.scores.astype(np.float32) >= scores[-1]
+            lowest = self.falling.lowest_of(chosen.length)
+            above = self.held_out.scores.astype(np.float32) >= np.float32(lowest)
             joined, wrong = int(above.sum()), int((above & ~self.held_out.hits).sum())
         return ListCheck(
             chosen.length,

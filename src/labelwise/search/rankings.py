@@ -42,7 +42,7 @@ from labelwise.search.scan import (
     value_at,
 )
 
-__all__ = ["GroupedRanking", "OddsRanking", "Ranking", "SumRanking", "ranking_of"]
+__all__ = ["FallingScores", "GroupedRanking", "OddsRanking", "Ranking", "SumRanking", "ranking_of"]
 
 ROWS_AT_ONCE = 1 << 17
 ROUNDING = 1e-3  # of odds in 32 bits; 400 labels with log p of -87 in sum reach a tenth of it
@@ -84,7 +84,7 @@ class SumRanking(Ranking):
         return count_at_least(self.terms, least, self.gone)
 
     def scores_at_least(self, least: float) -> Scores:
-        return self._scores[self._scores >= least]
+        return np.compress(self._scores >= least, self._scores)
 
     def expected(self, query: CalibratedQuery) -> HitCount:
         return query.count(self._scores)
@@ -252,10 +252,35 @@ class GroupedRanking(Ranking):
         return int(np.count_nonzero(self.scores >= least))
 
     def scores_at_least(self, least: float) -> Scores:
-        return self.scores[self.scores >= least]
+        return np.compress(self.scores >= least, self.scores)
 
     def expected(self, query: CalibratedQuery) -> HitCount:
         return query.count(self.scores)
+
+
+class FallingScores:
+    """The scores of a ranking, sorted once down to the lowest one that is asked for."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self.ranking = ranking
+        self._rising, self._least = NO_SCORES, np.inf
+
+    def count_at_least(self, least: float) -> int:
+        """Return how many rows have a score of at least ``least``."""
+        return self.ranking.count_at_least(least)
+
+    def scores_at_least(self, least: float) -> Scores:
+        """Return the scores that are at least ``least``, the highest first."""
+        if least < self._least:
+            self._rising, self._least = np.sort(self.ranking.scores_at_least(least)), least
+        first = np.searchsorted(self._rising, np.float32(least))
+        return self._rising[first:][::-1]
+
+    def lowest_of(self, count: int) -> float:
+        """Return the lowest score of the best ``count`` rows, of which there must be so many."""
+        if count <= len(self._rising):
+            return float(self._rising[-count])
+        return float(self.ranking.best(count)[1][-1])
 
 
 def _bound(terms: Sequence[ScanTerm], depth: int) -> float:
