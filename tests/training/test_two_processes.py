@@ -1,12 +1,18 @@
-"""Two processes against one process with the joined batch (gloo, CPU)."""
+"""Two processes against one process with the joined batch (gloo, CPU).
+
+A run that was killed is held to one that was not, and figures of epochs to the predictions that the
+deployed model gives.
+"""
 
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from kill_two_processes import figures, require_same, start_training
 from patience import wait_until
 from tiny_run import tiny_settings, tiny_table
 
@@ -17,6 +23,7 @@ from labelwise.system.progress import Silent
 from labelwise.system.tensors import load_tensors
 from labelwise.training.prepare import prepare
 from labelwise.training.run import train
+from labelwise.training.validation import validation_figures
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 
@@ -78,30 +85,9 @@ def test_the_error_of_either_process_reaches_the_user(tmp_path, warm_commands, r
     assert f"{told}b.jpg cannot be read: it ends early" in done.stderr
 
 
-# The typed command, in a session of its own, so that all its processes can be killed at once.
-COMMAND = ("train", "scenes", "--devices", "2", "--epochs", "3")
-SMALL = {
-    "data_options": "{num_train: 48, num_val: 8, num_test: 8, size: 32, threads: 1}",
-    "head_options": "{width: 32, feedforward: 64, decoder_layers: 1, dropout: 0.3}",
-    "recipe.save_seconds": "0",
-    "hardware.workers": "1",
-    "calibrate": "none",
-}
-FLAGS = ("--head", "query2label", "--batch-size", "16", "--image-size", "32")
-
-
 @pytest.fixture
 def started(warm_commands):
-    def start(folder, **settings):
-        assignments = [
-            text
-            for key, value in (SMALL | settings).items()
-            for text in ("--set", f"{key.replace('__', '.')}={value}")
-        ]
-        words = [*COMMAND, *FLAGS, *assignments, "-o", folder]
-        return warm_commands.start(words, folder.parent)
-
-    return start
+    return partial(start_training, warm_commands)
 
 
 def wait_for_lines(folder, count):
@@ -123,8 +109,11 @@ def test_a_killed_run_of_two_processes_goes_on_bit_for_bit(tmp_path, started):
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait().returncode == -signal.SIGKILL
     assert "going on from epoch" in finished(started(tmp_path / "killed", **often))
-    models = [tmp_path / name / "model.safetensors" for name in ("whole", "killed")]
-    assert models[0].read_bytes() == models[1].read_bytes()
+    require_same(tmp_path / "killed", tmp_path / "whole")
+    judged = [record for record in figures(tmp_path / "whole") if record.get("best")][-1]
+    kept = Predictions.load(tmp_path / "whole" / "predictions" / "val.parquet")
+    truth = validation_figures(kept.logits, kept.labels, kept.observed, None)
+    assert {name: judged[f"val_{name}"] for name in truth} == pytest.approx(truth)
 
 
 def test_a_signal_to_the_first_process_stops_both_at_the_end_of_a_short_epoch(tmp_path, started):

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labelwise.errors import TrainingError
 from labelwise.models import Model
 from labelwise.pictures import ImageSource
+from labelwise.system.distributed import tensors_of_first
 from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, accelerated, autocast_type, compiles
@@ -128,7 +129,7 @@ class _Loop:
             finally:
                 self.watch.finish()
         self.state.restore_best(self.folder)
-        return self.state.deployed
+        return self._deployed()
 
     def _epoch(self) -> None:
         position, batches = self.state.position, len(self.loader)
@@ -264,9 +265,22 @@ class _Loop:
     ) -> dict[str, float | None]:
         """Return the validation figures of the model that would be deployed now."""
         workers = self.training.settings.hardware.workers
-        logits = infer_logits(self.fabric, self.state.deployed, images, workers=workers)
+        logits = infer_logits(self.fabric, self._deployed(), images, workers=workers)
         link = deepcopy(self.training.objective.link)
         return validation_figures(logits, labels, observed, link, self.recipe.metric)
+
+    def _deployed(self) -> Model:
+        """Return the model that would be deployed now, the same in every process.
+
+        On a CPU each process has its own statistics of batch normalisation after a step; those of
+        the first one are saved.
+        """
+        model = self.state.deployed
+        if self.world > 1:
+            own = dict(model.named_buffers())
+            for name, value in tensors_of_first(own, self.device).items():
+                own[name].copy_(value)
+        return model
 
     def _is_best(self, value: float | None) -> bool:
         """Note whether this is the best epoch so far; keep its weights if they may be deployed."""
