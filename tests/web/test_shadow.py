@@ -1,7 +1,9 @@
 """A shadow model beside the one that serves. Oracle: ``Predictor`` on both folders, by hand."""
 
 import json
+import shutil
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from web_setup import encoded, running
 
 from labelwise.errors import SettingsError
 from labelwise.models import Predictor
+from labelwise.types import LabelSpace
 from labelwise.web import shadow as shadow_module
 from labelwise.web.served_model import ServedModel
+from labelwise.web.shadow_comparison import ShadowComparison
 
 NAMES = ("dog", "beach", "unicorn")
 COMMON = ["beach", "dog"]  # in the order of the model that serves
@@ -101,8 +105,6 @@ def test_nobody_waits_for_the_shadow_and_what_it_has_no_time_for_is_skipped(
 
 
 def test_a_comparison_begins_anew_with_another_model(run, other, tmp_path):
-    import shutil
-
     own = shutil.copytree(other, tmp_path / "other")
     with running(run, decoders=0, shadow=own, shadow_share=1.0) as server:
         assert server.upload(("a.png", encoded()))[0] == 200
@@ -118,6 +120,56 @@ def test_a_comparison_begins_anew_with_another_model(run, other, tmp_path):
         save_model(own, seed=8, labels=("nothing", "else"))
         refused = server.problem(server.post("/api/v1/shadow/reload", {}), 409)
         assert "shares no label with 'tiny'" in refused
+
+
+def test_a_served_model_that_the_shadow_cannot_follow_is_refused(run, other, tmp_path):
+    own = shutil.copytree(run, tmp_path / "tiny")
+    with running(own, decoders=0, shadow=other, shadow_share=1.0) as server:
+        before = server.get("/api/v1/shadow")["served"]
+        save_model(own, seed=4, labels=("nothing", "else"))
+        refused = server.problem(server.post("/api/v1/models/tiny/reload", {}), 409)
+        assert "'tiny' goes on as it was, because the shadow model shares no label" in refused
+        assert server.upload(("a.png", encoded()))[0] == 200
+        wait_until(lambda: server.get("/api/v1/shadow")["pictures"] == 1)
+        assert server.get("/api/v1/shadow")["served"] == before
+        save_model(own, seed=4, labels=("beach", "sea"))
+        assert server.post("/api/v1/models/tiny/reload", {})[0] == 200
+        now = server.get("/api/v1/shadow")
+        assert (now["pictures"], [one["label"] for one in now["labels"]]) == (0, ["beach"])
+        assert now["served"] != before
+
+
+def test_the_loop_that_answers_requests_does_not_write_out_every_label(run, other, monkeypatch):
+    real, threads = ShadowComparison.view, []
+
+    def noted(self, share):
+        threads.append(threading.current_thread().name)
+        return real(self, share)
+
+    monkeypatch.setattr(ShadowComparison, "view", noted)
+    with running(run, decoders=0, shadow=other) as server:
+        server.get("/api/v1/shadow")
+        assert server.post("/api/v1/shadow/reload", {})[0] == 200
+        metrics(server)
+    assert len(threads) >= 3
+    assert all(name.startswith("aside") for name in threads)
+
+
+def test_labels_in_common_are_found_in_linear_time():
+    """Held to: how often names are gone through, whatever their number."""
+
+    class Names(tuple):
+        reads = 0
+
+        def __iter__(self):
+            Names.reads += 1
+            return super().__iter__()
+
+    names = Names(f"label {number}" for number in range(50))
+    model = SimpleNamespace(name="a", names=names, spec=SimpleNamespace(space=LabelSpace(names)))
+    Names.reads = 0
+    assert len(ShadowComparison.begin(model, model).labels) == 50
+    assert Names.reads < 5  # and not once for each of the 50
 
 
 def test_without_a_shadow_that_is_said(server):

@@ -179,14 +179,24 @@ def _add_models(api: APIRouter, service: Service) -> None:
     async def first_model() -> ModelView:
         return service.model_view(service.lane().model)
 
-    @api.get("/shadow", summary="How the answers of the shadow model differ")
-    async def shadow() -> ShadowView:
-        if service.shadow is None:
+    @api.get(
+        "/shadow",
+        summary="How the answers of the shadow model differ",
+        response_model=ShadowView,
+    )
+    async def shadow() -> Response:
+        found = service.shadow
+        if found is None:
             raise RefusedError(404, NO_SHADOW)
-        return service.shadow.view()
+        content = await service.aside(lambda: found.view().model_dump_json())
+        return Response(content, media_type="application/json")
 
-    @api.post("/shadow/reload", summary="Load what the folder of the shadow model holds now")
-    async def reload_shadow(request: Request) -> ShadowView:
+    @api.post(
+        "/shadow/reload",
+        summary="Load what the folder of the shadow model holds now",
+        response_model=ShadowView,
+    )
+    async def reload_shadow(request: Request) -> Response:
         require_json(request)
         await asyncio.shield(service.reload_shadow())
         return await shadow()

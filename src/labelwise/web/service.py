@@ -182,8 +182,9 @@ class Service:
     async def reload(self, name: str) -> bool:
         """Answer with what the folder of a model holds now; return whether that has changed.
 
-        A model that cannot be loaded, has no answers or does not fit the index is refused, and the
-        one before goes on. Requests that are under way end with the model they began with.
+        A model that cannot be loaded, has no answers or does not fit the index or the shadow is
+        refused, and the one before goes on. Requests that are under way end with the model they
+        began with.
         """
         before = self.lane(name).model
         with self._alone(name):
@@ -192,6 +193,8 @@ class Service:
                 return False
             if self.library is not None and name == self.first:
                 self._require_same_weights(before.spec, model.spec)
+            if self.shadow is not None and name == self.first:
+                self.shadow.follow(model)
             self._serve(model)
         return True
 

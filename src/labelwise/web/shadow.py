@@ -12,14 +12,13 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from labelwise.errors import SettingsError
 from labelwise.web.batching import Batcher, Tagged, Upload
-from labelwise.web.models import ShadowLabel, ShadowView
+from labelwise.web.models import ShadowView
 from labelwise.web.served_model import ServedModel
+from labelwise.web.shadow_comparison import ShadowComparison
 
 __all__ = ["Shadow"]
 
@@ -39,29 +38,18 @@ class Shadow(Collector):
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._due = self._waiting = self._waiting_bytes = 0.0
-        self._begin(served)
+        self.compared = ShadowComparison.begin(served, model)
 
-    def _begin(self, served: ServedModel) -> None:
-        """Compare with a model from now on."""
-        self.served = served
-        self.labels = [name for name in served.names if name in set(self.model.names)]
-        if not self.labels:
-            raise SettingsError(
-                f"the shadow model shares no label with {served.name!r}, so nothing can be compared"
-            )
-        self._columns = [
-            [one.spec.space.column(name) for name in self.labels] for one in (served, self.model)
-        ]
-        self.pictures = self.agreed = self.skipped = self.failed = 0
-        self._both, self._only_served, self._only_shadow = np.zeros((3, len(self.labels)), int)
-        self._sum, self._largest = np.zeros((2, len(self.labels)))
+    def follow(self, served: ServedModel) -> None:
+        """Compare with another model that serves from now on, from the beginning."""
+        self.compared = ShadowComparison.begin(served, self.model)
 
     def offer(
         self, served: ServedModel, uploads: Sequence[Upload], answers: Sequence[Tagged]
     ) -> None:
         """Have a share of the requests answered once more, later."""
-        if served is not self.served:
-            self._begin(served)
+        if served is not self.compared.served:
+            return  # the request began with the model before
         self._due += self.share
         if self._due < 1:
             return
@@ -70,7 +58,7 @@ class Shadow(Collector):
         size = sum(upload.size for upload, _ in pairs)
         is_much = self._waiting_bytes + size > MOST_BYTES
         if is_much or self._waiting + len(pairs) > MOST_PICTURES:
-            self.skipped += len(pairs)
+            self.compared = self.compared.with_skipped(len(pairs))
             return
         task = asyncio.get_running_loop().create_task(self._compare(served, pairs, size))
         self._tasks.add(task)
@@ -88,75 +76,27 @@ class Shadow(Collector):
                     found += await self._batcher.answers([upload], CLIENT)
         except Exception:  # whatever it is, those who asked have their answers
             log.exception("the shadow model has no answer")
-            self.failed += len(pairs)
+            self.compared = self.compared.with_failed(len(pairs))
             return
         finally:
             self._waiting -= len(pairs)
             self._waiting_bytes -= size
-        if served is self.served:  # else the comparison has begun anew
+        if served is self.compared.served:  # else the comparison has begun anew
             for (_, answer), other in zip(pairs, found, strict=True):
-                self._note(answer, other)
-
-    def _note(self, served: Tagged, shadow: Tagged) -> None:
-        if shadow.probs is None or shadow.chosen is None:
-            self.failed += 1
-            return
-        if served.probs is None or served.chosen is None:
-            return
-        here, there = self._columns
-        ours, theirs = served.chosen[here], shadow.chosen[there]
-        differences = np.abs(served.probs[here] - shadow.probs[there])
-        self.pictures += 1
-        self.agreed += bool((ours == theirs).all())
-        self._both += ours & theirs
-        self._only_served += ours & ~theirs
-        self._only_shadow += theirs & ~ours
-        self._sum += differences
-        self._largest = np.maximum(self._largest, differences)
+                self.compared = self.compared.with_answers(answer, other)
 
     def view(self) -> ShadowView:
-        """Return how the answers differ."""
-        own, other = set(self.model.names), set(self.served.names)
-        labels = [
-            ShadowLabel(
-                label=name,
-                both=int(self._both[at]),
-                only_served=int(self._only_served[at]),
-                only_shadow=int(self._only_shadow[at]),
-                mean_difference=float(self._sum[at]) / self.pictures if self.pictures else None,
-                largest_difference=float(self._largest[at]) if self.pictures else None,
-            )
-            for at, name in enumerate(self.labels)
-        ]
-        return ShadowView(
-            served=self.served.version,
-            shadow=self.model.version,
-            share=self.share,
-            pictures=self.pictures,
-            agreed=self.agreed,
-            skipped=self.skipped,
-            failed=self.failed,
-            sentence=self._sentence(),
-            labels=labels,
-            only_of_served=[name for name in self.served.names if name not in own],
-            only_of_shadow=[name for name in self.model.names if name not in other],
-        )
-
-    def _sentence(self) -> str:
-        if not self.pictures:
-            return "No picture has been compared yet."
-        return (
-            f"Of {self.pictures:,} pictures, {self.agreed:,} get the same labels from both models, "
-            f"of the {len(self.labels):,} labels that both have."
-        )
+        """Return how the answers differ; of many labels that takes long, in any thread."""
+        return self.compared.view(self.share)
 
     def collect(self) -> Iterable[Metric]:
         """Return the same for ``/metrics``."""
+        view = self.view()
         facts = {
-            "pictures": ("Pictures answered by both models.", self.pictures),
-            "agreed": ("Pictures that got the same labels from both.", self.agreed),
-            "skipped": ("Pictures that the shadow had no time for.", self.skipped),
-            "failures": ("Pictures that the shadow has no answer for.", self.failed),
+            "pictures": ("Pictures answered by both models.", view.pictures),
+            "agreed": ("Pictures that got the same labels from both.", view.agreed),
+            "skipped": ("Pictures that the shadow had no time for.", view.skipped),
+            "failures": ("Pictures that the shadow has no answer for.", view.failed),
         }
         for name, (words, count) in facts.items():
             metric = CounterMetricFamily(f"labelwise_shadow_{name}", words)
@@ -170,13 +110,13 @@ class Shadow(Collector):
             "Sum of the distances of probabilities.",
             labels=["label"],
         )
-        for one in self.view().labels:
+        for one in view.labels:
             for by, count in (
                 ("both", one.both),
                 ("served", one.only_served),
                 ("shadow", one.only_shadow),
             ):
                 decided.add_metric([one.label, by], count)
-            differences.add_metric([one.label], (one.mean_difference or 0.0) * self.pictures)
+            differences.add_metric([one.label], (one.mean_difference or 0.0) * view.pictures)
         yield decided
         yield differences
