@@ -191,6 +191,66 @@ def test_there_are_limits(run, monkeypatch):
         assert server.problem(server.post(JOBS, {"model": "cats"}), 404)
 
 
+def test_one_address_leaves_room_for_the_jobs_of_others(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs_module, "MOST_JOBS", 4)
+    monkeypatch.setattr(jobs_module, "MOST_OF_CLIENT", 2)
+    with running(run, decoders=0, jobs=tmp_path / "jobs") as server:
+        job = begin(server)
+        begin(server)
+        refused = server.problem(server.post(JOBS, {}), 429)
+        assert refused == (
+            "the server keeps 2 jobs of one address; delete one whose results you have"
+        )
+        assert server.send("DELETE", job)[0] == 204
+        begin(server)
+        assert server.problem(server.post(JOBS, {}), 429)
+    with running(run, decoders=0, jobs=tmp_path / "jobs") as server:
+        assert len(server.get(JOBS)) == 2  # of nobody, and among the four
+        begin(server)
+        begin(server)
+        assert "keeps 4 jobs;" in server.problem(server.post(JOBS, {}), 429)
+
+
+def test_jobs_that_begin_at_once_share_the_places(run, monkeypatch):
+    monkeypatch.setattr(jobs_module, "MOST_OF_CLIENT", 2)
+    real, go = JobFolder.create.__func__, threading.Event()
+
+    def slow(cls, path, facts):
+        go.wait(PATIENCE)
+        return real(cls, path, facts)
+
+    monkeypatch.setattr(JobFolder, "create", classmethod(slow))
+    found = []
+    with running(run, decoders=0) as server:
+        asking = [
+            threading.Thread(target=lambda: found.append(server.post(JOBS, {})[0]))
+            for _ in range(5)
+        ]
+        for one in asking:
+            one.start()
+        wait_until(lambda: len(found) == 3)  # those that find no place, while two wait
+        go.set()
+        for one in asking:
+            one.join(PATIENCE)
+        assert sorted(found) == [201, 201, 429, 429, 429]
+        assert len(server.get(JOBS)) == 2
+
+
+def test_a_job_that_could_not_begin_takes_no_place(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs_module, "MOST_OF_CLIENT", 1)
+    folder = tmp_path / "jobs"
+    with running(run, decoders=0, jobs=folder) as server:
+        real = JobFolder.create
+
+        def full(path, facts):
+            raise LabelwiseError("no space is left")
+
+        monkeypatch.setattr(JobFolder, "create", full)
+        assert server.post(JOBS, {})[0] >= 400
+        monkeypatch.setattr(JobFolder, "create", real)
+        begin(server)
+
+
 def test_jobs_are_behind_the_token(run):
     with running(run, decoders=0, token=TOKEN) as server:
         assert server.send("GET", JOBS)[0] == 401

@@ -25,7 +25,8 @@ def make_jobs(service: Service, jobs: Jobs) -> APIRouter:
     @api.post("", status_code=201, summary="Begin a job for many pictures")
     async def begin_job(request: Request, asked: JobIn) -> JobView:
         require_json(request)
-        return await asyncio.shield(jobs.begin(service.lane(asked.model)))
+        client = request.client.host if request.client else ""
+        return await asyncio.shield(jobs.begin(service.lane(asked.model), client))
 
     @api.get("", summary="All jobs, the latest first")
     async def every_job() -> list[JobView]:

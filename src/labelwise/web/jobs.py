@@ -38,6 +38,7 @@ __all__ = ["Jobs"]
 log = logging.getLogger("labelwise.web")
 
 MOST_JOBS = 64
+MOST_OF_CLIENT = MOST_JOBS // 2
 MOST_PICTURES = 100_000
 CLIENT = "jobs"
 AGAIN = 5.0  # seconds until pictures that could not be opened now are tried again
@@ -53,6 +54,7 @@ class Jobs:
         self._held = ExitStack()  # the lock of the folder, or the folder itself
         self._thread = Threads(1, "jobs", waiting=service.settings.connections)
         self._jobs: dict[str, JobFolder] = {}
+        self._clients: dict[str, str | None] = {}  # who began which; None: before this start
         self._more = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         if self._kept is not None:
@@ -72,6 +74,7 @@ class Jobs:
         for place in found:
             job = JobFolder.load(place)
             self._jobs[job.facts.id] = job
+            self._clients[job.facts.id] = None
 
     def start(self) -> None:
         """Begin to answer."""
@@ -99,18 +102,30 @@ class Jobs:
         """Return how far a job is."""
         return self._view(self._job(job))
 
-    async def begin(self, lane: Lane) -> JobView:
+    async def begin(self, lane: Lane, client: str) -> JobView:
         """Begin a job for a model."""
-        if len(self._jobs) >= MOST_JOBS:
-            raise RefusedError(
-                429, f"the server keeps {MOST_JOBS} jobs; delete one whose results you have"
-            )
+        self._require_place(client)
         name, labels = secrets.token_hex(16), tuple(lane.model.names)
         made = datetime.now(UTC).isoformat(timespec="milliseconds")
         facts = JobFacts(id=name, model=lane.model.name, labels=labels, made=made)
-        job = await self._thread.run(lambda: JobFolder.create(self.folder / name, facts))
+        self._clients[name] = client  # at once: others may begin before the folder is there
+        try:
+            job = await self._thread.run(lambda: JobFolder.create(self.folder / name, facts))
+        except BaseException:
+            del self._clients[name]
+            raise
         self._jobs[name] = job
         return self._view(job)
+
+    def _require_place(self, client: str) -> None:
+        """Raise if the server, or this client, has as many jobs as there may be."""
+        way_out = "delete one whose results you have"
+        if len(self._clients) >= MOST_JOBS:
+            raise RefusedError(429, f"the server keeps {MOST_JOBS} jobs; {way_out}")
+        if list(self._clients.values()).count(client) >= MOST_OF_CLIENT:
+            raise RefusedError(
+                429, f"the server keeps {MOST_OF_CLIENT} jobs of one address; {way_out}"
+            )
 
     async def add(self, name: str, uploads: Sequence[Upload]) -> JobView:
         """Take pictures of a job; they are answered later."""
@@ -149,7 +164,7 @@ class Jobs:
     async def delete(self, name: str) -> None:
         """Give a job up, and remove its results."""
         job = self._job(name)
-        del self._jobs[name]
+        del self._jobs[name], self._clients[name]
         await self._thread.run(job.remove)
 
     async def results(self, name: str, form: Literal["jsonl", "csv"]) -> AsyncIterator[bytes]:
