@@ -6,6 +6,7 @@ A job that goes on after a restart gives the lines that one without a restart gi
 import csv
 import io
 import json
+import shutil
 import threading
 
 import pytest
@@ -17,6 +18,7 @@ from web_setup import TOKEN, encoded, form, running
 from labelwise.cli.app import app
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models.scoring import Answer
+from labelwise.web import job_folder as job_folder_module
 from labelwise.web import jobs as jobs_module
 from labelwise.web.batching import Upload
 from labelwise.web.job_folder import JobFacts, JobFolder
@@ -273,6 +275,87 @@ def test_a_job_waits_for_its_model(run, tmp_path):
 FACTS = {"id": "a" * 32, "model": "tiny", "labels": LABELS, "made": "2026-01-01"}
 
 
+def on_disk(folder):
+    return sum(
+        file.stat().st_size
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != "job.json"
+    )
+
+
+def made_job(folder, count=3):
+    job = JobFolder.create(folder, JobFacts(**FACTS))
+    job.add([Upload(f"{n}", b"x" * (n + 1)) for n in range(count)])
+    return job
+
+
+GOOD = Answer(0, "0", ("dog",), (0.1, 0.2, 0.9, 0.0))
+
+
+def pictures_of(folder):
+    return sorted(file.name for file in (folder / "pictures").iterdir())
+
+
+def test_a_job_counts_the_bytes_that_it_has_on_disk(tmp_path):
+    job = made_job(tmp_path / "job")
+    facts = len((tmp_path / "job" / "job.json").read_bytes())
+    assert job.size == on_disk(tmp_path / "job") > 6
+    job.answer([GOOD, Answer(1, "1", error="not a picture")], "v")
+    assert job.size == on_disk(tmp_path / "job")
+    again = JobFolder.load(tmp_path / "job")
+    assert again.size == job.size + facts
+    assert (job.failed, again.failed) == (1, 1)
+    job.set_state("cancelled")
+    assert job.size == on_disk(tmp_path / "job")
+    job.remove()
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_cancelled_job_has_no_pictures_left_now_and_after_a_restart(tmp_path):
+    job = made_job(tmp_path / "job")
+    job.answer([GOOD], "v")
+    job.set_state("cancelled")
+    assert pictures_of(tmp_path / "job") == []
+    assert (job.waiting, job.received, job.answered) == (0, 3, 1)
+    (tmp_path / "job" / "pictures" / "000000002").write_bytes(b"killed before it was removed")
+    again = JobFolder.load(tmp_path / "job")
+    assert (again.facts.state, again.waiting) == ("cancelled", 0)
+    assert pictures_of(tmp_path / "job") == []
+
+
+def test_what_a_killed_server_left_is_cleared_away(tmp_path):
+    job = made_job(tmp_path / "job")
+    job.answer([GOOD], "v")
+    results = tmp_path / "job" / "results.jsonl"
+    line = results.read_bytes()
+    # an answered picture that was not removed, and one whose line was not written
+    for name in ("000000000", "000000003"):
+        (tmp_path / "job" / "pictures" / name).write_bytes(b"1")
+    results.write_bytes(line * 5)  # more answers than pictures
+    again = JobFolder.load(tmp_path / "job")
+    assert (again.received, again.answered, again.waiting) == (3, 3, 0)
+    assert results.read_bytes() == line * 3
+    assert pictures_of(tmp_path / "job") == []
+    results.write_bytes(line)
+    shutil.rmtree(tmp_path / "job" / "pictures")  # empty folders are not always copied
+    again = JobFolder.load(tmp_path / "job")
+    assert again.next_pictures(9) == [Upload("1", b""), Upload("2", b"")]
+
+
+def test_results_come_in_pieces_of_whole_lines(tmp_path, monkeypatch):
+    job = made_job(tmp_path / "job")
+    job.answer([GOOD, GOOD, GOOD], "v")
+    whole = (tmp_path / "job" / "results.jsonl").read_bytes()
+    monkeypatch.setattr(job_folder_module, "CHUNK", 1)
+    pieces = list(job.result_chunks())
+    assert pieces == [*whole.splitlines(keepends=True), b""]
+
+
+def result(**changed):
+    probs = dict.fromkeys(LABELS, 0.5) | changed
+    return json.dumps({"path": "a", "labels": [], "probs": probs}).encode() + b"\n"
+
+
 def test_a_damaged_job_is_named(tmp_path):
     job = JobFolder.create(tmp_path / "job", JobFacts(**FACTS))
     job.add([Upload("a", b"1"), Upload("b", b"22")])
@@ -288,6 +371,9 @@ def test_a_damaged_job_is_named(tmp_path):
         ("pictures.jsonl", b'{"name": "a"}\n{"nam": 1}\n'),
         ("results.jsonl", b"[]\n"),
         ("results.jsonl", b'{"path": "a", "labels": [], "probs": {"dog": "x"}}\n'),
+        ("results.jsonl", result(dog=1.5)),
+        ("results.jsonl", result(dog="x")),
+        ("results.jsonl", result(dog=True)),
     ):
         file = tmp_path / "job" / name
         whole = file.read_bytes()
