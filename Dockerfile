@@ -1,8 +1,10 @@
 # labelwise serve in a container: small, without root, CPU-only torch.
 #   docker build -t labelwise .
 #   docker compose up
-# The base image is named by its tag; to pin what you have tested, see CONTRIBUTING.md.
-FROM python:3.11-slim AS build
+# The base image is named by its tag; to pin the one that you have tested, name its digest:
+#   docker build --build-arg BASE=python:3.11-slim@sha256:... -t labelwise .
+ARG BASE=python:3.11-slim
+FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
@@ -12,7 +14,7 @@ RUN python -m venv /opt/labelwise \
     --index-url https://download.pytorch.org/whl/cpu torch torchvision \
  && /opt/labelwise/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
 
-FROM python:3.11-slim
+FROM ${BASE}
 RUN useradd --system --uid 10001 --no-create-home labelwise
 COPY --from=build /opt/labelwise /opt/labelwise
 # torch and the index ask who the user is: a uid that compose chose has no name but this one.

@@ -80,6 +80,13 @@ class TestMake:
         for file in ("Makefile", "Dockerfile"):
             assert "--extra-index-url" not in (ROOT / file).read_text()
 
+    def test_one_argument_pins_the_base_image_of_every_stage(self):
+        lines = (ROOT / "Dockerfile").read_text().splitlines()
+        begun = [line.split()[1] for line in lines if line.startswith("FROM ")]
+        assert begun == ["${BASE}", "${BASE}"]
+        first = next(n for n, line in enumerate(lines) if line.startswith("FROM "))
+        assert [line for line in lines[:first] if line.startswith("ARG BASE=python:")]
+
     def test_every_benchmark_of_the_readme_is_run(self, tmp_path):
         commands = would_run(tmp_path, "bench")
         for name in ("arrays", "export", "labelling", "search"):
