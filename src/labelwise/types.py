@@ -55,6 +55,16 @@ class DatasetFacts:
     priors: tuple[float, ...] | None = None
     known_present: tuple[float, ...] | None = None
 
+    def known_shares(self) -> tuple[float, ...] | None:
+        """Return ``priors``, but 1/2 for a label that some images do not know and none lacks.
+
+        Where only presences are written down, the share among known labels is 1 and says nothing.
+        """
+        if self.priors is None or self.known_present is None:
+            return self.priors
+        pairs = zip(self.priors, self.known_present, strict=True)
+        return tuple(0.5 if prior == 1 > among_all else prior for prior, among_all in pairs)
+
 
 @dataclass(frozen=True)
 class LabelSpace:

@@ -127,6 +127,38 @@ def test_unknown_labels_count_in_the_start_as_the_method_reads_them(method, unkn
     torch.testing.assert_close(started, torch.tensor(shares), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["bce", "iu", "spa", "rml", "softmax"])
+def test_where_no_absence_is_known_the_start_takes_no_side(method):
+    model, objective, facts = built(method, single_positive(tiny_table()))
+    assert facts.priors == (1.0,) * 4  # all that is known is present
+    assert objective.shares_read(facts) == (0.5,) * 4
+    set_biases_to_priors(model, objective, facts)
+    halves = torch.full((4,), 0.5, dtype=torch.float64)
+    bias = model.head.classifier.bias.double()
+    torch.testing.assert_close(bias, objective.start_logits(halves), atol=1e-5, rtol=1e-5)
+
+
+def test_a_label_of_every_image_is_told_apart_from_one_that_is_never_known_absent():
+    everywhere, among_known, absent_once = (1, 1, 1, 1), (1, 1, 1, 0), (1, 1, 0, 0)
+    labels = np.array([everywhere, among_known, absent_once]).T
+    known = np.array([(1, 1, 1, 1), (1, 1, 1, 0), (1, 1, 1, 0)], bool).T
+    images = FeatureRows(np.zeros((4, 2), np.float32))
+    facts = LabelTable.from_arrays("abc", images, labels, known).facts()
+    assert facts.known_shares() == (1.0, 0.5, pytest.approx(2 / 3))
+    assert replace(facts, known_present=None).known_shares() == facts.priors
+
+
+def test_a_ramp_loss_learns_where_only_presences_are_known():
+    table = single_positive(tiny_table())
+    model, objective, facts = built("rml", table)
+    set_biases_to_priors(model, objective, facts)
+    part = table.splits()["train"]
+    labels, known = part.targets()
+    features = torch.tensor(part.images.features).float()
+    objective(model(features).logits, torch.tensor(labels), torch.tensor(known)).backward()
+    assert model.head.classifier.weight.grad.abs().max() > 1e-3  # flat for logits beyond 1
+
+
 def test_estimates_live_on_the_gpu_if_they_fit_and_nothing_else_was_asked_for():
     table = tiny_table()
     facts = table.splits()["train"].facts()

@@ -99,9 +99,10 @@ class Objective(nn.Module, ABC):
     def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
         """Return the shares of the labels in training as this loss reads them, None if not known.
 
-        Where it reads unknown labels, as not present; else among the images that know the label.
+        Where it reads unknown labels, as not present; else among the images that know the label
+        (see ``DatasetFacts.known_shares``).
         """
-        return facts.known_present if self.reads_unknown else facts.priors
+        return facts.known_present if self.reads_unknown else facts.known_shares()
 
     def start_logits(self, priors: Tensor) -> Tensor:
         """Return the logits (float64) at which a classifier's biases start, for these shares.

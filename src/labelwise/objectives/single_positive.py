@@ -166,7 +166,7 @@ class IU(Objective):
         self.eps_mode = checked_eps_mode(eps_mode)
 
     def shares_read(self, facts: DatasetFacts) -> tuple[float, ...] | None:
-        return facts.priors  # unknown entries have no loss
+        return facts.known_shares()  # unknown entries have no loss
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
         loss = smoothed_bce_loss(outputs.logits, targets.labels, 0.0, self.eps_mode)
