@@ -28,7 +28,7 @@ PROMISED = (
     "bce focal asl spa two-way softmax quasibinary uniform maxconf warp rml lsep pairwise "
     "bce+lpr focal+lpr asl+lpr spa+lpr focal+phi asl+phi focal-official asl-official "
     "focal-official+phi asl-official+phi focal-official+lpr asl-official+lpr "
-    "hill splc ll-r ll-ct ll-cp em em+apl zlpr db bce+mmce bce+mdca bce+mbls"
+    "hill splc ll-r ll-ct ll-cp em em+apl gr zlpr db bce+mmce bce+mdca bce+mbls"
 )
 
 # What the papers state for their losses (ASL and focal: Ridnik et al.; SPA: section 5.1), and
@@ -52,6 +52,19 @@ STATED = {
     "splc": {"threshold": 0.6, "wait": 1, "margin": 1.0, "gamma": 2.0},
     "em": {"alpha": 0.1},
     "em+apl": {"alpha": 0.1, "beta": 0.9, "share": 0.9 / 5, "wait": 5},
+    "gr": {
+        "present_exponent": 0.01,
+        "absent_exponent": 1.0,
+        "slope_first": 0.0,
+        "slope_last": 2.0,
+        "offset_first": -2.0,
+        "offset_last": -2.0,
+        "centre_first": 0.5,
+        "centre_last": 0.8,
+        "width_first": 2.0,
+        "width_last": 0.5,
+        "epochs": 8,
+    },
     "ll-r": {"rate": 0.002},
     "db": {"least": 0.1, "steepness": 10.0, "middle": 0.2, "scale": 2.0, "bias": 0.05},
     "bce+mbls": {"term_weight": 0.1},
@@ -263,6 +276,7 @@ def test_the_methods_that_take_soft_labels():
         "ll-cp",
         "em",
         "em+apl",
+        "gr",
     }
     assert plain | official | single | {"focal+phi", "asl+phi", "bce+mbls"} | PAIRS == SOFT
 

@@ -34,6 +34,7 @@ from labelwise.objectives import (
     EntropyMaximisation,
     EntropyWithPseudoLabels,
     Focusing,
+    GeneralizedRobust,
     Hill,
     LabelPairs,
     LargeLoss,
@@ -426,6 +427,14 @@ METHODS: dict[str, Method] = {
         source="Zhou et al., ECCV 2022 (EM + APL), settings of their code for MS-COCO",
         from_facts={"num_images": "num_images", "num_labels": "num_labels"},
         tuning={"beta": (0.02, 0.2, 0.9)},
+    ),
+    "gr": Method(
+        make=GeneralizedRobust,
+        probabilities="improper",
+        sentence="Unknown labels are partly present: robust losses, mixed as the network believes.",
+        source="Chen et al., IJCAI 2024 (GR Loss), the settings of their code",
+        from_facts=_IMAGES,
+        tuning={"absent_exponent": (0.5, 1.0), "slope_last": (2.0, 4.0)},
     ),
     # Sets of a wanted size.
     "top-k": Method(

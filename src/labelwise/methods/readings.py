@@ -60,6 +60,7 @@ READINGS: dict[str, str] = {
     "ll-cp": f"{_MISSING} an absence until its loss is large, then as a presence for good.",
     "em": f"{_MISSING} undecided, so every label is called likelier than not.",
     "em+apl": f"{_MISSING} undecided, or as unlikely as the network once thought.",
+    "gr": f"{_MISSING} partly present, by a guess from the network's own belief.",
     "top-k": "a hinge on the k-th score; softmax is a reading, not its link.",
     "smooth-top-k": "a smooth margin on the k-th score; softmax is a reading, not its link.",
     "average-k": "takes its own proposals as present: p is a place among the first k.",

@@ -32,6 +32,7 @@ from labelwise.objectives.focal_margin import (
     hill_loss,
     splc_loss,
 )
+from labelwise.objectives.generalized_robust import GeneralizedRobust, tempered_log
 from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
 from labelwise.objectives.large_loss import LargeLoss, LargeLossForGood, largest_unknown
 from labelwise.objectives.pseudo_labels import EntropyWithPseudoLabels
@@ -100,6 +101,7 @@ __all__ = [
     "EntropyWithPseudoLabels",
     "FocalMarginLink",
     "Focusing",
+    "GeneralizedRobust",
     "Hill",
     "LabelPairs",
     "LargeLoss",
@@ -153,6 +155,7 @@ __all__ = [
     "softmax_loss",
     "spa_loss",
     "splc_loss",
+    "tempered_log",
     "two_way_unit",
     "uniform_kl",
     "wan_loss",
