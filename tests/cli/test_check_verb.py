@@ -1,6 +1,7 @@
 """Oracles: the session below the command (tested on its own), and the files that are written."""
 
 import csv
+from dataclasses import replace
 
 import pytest
 from open_indexes import open_index
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 from labelwise.errors import LabelwiseError
+from labelwise.predictions import Predictions
+from labelwise.search.receipts import receipts_of
 
 
 def labelwise(*arguments, said=None):
@@ -75,3 +78,53 @@ def test_options_that_contradict_are_refused(folder):
         check(folder, "--cut", "0.5")
     with pytest.raises(LabelwiseError, match="--cut must be a probability"):
         labelwise("check", folder / "photos.index", "dog", "--cut", "5")
+
+
+@pytest.fixture
+def one_photo(tmp_path):
+    """A function that indexes a single photo by a model with other held-out answers, or none."""
+
+    def made(answers):
+        model = save_model(tmp_path / "run")
+        table = model / "predictions" / "test.parquet"
+        if answers is None:
+            table.unlink()
+        else:
+            held_out = Predictions.load(table)
+            replace(held_out, labels=answers(held_out.logits)).save(table)
+        picture(tmp_path / "photos" / "0.png", 0)
+        labelwise("index", tmp_path / "photos", "--model", model, "-o", tmp_path / "photos.index")
+        return tmp_path
+
+    return made
+
+
+def only_the_highest(logits):
+    return (logits == logits.amax(0)).float()
+
+
+@pytest.mark.parametrize("kind", ["expected", "sure"])
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (None, "a promise needs photos that fitted nothing"),
+        (only_the_highest, "held-out photos 1 match, and too few of these stand above the others"),
+    ],
+)
+def test_too_little_evidence_about_a_single_photo_promises_nothing(one_photo, answers, why, kind):
+    """The photo is shown all the same; one positive above all others does not earn a promise."""
+    index = one_photo(answers) / "photos.index"
+    said = labelwise("search", index, "dog", "--wrong-at-most", "0.1", "--promise", kind)
+    assert "no list can be promised for dog: " in said
+    assert why in said
+    assert "0.png" in said
+    assert receipts_of(open_index(index)) == []
+
+
+def test_a_single_photo_that_nobody_can_tell_is_not_promised(one_photo):
+    folder = one_photo(None)
+    said = labelwise("check", folder / "photos.index", "dog", "--top", "1", said="u\n")
+    assert "every answer was unsure, so nothing can be promised" in said
+    index = open_index(folder / "photos.index")
+    assert index.store.corrections("dog") == []
+    assert receipts_of(index) == []
