@@ -207,6 +207,44 @@ def test_an_index_holds_the_answers_and_shows_the_composite(run, tmp_path, monke
         np.testing.assert_array_equal(shown, expected)
 
 
+def from_raw_bytes(run, content, chosen):
+    """Return the probabilities of a .npy file whose numbers numpy takes from the bytes alone."""
+    values = np.frombuffer(content[-30 * 30 * 5 * 2 :], "<u2").reshape(30, 30, 5)[..., chosen]
+    facts = json.loads((run / "model.json").read_text())["transform"]
+    mean, std = (torch.tensor(facts[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    planes = torch.from_numpy(values.astype(np.float32)).permute(2, 0, 1)[None]
+    small = interpolate(planes, (24, 24), mode="bilinear", antialias=True)
+    predictor = Predictor.load(run)
+    with torch.inference_mode():
+        logits = predictor.model(((small - mean) / std).float()).logits
+        return dict(zip(predictor.space.names, predictor.link(logits)[0].tolist(), strict=True))
+
+
+def test_one_server_answers_for_models_of_different_bands(run, tiles, tmp_path, monkeypatch):
+    """Two bands of 16 bits beside five; of values cut to 8 bits the answers would be others."""
+    pair = tmp_path / "pair"
+    given = ("--bands", "B08,B02", *SMALL, "-o", str(pair))
+    assert call(monkeypatch, "train", str(tiles), *given) == 0
+    values = tile(7)[0]
+    whole, two = npy(values), npy(np.ascontiguousarray(values[..., [3, 0]]))
+    shallow = npy(values & 0xFF00)
+    asked = (
+        ("/api/v1/predict", run, whole, range(5)),
+        ("/api/v1/models/pair/predict", pair, two, [3, 0]),
+    )
+    with running(run, models=(("pair", pair),)) as server:
+        for path, folder, content, chosen in asked:
+            status, _, body = server.upload(("a.npy", content), path=path)
+            assert status == 200, body
+            (answer,) = json.loads(body)["results"]
+            found = {one["label"]: one["probability"] for one in answer["labels"]}
+            expected, cut = (from_raw_bytes(folder, one, list(chosen)) for one in (whole, shallow))
+            assert found == pytest.approx(expected, abs=2e-5)
+            assert max(abs(found[name] - cut[name]) for name in found) > 2e-4
+        status, _, body = server.upload(("a.npy", whole), path="/api/v1/models/pair/predict")
+        assert "has 5 bands without names, and 2 are wanted" in body.decode()
+
+
 def test_other_bands_are_found_before_training(tmp_path, monkeypatch, capsys):
     rows = []
     for seed in range(6):
