@@ -7,6 +7,7 @@ import typer
 
 from labelwise.cli.asking import ask
 from labelwise.cli.index import IndexFolder
+from labelwise.system.text import counted
 
 if TYPE_CHECKING:
     from labelwise.search.check_log import Answer
@@ -102,7 +103,9 @@ def check(
             session = CheckSession(
                 index, parsed, cut=cut, top=top, alone=alone, distinct=distinct, who=who, **options
             )
-        say(f"does each photo match {text or query}? The list has {len(session.rows):,} photos")
+        say(
+            f"does each photo match {text or query}? The list has {counted(len(session.rows), 'photo')}"
+        )
         given = (
             None
             if answers is None
