@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_setup import CONTRAST, launched
 from labelling_setup import labelling
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 from playwright.sync_api import expect
 from search_setup import picture
 from typer.testing import CliRunner
@@ -102,6 +102,24 @@ def test_a_guide_orders_questions_and_the_table_says_which_were_set_aside(folder
     table = load(str(folder / "answers.csv"))
     splits = dict(zip([Path(str(one)).name for one in table.ids], table.split, strict=True))
     assert splits == {name: "test" if name == names[0] else "train" for name in names}
+
+
+def test_a_newer_guide_still_has_one_of_five_set_aside(folder):
+    photos = tuple(str(path) for path in sorted((folder / "photos").iterdir()))
+    probs = np.linspace(0.1, 0.5, 25)[:, None]
+
+    def learn(answers):  # what was answered is now sure, what was sure is not
+        own = probs[::-1] if answers else probs
+        return QuestionGuide(frozenset(photos[:5]), photos, ("dog",), own, len(answers))
+
+    with labelling(folder, guide=learn({}), learn=learn) as server:
+        query = "/api/v1/questions?label=dog&who=ada&count=5"
+        states = dict.fromkeys(ids(server.get(query)), "absent")
+        server.put("/api/v1/answers", {"label": "dog", "who": "ada", "states": states})
+        other = query.replace("dog", "cat")  # hands out no photo of the word itself
+        wait_until(lambda: server.get(other)["learnt_from"] == 5)
+        names = [one["name"] for one in server.get(query)["photos"]]
+    assert [int(name[:2]) < 5 for name in names] == [True, False, False, False, False]
 
 
 def test_new_photos_come_in_when_the_page_is_opened(folder):

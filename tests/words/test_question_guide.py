@@ -45,6 +45,26 @@ def test_one_of_five_questions_is_set_aside_and_the_others_come_by_value():
     assert unknown == [photo for photo in drawn if photo not in ASIDE]
 
 
+def test_one_of_five_stays_set_aside_when_a_newer_guide_orders_what_is_left():
+    drawn, answered = asking_order("red", PHOTOS), set()
+    for seed in (1, 2):
+        probs = np.random.default_rng(seed).random(60)
+        order = guide(probs).order("red", drawn, answered)
+        page = [photo for photo in order if photo not in answered][:20]
+        assert [photo in ASIDE for photo in page] == [True, False, False, False, False] * 4
+        left = [photo for photo in order if photo not in ASIDE | answered]
+        values = [probs[PHOTOS.index(photo)] * (1 - probs[PHOTOS.index(photo)]) for photo in left]
+        assert values == sorted(values, reverse=True)
+        answered |= {*page}
+    aside = [photo for photo in drawn if photo in ASIDE]
+    assert [photo for photo in order if photo in ASIDE] == aside
+    # whoever skipped photos set aside is asked about them when it is their turn
+    answered = {*aside[4:8], *left[:16]}
+    order = guide(probs).order("red", drawn, answered)
+    page = [photo for photo in order if photo not in answered]
+    assert [photo in ASIDE for photo in page[:10]] == [True, False, False, False, False] * 2
+
+
 def test_no_model_moves_the_photos_that_promises_rest_on():
     probs = np.random.default_rng(0).random(60)
     expected = [photo for photo in asking_order("red", PHOTOS) if photo in ASIDE]

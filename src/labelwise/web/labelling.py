@@ -204,7 +204,8 @@ class _Asking:
             if label not in self._drawn:
                 self._drawn[label] = asking_order(label, map(str, self.paths.values()))
             drawn = self._drawn[label]
-            paths = drawn if guide is None else guide.order(label, drawn)
+            answered = {path for path in drawn if self.log.is_answered(path, label)}
+            paths = drawn if guide is None else guide.order(label, drawn, answered)
             order = [_id(Path(path)) for path in paths]
             self._orders[label] = guide, order
         return order

@@ -7,7 +7,7 @@ sure of first, by p (1 - p). Of five questions in a row, one is about a photo se
 be shown of the others, to those who ask for it; never of a photo set aside, because guesses sway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,11 +32,19 @@ class QuestionGuide:
     probs: NDArray[np.float64]
     learnt_from: int = 0
 
-    def order(self, label: str, drawn: Sequence[str]) -> list[str]:
-        """Return photos, given in the random order of a word, as they are asked about for it."""
+    def order(
+        self, label: str, drawn: Sequence[str], answered: Collection[str] = frozenset()
+    ) -> list[str]:
+        """Return photos, given in the random order of a word, as they are asked about for it.
+
+        Those that were ``answered`` take the first places of their kind, so that one of five of
+        all questions is about a photo set aside, however often a new guide orders them anew.
+        """
+        drawn = sorted(drawn, key=lambda photo: photo not in answered)
         random = [photo for photo in drawn if photo in self.aside]
         others = [photo for photo in drawn if photo not in self.aside]
-        by_value = np.argsort(-self._values(label, others), kind="stable")
+        is_open = np.array([photo not in answered for photo in others], dtype=bool)
+        by_value = np.lexsort((-self._values(label, others), is_open))
         places = [(EVERY * n, photo) for n, photo in enumerate(random)]
         for n, row in enumerate(by_value.tolist()):
             turn, place = divmod(n, EVERY - 1)
