@@ -1,5 +1,6 @@
 """Oracles: written-out cases, a round trip through text, and every truth assignment tried."""
 
+import re
 from itertools import product
 
 import numpy as np
@@ -57,11 +58,38 @@ def test_spellings(text, expression):
         ("(dog>0.8)", "by itself"),
         ("-dog>0.8", "by itself|cannot be negated"),
         ("dgo | cat", "unknown label 'dgo'; did you mean 'dog'"),
+        ("cat | dog and sofa", "unknown label 'dog and sofa'"),  # it could be read in two ways
+        ("cat, dog or sofa", "unknown label 'dog or sofa'"),
+        ('"dog and sofa"', "unknown label 'dog and sofa'"),
+        ("dgo and sofa", "unknown label 'dgo and sofa'"),
     ],
 )
 def test_wrong_queries_get_one_sentence(text, message):
     with pytest.raises(DataError, match=message):
         Query.parse(text, SPACE)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("dog and sofa", "dog, sofa"),
+        ("Dog and sofa", None),
+        ("dog AND not sofa, cat", "dog, -sofa, cat"),
+        ("dog without cat", "dog, -cat"),
+        ("dog or cat", "dog | cat"),
+        ("dog sofa>0.5", "dog, sofa>0.5"),
+    ],
+)
+def test_words_between_labels_are_answered_by_the_signs_for_them(text, meant):
+    with pytest.raises(DataError) as refused:
+        Query.parse(text, SPACE)
+    sentence = str(refused.value)
+    if meant is None:
+        assert sentence.startswith("unknown label")
+        return
+    assert f"got {text!r}" in sentence
+    suggested = re.search("did you mean '(.*)'", sentence)[1]
+    assert Query.parse(suggested, SPACE) == Query.parse(meant)
 
 
 NAMES = st.sampled_from([*SPACE.names, "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b"])

@@ -11,6 +11,7 @@ P(dog) > 0.8 alone; ``dog<0.2`` wants none, of images with P(dog) < 0.2. PhotoPr
 ``label:"dog&!beach"`` is read as ``dog & !beach``.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -35,6 +36,8 @@ __all__ = [
 
 DEEPEST = 50  # of what stands in parentheses
 SHOWN = 120  # letters of a query in an error
+_BUT_NOT = r"(?i)(?<=\w)\s+(?:(?:and\s+|but\s+)?not|without)\s+(?=\w)"
+_AND, _OR = r"(?i)(?<=\w)\s+and\s+(?=\S)", r"(?i)(?<=\w)\s+or\s+(?=\S)"
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,7 @@ class Query:
         query = cls(expression, tuple(parser.limits))
         query._refuse_contradiction()
         if space is not None:
-            for name in query.names():
-                (taxonomy or Taxonomy()).labels(name, space)
+            _refuse_unknown(query, text, space, taxonomy or Taxonomy())
         return query
 
     def names(self) -> tuple[str, ...]:
@@ -196,6 +198,40 @@ def literal_of(expression: Expression) -> tuple[str, bool] | None:
             return name, False
         case _:
             return None
+
+
+def _refuse_unknown(query: Query, text: str, space: LabelSpace, taxonomy: Taxonomy) -> None:
+    """Refuse names that are no labels; words between labels are rewritten as signs."""
+    try:
+        for name in query.names():
+            taxonomy.labels(name, space)
+    except DataError:
+        signs = _with_signs(text, space, taxonomy)
+        if signs is None:
+            raise
+        raise DataError(
+            f"a query joins labels by ',' (all of them) or '|' (one of them at least), got "
+            f"{_shortened(text)!r}; did you mean {_shortened(str(signs))!r}?"
+        ) from None
+
+
+def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | None:
+    """Return the query in which words such as "and", or blanks alone, became signs.
+
+    None if that does not give known labels alone, or could be read in two ways.
+    """
+    worded = re.sub(_OR, " | ", re.sub(_AND, ", ", re.sub(_BUT_NOT, ", -", text)))
+    for signs in (worded, re.sub(r"(?<=\w)\s+(?=\w)", ", ", worded)):
+        if "|" in signs and set(signs) & set(",&"):
+            continue
+        try:
+            query = Query.parse(signs)
+            for name in query.names():
+                taxonomy.labels(name, space)
+        except DataError:
+            continue
+        return query
+    return None
 
 
 def _joined(kind: type[AllOf] | type[AnyOf], parts: Sequence[Expression]) -> Expression:
