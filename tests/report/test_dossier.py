@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from hashlib import sha256
 
@@ -100,6 +101,22 @@ def test_what_nobody_said_is_said_to_be_missing(folder, tmp_path):
     limits = " ".join(record[ANNEX_IV["risks"]])
     assert "No groups are named" in limits
     assert "Not examined for differences between subgroups" in limits
+
+
+def test_figures_of_photos_that_the_model_was_fitted_on_are_said_to_be_too_good(
+    folder, written, tmp_path
+):
+    sentence = "which took part in fitting the model or its rule, and so are too good."
+    assert sentence not in " ".join(written[1][ANNEX_IV["risks"]])
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "predictions" / "test.parquet").unlink()
+    words = ("dossier", tmp_path / "run", "-o", tmp_path / "out")
+    refused = str(run(*words).exception)
+    assert refused.endswith("has no test split; choose another of its splits (val) with --split")
+    result = run(*words, "--split", "val")
+    assert result.exit_code == 0, result.exception
+    record = json.loads((tmp_path / "out" / "dossier.json").read_text())
+    assert record[ANNEX_IV["risks"]][0] == f"All figures are of val, {sentence}"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ def dossier(
     table: Annotated[
         Path | None, typer.Option(help="A table of id or path and the columns of --by.")
     ] = None,
-    split: Annotated[str, typer.Option(help="The photos that are measured.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="The photos that are measured.", show_default="test")
+    ] = None,
     intended_use: Annotated[
         str | None, typer.Option(help="What the model is for, in your words.")
     ] = None,
@@ -47,7 +49,7 @@ def dossier(
     of the EU's AI Act. No legal claim is made.
     """
     from labelwise.api import origin_of
-    from labelwise.cli.evaluate import measured_run
+    from labelwise.cli.evaluate import measured_run, measured_split
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
     from labelwise.evaluate import describe_link
@@ -59,6 +61,7 @@ def dossier(
         raise SettingsError("--by names columns of a --table: give both, or neither")
     files = RunFolder(run)
     spec = files.spec
+    split = split or measured_split(run)
     own = read_run(run, split)
     parts = [_subgroups(column, Path(str(table)), own.predictions) for column in by or ()]
     figures: dict[str, Any] = {"bins": 10, "k": 4, "query_length": 0, "curves": True, "by": parts}
@@ -84,7 +87,7 @@ def dossier(
         training={name: text for name, text in origin.items() if name != "Data"},
         promises=_promises(own.promises or _stated(files), own.standing()),
         receipts=[] if index is None else _receipts(index),
-        limits=_limits(evaluation, own.predictions, bool(by)),
+        limits=_took_part(files, split) + _limits(evaluation, own.predictions, bool(by)),
         versions=dict(spec.versions),
         hashes=_hashes(run),
         history=[
@@ -174,6 +177,16 @@ def _receipts(folder: Path) -> list[str]:
         for receipt, kept in verified.tags
     ]
     return lines or ["The index has no receipt."]
+
+
+def _took_part(files: "RunFolder", split: str) -> list[str]:
+    """Return a warning if the photos that are measured are not new to the model."""
+    if split != "promise" and split not in files.fitted_splits:
+        return []
+    return [
+        f"All figures are of {split}, which took part in fitting the model or its rule, and so "
+        "are too good."
+    ]
 
 
 def _limits(evaluation: "Evaluation", rows: "Predictions", by: bool) -> list[str]:

@@ -212,7 +212,7 @@ def evaluate(
     elif data is None:
         evaluation, extras = measured_run(
             source,
-            split or _test_of(source),
+            split or measured_split(source, ", or give labelled photos with --data"),
             rule,
             figures,
             without_seen=without_training_photos,
@@ -279,8 +279,11 @@ def _is_run_in_a_bucket(place: str) -> bool:
     return is_uri(place) and storage_at(place).size("model.json") is not None
 
 
-def _test_of(run: Path) -> str:
-    """Return the split that is measured unless another is chosen; a run may have none."""
+def measured_split(run: Path, or_else: str = "") -> str:
+    """Return the split that is measured unless another is chosen: test, which a run may lack.
+
+    ``or_else`` names what else the command takes instead.
+    """
     from labelwise.errors import DataError
     from labelwise.models.run_folder import RunFolder
 
@@ -288,7 +291,7 @@ def _test_of(run: Path) -> str:
     if splits and "test" not in splits:
         raise DataError(
             f"{run} has no test split; choose another of its splits ({', '.join(splits)}) with "
-            "--split, or give labelled photos with --data"
+            f"--split{or_else}"
         )
     return "test"
 
