@@ -1,9 +1,10 @@
-"""What every test with a real browser needs: Debian's Chromium, and contrast as WCAG counts it."""
+"""What every test with a real browser needs: Debian's Chromium, WCAG's contrast, axe, widths."""
 
 import shutil
 from contextlib import contextmanager
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 FLAGS = [
@@ -41,6 +42,26 @@ CONTRAST = """() => {
     lines: least("svg .line, svg .dot.hollow:not(.small)", "stroke"),
   };
 }"""
+
+
+WIDTHS = (320, 390, 768, 1280)
+OPEN_DETAILS = "document.querySelectorAll('details').forEach((one) => one.open = true)"
+
+
+def assert_fits(page):
+    """Fail where a page, with all that can be opened open, is wider than its window."""
+    page.evaluate(OPEN_DETAILS)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+
+
+def assert_no_finding(page, width, scheme):
+    """Fail with what axe finds on a page, be it serious or not."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(color_scheme=scheme)
+    found = Axe().run(page).response["violations"]
+    assert not found, (page.url, [(one["id"], one["nodes"][0]["html"]) for one in found])
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from browser_setup import assert_fits, assert_no_finding
 from made_index import made_index
 from sample_scores import NAMES, sample, spec_of
 from search_setup import save_model
@@ -91,6 +92,15 @@ def test_it_makes_no_claim_and_runs_nothing(written):
     assert "<b>tree & co</b>" not in page
     assert "http-equiv" in page
     assert not re.search(r"(?:src|href)=\"https?:", page)
+
+
+def test_its_links_lead_somewhere_and_it_can_be_read_aloud(folder, written, opened):
+    text, _ = written
+    assert {*re.findall('href="#([^"]+)"', text)} <= {*re.findall(' id="([^"]+)"', text)}
+    page, heard = opened(folder / "dossier" / "dossier.html")
+    assert_fits(page)
+    assert_no_finding(page, 1280, "light")
+    assert heard == []
 
 
 def test_what_nobody_said_is_said_to_be_missing(folder, tmp_path):

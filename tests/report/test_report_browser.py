@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from browser_setup import assert_fits, assert_no_finding
 from sample_scores import Halved, sample
 
 from labelwise.decide import Threshold
@@ -65,6 +66,12 @@ def test_it_fits_every_width_and_is_quiet(visit, width):
     assert page.locator("main svg.chart").count() > 12
     assert page.evaluate("[...document.images].every((i) => i.complete && i.naturalWidth > 0)")
     assert heard == []
+
+
+def test_it_can_be_read_aloud_with_all_that_opens_open(visit):
+    page, _ = visit()
+    assert_fits(page)
+    assert_no_finding(page, 390, "dark")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -61,7 +61,7 @@ def _label(one: LabelCurves, parts: Sequence[LabelCurves], by: str) -> Markup:
         tag("h3", one.label),
         paragraph(text, class_="small muted"),
         tag("div", *(tag("figure", chart) for chart in charts), class_="thumbs"),
-        _parts(parts, by) if parts else None,
+        _parts(one.label, parts, by) if parts else None,
     )
 
 
@@ -102,7 +102,7 @@ def _lines(
     return frame.draw(*([diagonal] if ideal else []), *drawn, title=title, description=text)
 
 
-def _parts(parts: Sequence[LabelCurves], by: str) -> Markup:
+def _parts(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:
     rows = [
         [
             one.part,
@@ -116,7 +116,8 @@ def _parts(parts: Sequence[LabelCurves], by: str) -> Markup:
     return table(
         [by, "present", "AUROC", "average precision", "ECE"],
         rows,
-        caption="AUROC with its 95 % interval (DeLong; over groups of photos, where there are).",
+        caption=f"{label}: AUROC with its 95 % interval (DeLong; over groups of photos, where "
+        "there are).",
     )
 
 

@@ -16,7 +16,7 @@ from labelwise.markup import Markup, document, join, paragraph, section, table, 
 from labelwise.report.calibration import calibration
 from labelwise.report.curves import curves, subgroup_tables
 from labelwise.report.labels import labels
-from labelwise.report.page import facts, glance
+from labelwise.report.page import facts, glance, how
 from labelwise.system.files import replacing
 
 __all__ = ["ANNEX_IV", "Dossier", "dossier_page", "write_dossier"]
@@ -148,6 +148,7 @@ def dossier_page(dossier: Dossier) -> str:
             calibration(evaluation),
             labels(evaluation),
             curves(evaluation),
+            how(evaluation),
         ),
         "risks": _bullets(dossier.limits, "None was found."),
         "changes": _bullets(dossier.history, "Nothing was recorded."),

@@ -90,7 +90,10 @@ class Card {
     const address = URL.createObjectURL(file);
     const image = make("img", { src: address, alt: "", width: 120, height: 120 });
     image.addEventListener("load", () => URL.revokeObjectURL(address));
-    image.addEventListener("error", () => URL.revokeObjectURL(address));
+    image.addEventListener("error", () => {
+      URL.revokeObjectURL(address);
+      image.classList.add("unshown"); // no photo, or of a kind that this browser does not show
+    });
     this.progress = make("progress", { max: 1, "aria-label": `Sending ${file.name}` });
     this.stop = make("button", { class: "button quiet row-action", onclick: () => this.stopper.abort() }, "Stop");
     this.answer = make("div", { class: "answer", "aria-busy": "true" },
