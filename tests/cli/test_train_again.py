@@ -130,6 +130,12 @@ def test_what_is_to_be_typed_next_works_without_a_test_split(photos, tmp_path):
     assert run(*line.split()[1:]).exit_code == 0
     error = str(run("evaluate", tmp_path / "run").exception)
     assert "has no test split; choose another of its splits (train, val) with --split" in error
+    said = "There is no test split: these figures are of val, which took part in "
+    said += "fitting the model, and so are too good. `labelwise data split --shares` draws one."
+    assert said in " ".join(printed.split())
+    shares = "train=.6,val=.2,test=.2"
+    run("data", "split", photos, "-o", tmp_path / "drawn.csv", "--shares", shares)
+    assert "There is no test split" not in trained(tmp_path / "drawn.csv", tmp_path / "drawn")
 
 
 def test_a_table_without_validation_is_given_one(photos, tmp_path):

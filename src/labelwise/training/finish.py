@@ -103,7 +103,7 @@ def _fit_and_measure(
         judged = predictions.get("val", predictions["train"])
         notes.append(
             f"There is no test split: these figures are of {judged.split}, which took part in "
-            "fitting the model, and so are too good. `labelwise data split` makes one."
+            "fitting the model, and so are too good. `labelwise data split --shares` draws one."
         )
     with catch_warnings(record=True) as caught:
         simplefilter("always")
