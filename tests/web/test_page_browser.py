@@ -59,6 +59,8 @@ def test_what_cannot_be_used_says_why(bare, server, visit):
     page.set_input_files("#files", files(b"no picture", encoded()))
     alert = page.locator(".card .error")
     expect(alert).to_have_text("0.png: this is not an image file")
+    broken = page.locator(".card", has_text="not an image file").locator("img")
+    expect(broken).to_have_css("visibility", "hidden")
     expect(page.locator(".card details")).to_have_count(1)
     page = visit(bare)
     page.fill("#token", "wrong")
