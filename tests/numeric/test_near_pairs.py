@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.numeric import near_pairs as module
-from labelwise.numeric.near_pairs import first_near, near_pairs
+from labelwise.numeric.near_pairs import first_near, near_groups, near_pairs
 
 
 def unit(vectors):
@@ -116,3 +116,50 @@ def test_thousands_that_are_all_near_each_other_are_one_without_their_pairs(monk
     assert np.einsum("ij,ij->i", vectors, vectors[firsts]).min() >= 0.95 - 1e-6
     assert own[1100:].sum() <= 5
     assert abs(own[:1100].sum() - 1000) <= 8
+
+
+def grouped_slowly(vectors, least):
+    """Return the earliest row of each group, found by walking from row to near row."""
+    near, earliest = vectors @ vectors.T >= least, {}
+    for start in range(len(vectors)):
+        waiting = [] if start in earliest else [start]
+        while waiting:
+            row = waiting.pop()
+            if row not in earliest:
+                earliest[row] = start
+                waiting += np.flatnonzero(near[row]).tolist()
+    return [earliest[row] for row in range(len(vectors))]
+
+
+def test_a_chain_of_near_vectors_is_one_group():
+    rng = np.random.default_rng(5)
+    vectors = np.concatenate([series(rng, 60), with_copies(rng, 100)])
+    vectors = vectors[rng.permutation(len(vectors))]
+    vectors[80] = 0
+    expected = grouped_slowly(vectors, 0.95)
+    assert near_groups(vectors, 0.95).tolist() == expected
+    assert len(set(expected)) < len(set(first_near(vectors, 0.95).tolist()))
+    assert near_groups(vectors[:0], 0.95).tolist() == []
+
+
+def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(monkeypatch):
+    """Two crowds that share words, a chain of 300 and others, at a cosine that words find."""
+    rng = np.random.default_rng(6)
+    centres = np.repeat([np.ones(40), np.where(np.arange(40) < 4, -0.5, 1)], (1000, 500), axis=0)
+    crowds = unit(centres + 0.03 * rng.standard_normal(centres.shape))
+    parts = [with_copies(rng, 500, noise=0.01), crowds, series(rng, 300, step=0.2)]
+    vectors = np.concatenate(parts).astype(np.float32)
+    vectors = vectors[rng.permutation(len(vectors))]
+    listed = []
+
+    def counted(*given, compare=module._compared):
+        found = compare(*given)
+        listed.append(len(found))
+        return found
+
+    monkeypatch.setattr(module, "_compared", counted)
+    found = near_groups(vectors, 0.97)
+    expected = np.array(grouped_slowly(vectors, 0.97))
+    assert sum(listed) < 50_000
+    assert np.mean(found == expected) > 0.99
+    assert (expected[found] == expected).all()  # never two that no chain joins

@@ -190,6 +190,44 @@ def split_table(
     say(f"wrote {out}: {sizes}")
 
 
+@data_app.command("near-copies")
+def group_copies(
+    source: Source,
+    out: Out,
+    options: Options = None,
+    skip_missing: Skip = False,
+    duplicates: Duplicates = "stop",
+    extension: Extension = None,
+) -> None:
+    """Find photos that look alike, and write them as groups.
+
+    Such as the same photo in another size, or the next shot of a burst. Photos that a chain of
+    near copies joins get one `group`, so that splits, intervals and promises keep them together.
+    Groups that the table has are joined where a photo of one looks like a photo of another.
+    """
+    from labelwise.cli.text import complain, say
+    from labelwise.data.export import export
+    from labelwise.data.near_copies import group_near_copies
+    from labelwise.system.progress import make_watch
+    from labelwise.system.text import counted
+
+    table = _load(source, options, skip_missing, duplicates, extension)
+    found = group_near_copies(table, make_watch())
+    export(found.table, out)
+    say(f"wrote {out}: {found.sentence()}")
+    if found.divided:
+        say(
+            f"groups with photos in several splits: {found.divided:,}; draw a new split with "
+            f"`labelwise data split {out} --shares {SHARES}`"
+        )
+    if found.unread:
+        complain(
+            f"{counted(len(found.unread), 'photo')} could not be looked at and "
+            f"{'is' if len(found.unread) == 1 else 'are'} taken as unlike all others, first "
+            f"{found.unread[0]}"
+        )
+
+
 @data_app.command("observe")
 def observe_table(
     source: Source,

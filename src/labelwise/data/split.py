@@ -124,14 +124,12 @@ def _units(table: LabelTable, by_content: bool) -> NDArray[np.int64]:
     codes += [content_codes(table).codes()] if by_content else []
     if not codes:
         return rows
-    # Codes count up by first use, so the sorted unique ones index their own first rows.
-    ends = np.concatenate([np.unique(code, return_index=True)[1][code] for code in codes])
-    starts = np.tile(rows, len(codes))
-    from scipy import sparse
-    from scipy.sparse.csgraph import connected_components
+    from labelwise.numeric.groups import joined_rows
 
-    graph = sparse.coo_array((np.ones(len(ends)), (starts, ends)), shape=(len(rows), len(rows)))
-    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+    # Codes count up by first use, so the sorted unique ones index their own first rows.
+    firsts = [np.unique(code, return_index=True)[1][code] for code in codes]
+    pairs = np.concatenate([np.stack([rows, first], 1) for first in firsts])
+    return np.unique(joined_rows(rows, pairs), return_inverse=True)[1]
 
 
 def _items(table: LabelTable, smallest: float) -> "sparse.csr_array":

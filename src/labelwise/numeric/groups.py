@@ -23,7 +23,7 @@ from scipy.special import ndtr, ndtri
 
 from labelwise.errors import DataError
 
-__all__ = ["Groups", "error_of_photo_test"]
+__all__ = ["Groups", "error_of_photo_test", "joined_rows"]
 
 Numbers = NDArray[np.float64]
 
@@ -121,3 +121,19 @@ def error_of_photo_test(delta: float, design_effect: float) -> float:
     0.21
     """
     return float(ndtr(ndtri(delta) / np.sqrt(max(design_effect, 1.0))))
+
+
+def joined_rows(earliest: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the earliest row (n,) that each is joined to, by what is known and by pairs (P, 2).
+
+    >>> joined_rows(np.array([0, 1, 2, 2]), np.array([[1, 3]])).tolist()
+    [0, 1, 1, 1]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows = np.arange(len(earliest))
+    start, end = np.concatenate([np.stack([rows, earliest], 1), pairs]).T
+    graph = coo_array((np.ones(len(start)), (start, end)), shape=(len(rows), len(rows)))
+    codes = connected_components(graph, directed=False)[1]
+    return np.asarray(np.unique(codes, return_index=True)[1][codes], np.int64)

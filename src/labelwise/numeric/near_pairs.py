@@ -13,14 +13,20 @@ so that each vector is near its first one, and a long row of vectors that turns 
 first ones. Thousands of vectors may be near each other, and their pairs are too many to be
 listed. So of many vectors each is compared with the earliest that shares a word with it, and all
 pairs are looked for only among those that are left.
+
+``near_groups`` goes on from there: vectors that a chain of near ones joins are one group, so that
+no two near vectors are in different groups (of many vectors: but for pairs that share no word).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["first_near", "near_pairs"]
+from labelwise.numeric.groups import joined_rows
+
+__all__ = ["first_near", "near_groups", "near_pairs"]
 
 Vectors = NDArray[np.float32]
 Words = NDArray[np.uint16]
@@ -38,15 +44,11 @@ def near_pairs(vectors: NDArray[np.floating[Any]], least: float, since: int = 0)
     second row is at least ``since``: pairs among earlier rows are known.
     """
     rows = np.asarray(vectors, np.float32)
-    if len(rows) <= FEW:
-        found = [_compared(rows, np.arange(len(rows)), least, since)]
-    else:
-        found = [
-            _compared(rows, members, least, since)
-            for words in _words_of(rows)
-            for members in _sharing(words)
-            if members[-1] >= since
-        ]
+    found = [
+        _compared(rows, members, least, since)
+        for members in _candidates(rows)
+        if members[-1] >= since
+    ]
     pairs = np.concatenate([np.empty((0, 2), np.int64), *found])
     return np.unique(pairs, axis=0)
 
@@ -73,11 +75,35 @@ def first_near(vectors: NDArray[np.floating[Any]], least: float, known: Rows | N
     return firsts
 
 
+def near_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
+    """Return the earliest row (n,) that a chain of near unit vectors (n, D) joins each row to."""
+    rows = np.asarray(vectors, np.float32)
+    earliest = first_near(rows, least)
+    found, count = [], 0
+    for members in _candidates(rows):
+        if (earliest[members] == earliest[members[0]]).all():
+            continue
+        found.append(_compared(rows, members, least, 0, earliest))
+        count += len(found[-1])
+        if count > len(rows):
+            earliest, found, count = joined_rows(earliest, np.concatenate(found)), [], 0
+    return joined_rows(earliest, np.concatenate([np.empty((0, 2), np.int64), *found]))
+
+
 def _follow(firsts: Rows, pairs: Rows) -> None:
     """Let the later row of each pair, in order of the earlier, follow the earlier if it leads."""
     for earlier, later in pairs.tolist():
         if firsts[earlier] == earlier and firsts[later] == later:
             firsts[later] = earlier
+
+
+def _candidates(rows: Vectors) -> Iterator[Rows]:
+    """Yield rows among which near ones are looked for: all of few, or those that share a word."""
+    if 0 < len(rows) <= FEW:
+        yield np.arange(len(rows))
+    elif len(rows):
+        for words in _words_of(rows):
+            yield from _sharing(words)
 
 
 def _heads(rows: Vectors, least: float, since: int) -> Rows:
@@ -112,12 +138,20 @@ def _sharing(words: Words) -> list[Rows]:
     return [part for part in np.split(order, starts) if len(part) > 1]
 
 
-def _compared(rows: Vectors, members: Rows, least: float, since: int) -> Rows:
-    """Return the near pairs among some rows, in order, all of which are compared."""
+def _compared(
+    rows: Vectors, members: Rows, least: float, since: int, group: Rows | None = None
+) -> Rows:
+    """Return the near pairs among some rows, in order, all of which are compared.
+
+    Of a ``group`` (n,) for each row, only pairs of different groups.
+    """
     inside, found = rows[members], []
     for start in range(int(np.searchsorted(members, since)), len(members), ROWS_AT_ONCE):
         cosines = inside[start : start + ROWS_AT_ONCE] @ inside.T
-        later, earlier = np.nonzero(cosines >= least)
+        near = cosines >= least
+        if group is not None:
+            near &= group[members[start : start + ROWS_AT_ONCE], None] != group[members]
+        later, earlier = np.nonzero(near)
         kept = earlier < later + start
         found.append(np.stack([members[earlier[kept]], members[later[kept] + start]], 1))
     return np.concatenate([np.empty((0, 2), np.int64), *found])

@@ -7,7 +7,7 @@ Pictures whose fingerprints have a cosine of at least NEAR are near copies. Plai
 one colour, have a fingerprint of zeros and are near nothing. How many copies are found, and how
 many pictures are taken for copies: ``benchmarks/near_copies.py``.
 
-``fingerprint`` reads a file and sees the whole picture; ``looks_of`` takes the pixels that a model
+``fingerprint`` and ``look_of`` see a whole picture; ``looks_of`` takes the pixels that a model
 sees anyway, whose transform may cut the edges off. The two are not compared with each other.
 """
 
@@ -22,10 +22,11 @@ from labelwise.pictures.decode import decode
 if TYPE_CHECKING:  # a search asks this file only what NEAR is
     from torch import Tensor
 
-__all__ = ["NEAR", "WIDTH", "fingerprint", "looks_of"]
+__all__ = ["LEAST_SIDE", "NEAR", "WIDTH", "fingerprint", "look_of", "looks_of"]
 
 NEAR = 0.95
 SIDE, KEPT = 32, 8
+LEAST_SIDE = 2 * SIDE  # to which a large picture may be reduced while it is decoded
 WIDTH = KEPT * KEPT - 1
 PLAIN = 1.0  # length of a vector that is rounding alone
 GREY = (0.299, 0.587, 0.114)  # as Pillow weighs red, green and blue
@@ -34,10 +35,15 @@ WHITE = 255.0
 
 def fingerprint(content: bytes, name: str) -> NDArray[np.float32]:
     """Return the fingerprint (WIDTH,) of an encoded picture, or raise an ImageError."""
+    with decode(content, name, LEAST_SIDE) as picture:
+        return look_of(picture)
+
+
+def look_of(picture: Image.Image) -> NDArray[np.float32]:
+    """Return the fingerprint (WIDTH,) of a picture."""
     from scipy.fft import dctn
 
-    with decode(content, name, 2 * SIDE) as picture:
-        grey = picture.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
+    grey = picture.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     waves = dctn(np.asarray(grey, np.float64), norm="ortho")[:KEPT, :KEPT].ravel()[1:]
     length = float(np.linalg.norm(waves))
     unit = waves / length if length > PLAIN else np.zeros(WIDTH)
