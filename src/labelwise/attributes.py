@@ -155,6 +155,13 @@ class AttributeColumns:
         """The columns of all groups."""
         return (*self.exactly_one, *self.at_most_one)
 
+    def alone(
+        self, group: tuple[int, ...], columns: Sequence[int] | None = None
+    ) -> "AttributeColumns":
+        """Return the rule of one group; ``columns`` are where its labels stand, if elsewhere."""
+        places = group if columns is None else columns
+        return self.of([places], []) if group in self.exactly_one else self.of([], [places])
+
     def settled(self, labels: NDArray[np.float64], observed: NDArray[np.bool_] | None) -> Settled:
         """Return what the rules say of labels (N, K) that are 0, 1 or unknown."""
         values = np.array(labels, np.float64)

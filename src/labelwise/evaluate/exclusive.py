@@ -30,9 +30,7 @@ def settled_labels(
         return predictions, [0] * len(columns.groups)
     clashes = []
     for group in columns.groups:
-        needs_one = group in columns.exactly_one
-        alone = AttributeColumns((group,), ()) if needs_one else AttributeColumns((), (group,))
-        predictions, found = predictions.settled(alone)
+        predictions, found = predictions.settled(columns.alone(group))
         clashes.append(int(found.conflicts.sum()))
     return predictions, clashes
 

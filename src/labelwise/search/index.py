@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from labelwise.attributes import AttributeColumns
 from labelwise.decide import Evidence, Rule, Threshold
 from labelwise.errors import CheckpointError, DataError
 from labelwise.models.spec import ModelSpec, require_fit
@@ -60,7 +61,7 @@ LABELS_KEPT = 64
 ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
 CACHED_OF_MODEL = (
     *("link", "held_out", "held_out_photos", "validation_photos", "held_out_pictures"),
-    *("taxonomy", "query_taxonomy", "_tree", "_sets", "_model_key"),
+    *("taxonomy", "query_taxonomy", "_tree", "_exclusive", "_sets", "_model_key"),
 )  # properties of an index that follow from its model
 
 FAR = 50.0  # log-odds beyond which nothing changes
@@ -151,10 +152,7 @@ class Index:
 
     def bound(self, query: Query) -> BoundQuery:
         """Return a query over this index's columns; one that no photo can answer is an error."""
-        # Only a grouped link knows such labels, and to make one takes torch.
-        link = self.spec.made_link if (self.spec.link or {}).get("kind") == "grouped" else None
-        exclusive = None if link is None else link.exclusive
-        found = bind(query, self.space, self.query_taxonomy, exclusive)
+        found = bind(query, self.space, self.query_taxonomy, self._exclusive)
         if found.is_impossible:
             groups = "; ".join(
                 ", ".join(self.space.names[column] for column in group) for group in found.groups
@@ -468,6 +466,9 @@ class Index:
         if self._tree is not None:
             tops = {self._tree.top(label) for label in corrected}
             corrected = {k for top in tops for k in (top, *self._tree.below(top))}
+        if self._exclusive is not None:
+            groups = [group for group in self._exclusive.groups if corrected.intersection(group)]
+            corrected = corrected.union(*groups)
         for label in corrected:
             log_p[:, label] = self.odds(label, refit=refit).log_p.values[every]
         return log_p
@@ -513,27 +514,63 @@ class Index:
         own = self.spec.made_taxonomy
         return None if own is None else own.within(self.space)
 
-    def corrections_of(self, label: int) -> list[Correction]:
-        """Return what people say of a label, and what follows for it by the model's taxonomy.
+    @cached_property
+    def _exclusive(self) -> AttributeColumns | None:
+        """The groups of labels that exclude each other, of a model that obeys such."""
+        # Only a grouped link knows such labels, and to make one takes torch.
+        link = self.spec.made_link if (self.spec.link or {}).get("kind") == "grouped" else None
+        return None if link is None else link.exclusive
 
-        A label is present where one of its kinds is, and absent where what it is a kind of is
-        absent. What was said of the label itself stands.
+    def corrections_of(self, label: int) -> list[Correction]:
+        """Return what people say of a label, and what follows for it by the model's rules.
+
+        By its taxonomy a label is present where one of its kinds is, and absent where what it is a
+        kind of is absent. Of labels that exclude each other, those beside a present one are
+        absent, and the last one left of exactly one is present. What was said of the label itself
+        stands.
         """
-        name = self.space.names[label]
-        own = self.store.corrections(name)
-        if self._tree is None:
-            return own
+        own = self.store.corrections(self.space.names[label])
         told = {one.row for one in own}
-        follows: dict[int, Correction] = {}
+        follows = {one.row: one for one in (*self._by_tree(label), *self._by_group(label))}
+        return [*own, *(one for row, one in follows.items() if row not in told)]
+
+    def _by_tree(self, label: int) -> Iterator[Correction]:
+        """Yield what follows for a label from those above and below it in the taxonomy."""
+        if self._tree is None:
+            return
         for relatives, state in (
             (self._tree.above(label), "absent"),
             (self._tree.below(label), "present"),
         ):
             for relative in relatives:
                 for one in self.store.corrections(self.space.names[relative]):
-                    if one.state == state and one.row not in told:
-                        follows[one.row] = replace(one, label=name)
-        return [*own, *follows.values()]
+                    if one.state == state:
+                        yield replace(one, label=self.space.names[label])
+
+    def _by_group(self, label: int) -> Iterator[Correction]:
+        """Yield what follows for a label from those that exclude it; nothing where they clash."""
+        rules = self._exclusive
+        group = () if rules is None else next((g for g in rules.groups if label in g), ())
+        if rules is None or not group:
+            return
+        last: dict[int, Correction] = {}
+        said = [self.store.corrections(self.space.names[column]) for column in group]
+        rows = {
+            row: at for at, row in enumerate(sorted({one.row for some in said for one in some}))
+        }
+        labels = np.zeros((len(rows), len(group)))
+        observed = np.zeros(labels.shape, np.bool_)
+        for at, some in enumerate(said):
+            for one in some:
+                labels[rows[one.row], at] = one.state == "present"
+                observed[rows[one.row], at] = one.state != "unknown"
+                last[one.row] = one
+        found = rules.alone(group, range(len(group))).settled(labels, observed)
+        place = group.index(label)
+        for row, at in rows.items():
+            if found.observed[at, place]:
+                state: Fact = "present" if found.labels[at, place] else "absent"
+                yield replace(last[row], label=self.space.names[label], state=state)
 
     def correct(
         self,
