@@ -103,9 +103,8 @@ def check(
             session = CheckSession(
                 index, parsed, cut=cut, top=top, alone=alone, distinct=distinct, who=who, **options
             )
-        say(
-            f"does each photo match {text or query}? The list has {counted(len(session.rows), 'photo')}"
-        )
+        count = counted(len(session.rows), "photo")
+        say(f"does each photo match {text or query}? The list has {count}")
         given = (
             None
             if answers is None

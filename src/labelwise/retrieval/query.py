@@ -201,7 +201,7 @@ def literal_of(expression: Expression) -> tuple[str, bool] | None:
 
 
 def _refuse_unknown(query: Query, text: str, space: LabelSpace, taxonomy: Taxonomy) -> None:
-    """Refuse names that are no labels; words between labels are rewritten as signs."""
+    """Refuse names that are not labels; words between labels are rewritten as signs."""
     try:
         for name in query.names():
             taxonomy.labels(name, space)
