@@ -79,7 +79,9 @@ def proposed_candidates(figure: Figure, batch: int = 6, labels: int = 10, k: int
     given = torch.nn.functional.one_hot(proposal.argmax(dim=1), labels).float()
     candidates = average_k_candidates(proposal, given, k)
     probs = Softmax()(proposal)
-    for place, title in enumerate(("proposal head: its probabilities", f"labels, and candidates (K = {k})")):
+    for place, title in enumerate(
+        ("proposal head: its probabilities", f"labels, and candidates (K = {k})")
+    ):
         axes = plain_axes(figure, 1, 2, place + 1)
         for row in range(batch):
             for column in range(labels):
