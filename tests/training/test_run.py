@@ -1,5 +1,6 @@
 """Runs. Oracles: an uninterrupted run of the same seed, and the files that it leaves."""
 
+import _thread
 import json
 import os
 import signal
@@ -50,7 +51,11 @@ def records(folder):
 
 
 class Interrupting(Silent):
-    """Sends this process SIGINT after some batches."""
+    """Interrupts this process after some batches, as Ctrl-C does.
+
+    Python is told of the signal by itself. The kernel would run the handler on a signal stack, and
+    a library that other tests of the process loaded may have left one behind that is gone.
+    """
 
     def __init__(self, batches):
         self.left = batches
@@ -58,7 +63,7 @@ class Interrupting(Silent):
     def advance(self, images):
         self.left -= 1
         if self.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
+            _thread.interrupt_main(signal.SIGINT)
 
 
 def test_a_run_leaves_the_files_of_the_design_and_learns(tmp_path):

@@ -244,7 +244,7 @@ def observe_table(
     duplicates: Duplicates = "stop",
     extension: Extension = None,
 ) -> None:
-    """Write the table with fewer labels known, or some of them wrong.
+    """Write the table with fewer labels known, or some wrong.
 
     Single positives are taken in the train split only; the other two act on every split.
     """

@@ -71,7 +71,7 @@ def suspects(
     folds: Annotated[int, typer.Option(min=2, help="Fits, each on the other rows.")] = 5,
     seed: Annotated[int, typer.Option(help="Deals rows into folds and draws the checks.")] = 0,
 ) -> None:
-    """List the labels that are probably mistakes, the likeliest first.
+    """List labels that are probably mistakes, likeliest first.
 
     Every row is judged by fits on other rows: of the link for scores, of head and link for frozen
     features. Answer the questions marked `check` in the file (yes, no or unknown), and give it
