@@ -95,19 +95,25 @@ def test_each_vector_goes_with_the_earliest_that_leads():
     assert first_near(vectors[:0], 0.95).tolist() == []
 
 
-def test_thousands_that_are_all_near_each_other_are_one_without_their_pairs(monkeypatch):
+@pytest.fixture
+def listed(monkeypatch):
+    """How many pairs each comparison of vectors lists."""
+    numbers = []
+
+    def counted(*given, compare=module._compared):
+        found = compare(*given)
+        numbers.append(len(found))
+        return found
+
+    monkeypatch.setattr(module, "_compared", counted)
+    return numbers
+
+
+def test_thousands_that_are_all_near_each_other_are_one_without_their_pairs(listed):
     """4,000 vectors of one direction have 8 million pairs; hardly any is listed."""
     rng = np.random.default_rng(4)
     alike = unit(np.ones(40) + 0.05 * rng.standard_normal((4000, 40)))
     vectors = np.concatenate([with_copies(rng, 1000), alike]).astype(np.float32)
-    listed = []
-
-    def counted(*given, compare=module._compared):
-        found = compare(*given)
-        listed.append(len(found))
-        return found
-
-    monkeypatch.setattr(module, "_compared", counted)
     firsts = first_near(vectors, 0.95)
     assert sum(listed) < 10_000
     rows = np.arange(len(vectors))
@@ -142,7 +148,7 @@ def test_a_chain_of_near_vectors_is_one_group():
     assert near_groups(vectors[:0], 0.95).tolist() == []
 
 
-def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(monkeypatch):
+def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(listed):
     """Two crowds that share words, a chain of 300 and others, at a cosine that words find."""
     rng = np.random.default_rng(6)
     centres = np.repeat([np.ones(40), np.where(np.arange(40) < 4, -0.5, 1)], (1000, 500), axis=0)
@@ -150,14 +156,6 @@ def test_groups_of_many_vectors_are_found_without_the_pairs_of_thousands(monkeyp
     parts = [with_copies(rng, 500, noise=0.01), crowds, series(rng, 300, step=0.2)]
     vectors = np.concatenate(parts).astype(np.float32)
     vectors = vectors[rng.permutation(len(vectors))]
-    listed = []
-
-    def counted(*given, compare=module._compared):
-        found = compare(*given)
-        listed.append(len(found))
-        return found
-
-    monkeypatch.setattr(module, "_compared", counted)
     found = near_groups(vectors, 0.97)
     expected = np.array(grouped_slowly(vectors, 0.97))
     assert sum(listed) < 50_000
