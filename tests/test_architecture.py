@@ -242,6 +242,17 @@ def test_every_folder_of_tests_can_be_run_alone():
     assert [pair for pair in imports if homes[pair[1]] not in (pair[0].parent, tests)] == []
 
 
+def test_no_test_sets_the_clock_of_the_whole_process():
+    """A server of other tests would wait by it: an event loop once slept for the uptime."""
+    sets = re.compile(r"""setattr\(\s*(?:time,|["'](?:[\w.]+\.)?time\.)""")
+    found = [
+        file.name
+        for file in sorted(Path(__file__).parent.rglob("*.py"))
+        if sets.search(file.read_text())
+    ]
+    assert found == []
+
+
 def test_every_file_of_tests_says_what_it_is_held_to():
     files = sorted(Path(__file__).parent.rglob("test_*.py"))
     assert len(files) > 100

@@ -1,8 +1,10 @@
 """Real servers on the loopback address, and a client that can misbehave."""
 
+import faulthandler
 import http.client
 import io
 import json
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +102,9 @@ def running(run: Path, index: Path | None = None, **options):
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
+        if thread.is_alive():
+            faulthandler.dump_traceback(sys.__stderr__)
+            raise AssertionError("the server does not stop; where its threads are stands above")
 
 
 def encoded(kind="PNG", size=(40, 30), seed=0, **options):

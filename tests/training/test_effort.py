@@ -4,6 +4,8 @@ Oracles: differences of mAP over draws of rows (a bootstrap), the files of the t
 and trials whose scores are made up so that the outcome is known.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -130,7 +132,8 @@ def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, fini
 
 def test_no_try_begins_after_the_minutes(photos, finished, tmp_path, monkeypatch):
     made, clock = Made(finished, {"solved": 1.0, "solved-96": 1.0}), [0.0]
-    monkeypatch.setattr("labelwise.training.effort.time.monotonic", lambda: clock[0])
+    watch = SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr("labelwise.training.effort.time", watch)
 
     def slow(settings, folder):
         made(settings, folder)

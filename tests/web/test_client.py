@@ -8,6 +8,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from patience import wait_until
@@ -93,7 +94,7 @@ def test_a_job_by_the_client(run, tmp_path):
 
 def test_a_busy_server_is_asked_again_and_a_missing_one_is_named(monkeypatch):
     waits, statuses = [], [429, 503, 200]
-    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr("labelwise.client.connection.time", SimpleNamespace(sleep=waits.append))
 
     class Busy(BaseHTTPRequestHandler):
         def do_GET(self):
