@@ -65,6 +65,6 @@ def indexes_are_closed():
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_indexes_are_closed():
-    """The same for servers that several tests share."""
+    """The same for servers that tests of a file share."""
     with nothing_left_open():
         yield

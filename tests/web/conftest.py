@@ -42,14 +42,14 @@ def own_library(tmp_path, run):
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(run, library):
     """A server with an index, for tests that leave it as it is."""
     with running(run, library) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bare(run):
     """A server without an index that opens pictures in threads, takes little and wants a token."""
     options = {"decoders": 0, "token": TOKEN, "max_body": 100_000, "max_files": 3}

@@ -22,14 +22,14 @@ def library(tmp_path_factory, run):
     return root / "photos.index"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def protected(run):
     """A server that wants a token, attacked by those who have none."""
     with running(run, decoders=0, token=TOKEN) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(run, library):
     with running(run, library) as client:
         yield client
