@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +29,10 @@ from labelwise.system.progress import Silent
 
 
 def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path):
-    """Oracles: what is said at its start; the model's own file after SIGHUP."""
+    """Oracles: what is said at its start; the model's own file after SIGHUP.
+
+    It is asked to stop while a photo is being sent, and once more while it waits for that.
+    """
     run = save_model(tmp_path / "run")
     command = [sys.executable, "-m", "labelwise", "serve", str(run)]
     environment = {**os.environ, "LABELWISE_PORT": "0", "LABELWISE_DECODERS": "1"}
@@ -47,11 +51,23 @@ def test_it_says_where_it_is_answers_loads_anew_and_stops(tmp_path):
             process.send_signal(signal.SIGHUP)
             weights = RunFolder(run).spec.weights_sha256[:12]
             wait_until(lambda: client.get("/api/v1/model")["weights"] == weights)
+            connection.putrequest("POST", "/api/v1/predict")
+            connection.putheader("Content-Type", "image/jpeg")
+            connection.putheader("Content-Length", "1000")
+            connection.endheaders(b"half")
+            process.send_signal(signal.SIGINT)
+            wait_until(lambda: not is_reached(int(port)))
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) in (0, 130)
+            connection.close()
             assert process.stderr.read() == "'run' was loaded anew\n"
         finally:
             process.kill()
+
+
+def is_reached(port):
+    with socket.socket() as line:
+        return line.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_picture_that_pillow_warns_of_is_answered_where_errors_go_to_a_file(tmp_path):

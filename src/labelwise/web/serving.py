@@ -58,6 +58,7 @@ def only_new_garbage() -> Iterator[None]:
 
 def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
     """Return how the server is set up; its limits are those of ``connections``."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Config(
         app,
         http=limited_protocol(settings),
@@ -75,8 +76,16 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
     )
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a line is more than a request that was given up because the server stops."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
 class _Server(uvicorn.Server):
-    """Tells when requests are taken, and hears SIGHUP."""
+    """Tells when requests are taken, and hears SIGHUP.
+
+    Asked to stop a second time, it waits for no request.
+    """
 
     def __init__(
         self,
@@ -95,6 +104,11 @@ class _Server(uvicorn.Server):
         if self.on_hangup is not None and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self.when_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets=sockets)
+        if self.force_exit:  # the class above would then let go of nothing
+            await self.lifespan.shutdown()
 
     def _hang_up(self) -> None:
         if self.on_hangup is not None:
