@@ -42,8 +42,9 @@ from labelwise.retrieval import Query, bind
 from labelwise.search import Index, update_index
 from labelwise.search.answering import answer
 from labelwise.search.cache import CacheFiles
-from labelwise.search.index import ORDER, IndexFacts, LabelOdds
+from labelwise.search.index_facts import IndexFacts
 from labelwise.search.looking import Changes, look_at
+from labelwise.search.model_odds import ORDER, LabelOdds
 from labelwise.search.rankings import OddsRanking, ranking_of
 from labelwise.search.scan import (
     ScanTerm,

@@ -54,7 +54,8 @@ from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.models.run_folder import RunFolder
 from labelwise.models.scoring import score
 from labelwise.pictures import ArrayImages, BytesImages
-from labelwise.search.index import Index, IndexFacts
+from labelwise.search.index import Index
+from labelwise.search.index_facts import IndexFacts
 from labelwise.search.store import Content
 from labelwise.types import LabelSpace
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from labelwise.models.run_folder import RunFolder
 from labelwise.search import Index
-from labelwise.search.index import IndexFacts
+from labelwise.search.index_facts import IndexFacts
 from labelwise.search.store import Content, PhotoFile
 
 

@@ -23,7 +23,7 @@ from labelwise.system.progress import Silent
 
 FLIPS = 6  # of one file of each kind
 ALSO = 1  # of each other, beside its first and last bit: they are read by the same code
-LARGE = "labelwise.search.index.KEPT_FROM"  # rows from which probabilities are kept in files
+LARGE = "labelwise.search.model_odds.KEPT_FROM"  # rows from which probabilities are kept in files
 MADE_ANEW = ("cache/", "likeness.json")  # from the other files, where they are damaged
 
 
@@ -55,10 +55,14 @@ def answers(folder):
     with Index(folder) as index:
         probs = np.stack([index.odds(k).log_p.values for k in range(4)])
         promise = promise_tags(index.evidence(), level=0.7, confidence=0.9)
-        assert index.projection is not None
-        near = index.similar(index.store.embeddings()[0], 5)
+        assert index.look_alikes.projection is not None
+        near = index.look_alikes.nearest(index.store.embeddings()[0], 5)
         said = [(one.row, one.label, one.state) for one in index.store.corrections()]
-        other = (index.taxonomy.parents, index.projection.numbers.tobytes(), likeness_of(index))
+        other = (
+            index.taxonomy.parents,
+            index.look_alikes.projection.numbers.tobytes(),
+            likeness_of(index),
+        )
         looks = (index.store.looks().tobytes(), near_copies(index))
         rest = (promise, near, said, other, looks)
         return probs.tobytes(), repr(rest)

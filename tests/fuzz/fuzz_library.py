@@ -25,7 +25,7 @@ from labelwise.retrieval import Query
 from labelwise.retrieval.query import AllOf, Has, Not, Nothing
 from labelwise.search import Index
 from labelwise.search.answer_tables import read_answers
-from labelwise.search.index import IndexFacts
+from labelwise.search.index_facts import IndexFacts
 from labelwise.search.xmp import Keyword, entries, noted, tagged, untagged
 from labelwise.types import LabelSpace
 

@@ -30,7 +30,7 @@ def index_of(update):
 
 def said(index, row):
     """Return what is known of a photo, by its labels."""
-    every = {name: index.corrections_of(LABELS.index(name)) for name in LABELS}
+    every = {name: index.corrections.of(LABELS.index(name)) for name in LABELS}
     return {name: one.state for name, some in every.items() for one in some if one.row == row}
 
 

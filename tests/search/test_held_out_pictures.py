@@ -110,7 +110,7 @@ def test_photos_that_were_fitted_set_the_projection(tmp_path, run):
     assert kept.fitted.shape == (TRAIN, kept.features.shape[1])
     with Index(tmp_path / "index") as index:
         expected = Projection.fitted(kept.fitted.astype(np.float32))
-        np.testing.assert_array_equal(index.projection.numbers, expected.numbers)
+        np.testing.assert_array_equal(index.look_alikes.projection.numbers, expected.numbers)
 
 
 def test_what_is_kept_is_not_made_again_and_damage_is_noticed(tmp_path, run):

@@ -147,11 +147,11 @@ def test_a_damaged_cache_is_mended_and_a_lost_segment_is_named(index):
 
 def test_similar_photos_are_the_nearest_embeddings(index):
     vectors = index.store.embeddings().astype(np.float32)
-    found = index.similar(index.store.embeddings()[4], 5, without=[4])
+    rows, found = index.look_alikes.nearest(index.store.embeddings()[4], 5, without=[4])
     cosines = vectors @ vectors[4]
     order = [row for row in np.argsort(-cosines, kind="stable") if row != 4][:5]
-    assert [row for row, _ in found] == order
-    np.testing.assert_allclose([cosine for _, cosine in found], cosines[order], atol=1e-3)
+    assert rows.tolist() == order
+    np.testing.assert_allclose(found, cosines[order], atol=1e-3)
 
 
 @pytest.mark.parametrize("by", ["uncertain", "missing", "wrong", "value"])

@@ -14,7 +14,7 @@ from labelwise.search.cache import CHUNK, CacheFiles
 from labelwise.search.index import Index
 from labelwise.search.scan import SAMPLED, TRIED_SHARE, ScanTerm
 
-LARGE = "labelwise.search.index.KEPT_FROM"
+LARGE = "labelwise.search.model_odds.KEPT_FROM"
 FLOAT = np.dtype(np.float32)
 
 
@@ -91,7 +91,7 @@ def test_a_small_index_keeps_all_labels_in_one_file_that_grows(update, photos, m
     assert after.startswith(before)
     assert len(after) == len(before) + 4 * 2 * len(LABELS)
     found = both_sides(update.folder)
-    monkeypatch.setattr("labelwise.search.index.ONE_FILE", 0)  # computed anew
+    monkeypatch.setattr("labelwise.search.model_odds.ONE_FILE", 0)  # computed anew
     np.testing.assert_array_equal(found, both_sides(update.folder))
     with Index(update.folder) as index:
         index.use(index.spec.model_copy(update={"link": link_to_spec(Softmax())}), None)

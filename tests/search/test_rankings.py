@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.search import rankings, scan
-from labelwise.search.index import LabelOdds
+from labelwise.search.model_odds import LabelOdds
 from labelwise.search.rankings import FallingScores, OddsRanking
 from labelwise.search.scan import ScanTerm, value_at
 from labelwise.types import LabelSpace

@@ -18,13 +18,14 @@ from pydantic import (
 )
 
 from labelwise import __version__
+from labelwise.attributes import AttributeColumns
 from labelwise.decide import Promise, Rule
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.pictures import Transform
 from labelwise.system.faults import first_fault
 from labelwise.system.files import replacing
 from labelwise.system.text import one_line, one_line_of
-from labelwise.taxonomy import Taxonomy
+from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.types import LabelSpace
 
 if TYPE_CHECKING:  # a search reads a spec without torch, which takes seconds to import
@@ -159,6 +160,18 @@ class ModelSpec(BaseModel):
     def made_taxonomy(self) -> Taxonomy | None:
         """Which label is a kind of which, if the model was trained with a taxonomy."""
         return None if self.taxonomy is None else Taxonomy(self.taxonomy)
+
+    @cached_property
+    def label_tree(self) -> LabelTree | None:
+        """That taxonomy among the labels."""
+        return None if self.made_taxonomy is None else self.made_taxonomy.within(self.space)
+
+    @cached_property
+    def exclusive(self) -> AttributeColumns | None:
+        """The groups of labels that exclude each other, if the model's link obeys such."""
+        # Only a grouped link knows such labels, and to make one takes torch.
+        link = self.made_link if (self.link or {}).get("kind") == "grouped" else None
+        return None if link is None else link.exclusive
 
     @property
     def caution(self) -> str | None:

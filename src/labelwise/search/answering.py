@@ -342,9 +342,8 @@ def nearest_photos(index: Index, row: int, count: int) -> tuple[list[Hit], list[
 
     The probability of a similar photo is the cosine of the embeddings, which is not a probability.
     """
-    near = index.similar(index.store.embeddings()[row], count, without=[row])
-    rows, cosines = [row for row, _ in near], [cosine for _, cosine in near]
-    similar = hits_of(index, (), np.array(rows, np.int64), np.array(cosines))
+    near = index.look_alikes.nearest(index.store.embeddings()[row], count, without=[row])
+    similar = hits_of(index, (), *near)
     (own,) = hits_of(index, (), np.array([row]), np.ones(1))
     return [replace(own, paths=(path,)) for path in own.paths[1:]], similar
 
@@ -368,7 +367,7 @@ def photos_along(
         cut = asked.score_at(at_least)
         rows, scores = asked.ranking.best(asked.ranking.count_at_least(cut))
         rows = rows[scores >= cut]
-    found, cosines = index.along(direction, count, rows)
+    found, cosines = index.look_alikes.along(direction, count, rows)
     return hits_of(index, (), found, cosines)
 
 

@@ -172,7 +172,7 @@ def said_of(
     index: Index, bound: BoundQuery
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the photos (n,) people spoke of, which of them answer a query, and which are told."""
-    said = {column: index.corrections_of(column) for column in bound.columns}
+    said = {column: index.corrections.of(column) for column in bound.columns}
     rows = sorted({one.row for some in said.values() for one in some})
     place = {row: at for at, row in enumerate(rows)}
     labels = np.zeros((len(rows), len(bound.columns)), np.float32)

@@ -86,6 +86,14 @@ class Checksums:
             )
         self._checked.add(name)
 
+    def sound_file(self, name: str) -> Path | None:
+        """Return the path of a file that is as it was written, None where there is none."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        self.check(name)
+        return path
+
     def has(self, name: str) -> bool:
         """Return whether the hash of a file is known, so that :meth:`check` tells its damage."""
         return bool(self._known(name))

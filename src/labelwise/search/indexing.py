@@ -19,7 +19,8 @@ from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.pictures.cubes import BAND_SUFFIXES
 from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
-from labelwise.search.index import Index, IndexFacts
+from labelwise.search.index import Index
+from labelwise.search.index_facts import IndexFacts
 from labelwise.search.likeness import likeness_of
 from labelwise.search.looking import Changes, FileToRead, look_at, look_into
 from labelwise.search.near_copies import near_copies
@@ -90,7 +91,7 @@ def update_index(
         changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
         if todo:  # else the model need not be read
             predictor = Predictor.load(place, device).fused(len(todo))
-            if index.projection is None:
+            if index.look_alikes.projection is None:
                 pictures = HeldOutPictures.of_run(RunFolder(place), predictor, watch)
                 if pictures is not None:
                     index.start_with(pictures)

@@ -39,13 +39,12 @@ def photos_like(index: Index, photo: str, count: int) -> tuple[list[Hit], list[H
         copies, similar = nearest_photos(index, known, count)
         own = hits_of(index, (), np.array([known]), np.ones(1))
         return [*own, *copies], similar
-    if index.projection is None:
+    projection = index.look_alikes.projection
+    if projection is None:
         raise DataError(f"{index.folder} keeps no looks of photos; index them again")
     model = Predictor.load(fetched_run(index.facts.model))
     (part,) = score(model, BytesImages([content], [photo]), batch_size=1, embed=True)
     if part.failures or part.embeddings is None:
         raise DataError(part.failures[0].reason if part.failures else f"{photo} has no looks")
-    (looks,) = index.projection(part.embeddings.numpy())
-    near = index.similar(looks, count)
-    rows, cosines = [row for row, _ in near], [cosine for _, cosine in near]
-    return [], hits_of(index, (), np.array(rows, np.int64), np.array(cosines))
+    (looks,) = projection(part.embeddings.numpy())
+    return [], hits_of(index, (), *index.look_alikes.nearest(looks, count))

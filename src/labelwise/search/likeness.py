@@ -173,7 +173,7 @@ def _pictures(index: "Index", kept: NDArray[np.int64]) -> _Pictures | None:
 
     Their rows are places in ``kept``.
     """
-    found, projection = index.held_out_pictures, index.projection
+    found, projection = index.held_out_pictures, index.look_alikes.projection
     if found is None or projection is None:
         return None
     there = np.isin(found.rows, kept)

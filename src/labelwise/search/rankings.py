@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.bound_query import log1mexp
 from labelwise.retrieval.query import AllOf, AnyOf, literal_of
-from labelwise.search.index import Index, LabelOdds
+from labelwise.search.index import Index
+from labelwise.search.model_odds import LabelOdds
 from labelwise.search.scan import (
     NO_ROWS,
     NO_SCORES,

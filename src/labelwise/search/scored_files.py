@@ -255,7 +255,8 @@ class _Pending:
         if not self.features:
             return None
         features = np.concatenate(self.features)
-        projection = self.index.projection or self.index.start_projection(features)
+        looks = self.index.look_alikes
+        projection = looks.projection or looks.start_projection(features)
         return projection(features)
 
 

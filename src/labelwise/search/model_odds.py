@@ -1,0 +1,162 @@
+"""ModelOdds: log p and log(1 - p) of an index's photos under the model's own link.
+
+They follow from the stored logits and ``model.json``. Computing them takes torch, whose import
+takes longer than a search, and a hundred times as long as a search, so they are kept in the cache:
+
+    labels-MODEL.bin             a small index: log p and log(1 - p) of all labels, in turn
+    p-LABEL-MODEL.bin, q-...     a large one: log p, and log(1 - p), of one label
+    order-p-LABEL-MODEL-N.bin    the rows that searches of such a column try first, with its values
+
+MODEL is a hash of ``model.json``. An index between the two, of few photos with very many labels,
+keeps none.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.numeric.arrays import to_numpy, to_tensor
+from labelwise.search.scan import ScanTerm, largest_rows, tried_rows
+from labelwise.search.store import Store
+from labelwise.system.progress import Watch
+
+if TYPE_CHECKING:  # what was computed before is searched without torch
+    from labelwise.links import Link
+
+__all__ = ["ORDER", "ROWS_AT_ONCE", "LabelOdds", "ModelOdds", "Pair"]
+
+ROWS_AT_ONCE = 1 << 16
+KEPT_FROM = 1 << 16  # rows from which each label has files of its own
+ONE_FILE = 1 << 22  # probabilities that are kept in one file for all labels, of fewer rows
+ORDER = np.dtype([("row", "<i8"), ("value", "<f4")])
+
+Rows = NDArray[np.int64]
+Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class LabelOdds:
+    """log p and log(1 - p) of one label for every row."""
+
+    log_p: ScanTerm
+    log_q: ScanTerm
+
+    @cached_property
+    def pair(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """p and 1 - p themselves, for queries whose scores are not sums of logs."""
+        return np.exp(self.log_p.values), np.exp(self.log_q.values)
+
+
+class ModelOdds:
+    """The log probabilities of a store's photos, as the model alone has them.
+
+    ``model`` names what they follow from beside the logits; ``link`` makes the model's link where
+    the cache lacks what follows from it.
+    """
+
+    def __init__(self, store: Store, model: str, link: "Callable[[], Link]") -> None:
+        self._store, self._model, self._link = store, model, link
+        self._labels = len(store.labels)
+
+    def of_label(self, label: int, rows: slice | Rows) -> Pair:
+        """Return log p and log(1 - p) (n,) of one label of some photos."""
+        import torch
+
+        from labelwise.links import check_log_probs
+
+        def read(column: int) -> torch.Tensor:
+            return torch.from_numpy(np.array(self._store.column(column)[rows])).double()
+
+        with torch.no_grad():
+            pair = self._link().label_log_probs(label, read, self._labels)
+            log_p, log_q = check_log_probs(*pair)
+        return log_p.numpy(), log_q.numpy()
+
+    def of_photos(self, rows: Rows) -> NDArray[np.float64]:
+        """Return log p (n, K) of all labels of some photos."""
+        from labelwise.links import check_log_probs
+
+        columns = [self._store.column(label)[rows] for label in range(self._labels)]
+        logits = to_tensor(np.stack(columns, axis=1)).double()
+        return to_numpy(check_log_probs(*self._link().log_probs(logits))[0])
+
+    def kept(self, label: int) -> LabelOdds | None:
+        """Return those of all photos from the cache, written now if need be; None if not kept."""
+        if self._is_large:
+            terms = (
+                ScanTerm(partial(self._column, label, side), partial(self._order, label, side))
+                for side in (0, 1)
+            )
+            return LabelOdds(*terms)
+        if self._in_one_file:
+            table = self._table()
+            return LabelOdds(*(ScanTerm(table[:, 2 * label + side].copy()) for side in (0, 1)))
+        return None
+
+    def prepare(self, watch: Watch) -> None:
+        """Write what the first searches would wait for to the cache."""
+        if self._in_one_file:
+            self._table()
+        if not self._is_large:
+            return
+        watch.start("preparing searches", self._labels)
+        for label in range(self._labels):
+            for side in (0, 1):
+                self._order(label, side)  # made of the column, which it writes
+            watch.advance(1)
+        watch.finish()
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether each label has files of its own."""
+        return self._store.rows >= KEPT_FROM
+
+    @property
+    def _in_one_file(self) -> bool:
+        """Whether the probabilities of all labels are kept together."""
+        return not self._is_large and self._store.rows * self._labels <= ONE_FILE
+
+    def _table(self) -> NDArray[np.float32]:
+        """Return log p and log(1 - p) (rows, 2 K), in turn."""
+        cache, labels = self._store.cache, range(self._labels)
+        cache.remove("labels-*", but=self._model)  # those of an earlier link
+
+        def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
+            pairs = [self.of_label(label, slice(done, rows)) for label in labels]
+            yield np.stack([side for pair in pairs for side in pair], axis=1).astype(np.float32)
+
+        shape = (self._store.rows, 2 * len(labels))
+        return cache.grown(f"labels-{self._model}.bin", np.dtype(np.float32), shape, computed)
+
+    def _column(self, label: int, side: Literal[0, 1]) -> NDArray[np.float32]:
+        """Return log p, or log(1 - p) at side 1, of every row."""
+        cache = self._store.cache
+        kind = f"{'pq'[side]}-{label + 1:05d}"
+        name = f"{kind}-{self._model}.bin"
+        cache.remove(f"{kind}-*", but=self._model)  # those of an earlier link
+
+        def computed(done: int, rows: int) -> Iterator[NDArray[np.float32]]:
+            for start in range(done, rows, ROWS_AT_ONCE):
+                part = slice(start, min(start + ROWS_AT_ONCE, rows))
+                yield self.of_label(label, part)[side].astype(np.float32)
+
+        return cache.grown(name, np.dtype(np.float32), (self._store.rows, 1), computed)[:, 0]
+
+    def _order(self, label: int, side: Literal[0, 1]) -> tuple[Rows, NDArray[np.float32]]:
+        """Return the rows that searches of a column try first, and their values."""
+        cache, rows = self._store.cache, self._store.rows
+        kind, made_of = f"order-{'pq'[side]}-{label + 1:05d}", f"{self._model}-{rows}"
+        cache.remove(f"{kind}-*", but=made_of)
+
+        def computed(_done: int, _rows: int) -> Iterator[NDArray[np.void]]:
+            found = np.empty(tried_rows(rows), ORDER)
+            found["row"], found["value"] = largest_rows(self._column(label, side))
+            yield found
+
+        shape = (tried_rows(rows), 1)
+        order = cache.grown(f"{kind}-{made_of}.bin", ORDER, shape, computed)[:, 0]
+        return order["row"], order["value"]
