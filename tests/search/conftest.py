@@ -1,6 +1,9 @@
-"""A model with held-out predictions, twelve photos, and their index."""
+"""A model with held-out predictions; twelve photos with their index; an index of chosen logits."""
 
+import numpy as np
 import pytest
+from made_index import made_index
+from open_indexes import open_index
 from search_setup import picture, save_model
 
 from labelwise.search import update_index
@@ -31,3 +34,16 @@ def update(tmp_path, photos, model):
 
     call.folder = tmp_path / "photos.index"
     return call
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    """The folder of an index of 600 photos, none of which was ever a picture."""
+    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
+    return made_index(tmp_path / "photos.index", model, logits)
+
+
+@pytest.fixture
+def index(folder):
+    """That index, open until the test ends."""
+    return open_index(folder)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from search_setup import save_model
 
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
@@ -16,11 +15,6 @@ from labelwise.search.receipts import rows_in_order
 
 FOLDERS = ("", "2023", "2023/june", "2023-b", "2024")
 QUERIES = ("dog", "dog, -beach", "(cat | dog), -row")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model") / "run")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from made_index import made_index
 from open_indexes import open_index
-from search_setup import save_model
 
 from labelwise.errors import CheckpointError
 from labelwise.retrieval import Query
@@ -26,22 +25,6 @@ from labelwise.search.checking import CheckSession
 from labelwise.search.receipts import carry_receipts, rows_in_order
 
 DOG, CAT = Query.parse("dog"), Query.parse("cat")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model") / "run")
-
-
-@pytest.fixture
-def folder(model, tmp_path):
-    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
-    return made_index(tmp_path / "photos.index", model, logits)
-
-
-@pytest.fixture
-def index(folder):
-    return open_index(folder)
 
 
 def promised(index, query=DOG, share=0.2, who=None, **options):

@@ -7,9 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from made_index import made_index
 from open_indexes import open_index
-from search_setup import LABELS, save_model
+from search_setup import LABELS
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
@@ -24,22 +23,6 @@ from labelwise.search.tag_receipts import (
     withdraw_tags,
 )
 from labelwise.search.tagging import promised_rule, tags_of
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model") / "run")
-
-
-@pytest.fixture
-def folder(model, tmp_path):
-    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
-    return made_index(tmp_path / "photos.index", model, logits)
-
-
-@pytest.fixture
-def index(folder):
-    return open_index(folder)
 
 
 def labelwise(*arguments):

@@ -4,11 +4,7 @@ and what each kind of answer is worth: drawn in the receipt's order, or met by c
 
 import csv
 
-import numpy as np
 import pytest
-from made_index import made_index
-from open_indexes import open_index
-from search_setup import save_model
 
 from labelwise.errors import DataError
 from labelwise.retrieval import Query
@@ -22,17 +18,6 @@ from labelwise.search import (
 from labelwise.search.checking import CheckSession
 from labelwise.search.receipts import rows_in_order
 from labelwise.search.verifying import write_list_questions
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("model") / "run")
-
-
-@pytest.fixture
-def index(model, tmp_path):
-    logits = np.random.default_rng(1).normal(-1, 2, (600, 4))
-    return open_index(made_index(tmp_path / "photos.index", model, logits))
 
 
 def promised(index, text="dog", share=0.5, kind="sure"):
