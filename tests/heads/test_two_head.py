@@ -29,8 +29,8 @@ def test_every_head_gives_what_it_names_and_starts_where_told(name):
     outputs = head(torch.randn(2, 8, 3, 3))
     assert outputs.logits.shape == (2, 5)
     assert tuple(outputs.aux) == head.aux
-    head.start_at(torch.arange(5.0))
-    assert head.classifier.bias.tolist() == [0, 1, 2, 3, 4]
+    head.start_at(-torch.arange(5.0))
+    assert head.classifier.bias.tolist() == [0, -1, -2, -3, -4]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -28,7 +28,8 @@ PROMISED = (
     "bce focal asl spa two-way softmax quasibinary uniform maxconf warp rml lsep pairwise "
     "bce+lpr focal+lpr asl+lpr spa+lpr focal+phi asl+phi focal-official asl-official "
     "focal-official+phi asl-official+phi focal-official+lpr asl-official+lpr "
-    "hill splc ll-r ll-ct ll-cp em em+apl gr zlpr db bce+mmce bce+mdca bce+mbls"
+    "hill splc ll-r ll-ct ll-cp ll-r+boostlu ll-ct+boostlu ll-cp+boostlu "
+    "em em+apl gr zlpr db bce+mmce bce+mdca bce+mbls"
 )
 
 # What the papers state for their losses (ASL and focal: Ridnik et al.; SPA: section 5.1), and
@@ -66,6 +67,9 @@ STATED = {
         "epochs": 8,
     },
     "ll-r": {"rate": 0.002},
+    "ll-r+boostlu": {"rate": 0.005, "correction": "reject"},
+    "ll-ct+boostlu": {"rate": 0.002, "correction": "correct"},
+    "ll-cp+boostlu": {"rate": 0.001},
     "db": {"least": 0.1, "steepness": 10.0, "middle": 0.2, "scale": 2.0, "bias": 0.05},
     "bce+mbls": {"term_weight": 0.1},
 }
@@ -274,6 +278,9 @@ def test_the_methods_that_take_soft_labels():
         "ll-r",
         "ll-ct",
         "ll-cp",
+        "ll-r+boostlu",
+        "ll-ct+boostlu",
+        "ll-cp+boostlu",
         "em",
         "em+apl",
         "gr",

@@ -66,9 +66,12 @@ def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1
     typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "asl", "--method", "asl")
     assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1  # the same, computed once
-    stepped = Predictor.load(tmp_path / "asl").predict(test.images).logits
-    measured = torch.as_tensor(RunFolder(tmp_path / "asl").predictions("test").logits)
-    torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
+    boosted = ("--method", "ll-r+boostlu", "--set", "recipe.epochs=2")  # standardised maps
+    typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "boosted", *boosted)
+    for name in ("asl", "boosted"):
+        stepped = Predictor.load(tmp_path / name).predict(test.images).logits
+        measured = torch.as_tensor(RunFolder(tmp_path / name).predictions("test").logits)
+        torch.testing.assert_close(stepped, measured, atol=1e-3, rtol=1e-3)
 
 
 def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeypatch):

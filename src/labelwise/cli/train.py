@@ -87,7 +87,10 @@ def train(
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(help="linear, query2label or two-head.", show_default="the method's"),
+        typer.Option(
+            help="linear, query2label, ml-decoder, boostlu or two-head.",
+            show_default="the method's",
+        ),
     ] = None,
     image_size: Annotated[
         int | None,

@@ -13,11 +13,13 @@ __all__ = ["Head", "absorb_scaling"]
 class Head(nn.Module, ABC):
     """A map from features (B, D, H, W), never pooled, to Outputs; ``aux`` names extra outputs.
 
-    ``pools`` says that it is linear in the mean over places, and so needs nothing else of them.
+    ``pools`` says that it is linear in the mean over places, and so needs nothing else of them;
+    ``absorbs`` that it begins with a linear map, which can absorb how features were standardised.
     """
 
     aux: tuple[str, ...] = ()
     pools: bool = False
+    absorbs: bool = False
 
     @abstractmethod
     def forward(self, features: Tensor) -> Outputs:
@@ -27,8 +29,8 @@ class Head(nn.Module, ABC):
         """Set the label biases to ``logits`` (K,); a head without such biases stays as it is."""
 
     def absorb_scaling(self, mean: Tensor, scale: Tensor) -> None:
-        """Take features where ``(features - mean) / scale`` were given before; if it pools."""
-        raise TypeError(f"{type(self).__name__} is not linear in the features")
+        """Take features where ``(features - mean) / scale`` were given before."""
+        raise TypeError(f"{type(self).__name__} does not begin with a linear map")
 
 
 @torch.no_grad()

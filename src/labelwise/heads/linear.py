@@ -13,6 +13,7 @@ class LinearHead(Head):
     """``logits = W mean_places(features) + b``."""
 
     pools = True
+    absorbs = True
 
     def __init__(self, channels: int, num_labels: int) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ class TwoHead(Head):
 
     aux = ("proposal",)
     pools = True
+    absorbs = True
 
     def __init__(
         self, channels: int, num_labels: int, *, answers: Literal["logits", "proposal"] = "logits"

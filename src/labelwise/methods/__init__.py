@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from labelwise.errors import SettingsError
-from labelwise.heads import Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
+from labelwise.heads import BoostHead, Head, LinearHead, MLDecoder, QueryDecoder, TwoHead
 from labelwise.methods.catalogue import METHODS
 from labelwise.methods.method import Method
 from labelwise.methods.readings import READINGS
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 HEADS: dict[str, type[Head]] = {
+    "boostlu": BoostHead,
     "linear": LinearHead,
     "ml-decoder": MLDecoder,
     "query2label": QueryDecoder,

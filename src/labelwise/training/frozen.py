@@ -35,8 +35,8 @@ LEAST_SPREAD = 1e-7  # of a feature, below which it is taken to be constant
 class FrozenBackbone:
     """What stands before a head that is trained on features: the network, and their scaling.
 
-    Heads that pool see ``(features - mean) / scale``, with the mean and scale (D,) of the training
-    rows; others see feature maps as they are.
+    Heads that begin with a linear map see ``(features - mean) / scale``, with the mean and scale
+    (D,) of the training rows; others see feature maps as they are.
     """
 
     backbone: Backbone

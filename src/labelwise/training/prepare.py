@@ -210,7 +210,7 @@ def prepare(
         advice = advice_for_photos(model.backbone, splits["train"].images)
         if advice:
             watch.say(advice)
-    elif model.head.pools:
+    elif model.head.absorbs:
         frozen, splits = standardised(frozen, splits)
     facts = splits["train"].facts()
     counts_labels = "k" in find_method(settings.method).from_facts and "k" not in settings.options
