@@ -18,7 +18,8 @@ from labelwise.decide import promise_tags
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.search import Index, likeness_of, update_index
 from labelwise.search.near_copies import near_copies
-from labelwise.search.store import MIGRATIONS, SCHEMA, Store
+from labelwise.search.schema import MIGRATIONS, SCHEMA
+from labelwise.search.store import Store
 from labelwise.system.progress import Silent
 
 FLIPS = 6  # of one file of each kind

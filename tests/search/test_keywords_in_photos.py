@@ -21,6 +21,7 @@ from labelwise.search.inside_photos import embed_tags, undo_embedded
 from labelwise.search.patches import apply_patch, make_patch
 from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.tagging import sidecar_of, undo_sidecar, write_sidecar
+from labelwise.search.written_files import written_photos
 from labelwise.search.xmp import Keyword, tagged
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01", ("animal",))]
@@ -171,10 +172,10 @@ def test_keywords_are_written_into_photos_and_taken_out_to_the_byte(store, tmp_p
     assert embed_tags(store, str(place), DOG).state == "unchanged"
     assert embed_tags(store, str(place), CAT).state == "written"
     assert listed(place)["Subject"] == [*mine, "cat"]
-    assert store.embedded_photos() == [str(place)]
+    assert written_photos(store).paths() == [str(place)]
     assert undo_embedded(store, str(place)).state == "undone"
     assert place.read_bytes() == before
-    assert store.embedded_photos() == []
+    assert written_photos(store).paths() == []
     assert undo_embedded(store, str(place)).reason == "not ours"
 
 
@@ -197,7 +198,7 @@ def test_what_cannot_be_written_is_left_alone_and_named(store, tmp_path):
     for place, word in ((webp, "WEBP"), (broken, "as a picture"), (tmp_path / "c.jpg", "read")):
         outcome = embed_tags(store, str(place), DOG)
         assert (outcome.state, word in outcome.reason) == ("left alone", True), outcome
-    assert store.embedded_photos() == []
+    assert written_photos(store).paths() == []
 
 
 @needs_exiftool

@@ -17,6 +17,7 @@ from labelwise.search.tagging import (
     undo_sidecar,
     write_sidecar,
 )
+from labelwise.search.written_files import written_sidecars
 from labelwise.search.xmp import Keyword
 
 DOG = [Keyword("dog", 0.9, "m", "2026-01-01")]
@@ -59,10 +60,10 @@ def test_a_sidecar_that_was_not_there_is_removed_again(store, tmp_path):
     assert write_sidecar(store, path, DOG, dry_run=True).state == "written"
     assert not os.path.exists(path)
     write_sidecar(store, path, DOG)
-    assert store.sidecars() == [path]
+    assert written_sidecars(store).paths() == [path]
     undo_sidecar(store, path)
     assert not os.path.exists(path)
-    assert store.sidecars() == []
+    assert written_sidecars(store).paths() == []
 
 
 def test_what_others_changed_since_stays(store, tmp_path):

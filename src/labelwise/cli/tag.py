@@ -104,6 +104,7 @@ def tag(
         undo_sidecar,
         write_sidecar,
     )
+    from labelwise.search.written_files import written_photos, written_sidecars
     from labelwise.system.progress import make_watch
     from labelwise.system.storage import is_uri, without_options
     from labelwise.system.text import counted
@@ -165,9 +166,15 @@ def tag(
         given = Counter[str]()
         if undo:
             store = index.store
-            outcomes = [undo_sidecar(store, one, dry_run=dry_run) for one in store.sidecars()]
-            outcomes += [
-                undo_embedded(store, one, dry_run=dry_run) for one in store.embedded_photos()
+            outcomes = [
+                *(
+                    undo_sidecar(store, one, dry_run=dry_run)
+                    for one in written_sidecars(store).paths()
+                ),
+                *(
+                    undo_embedded(store, one, dry_run=dry_run)
+                    for one in written_photos(store).paths()
+                ),
             ]
             if not dry_run and all(one.state == "undone" for one in outcomes):
                 withdraw_tags(index, who)

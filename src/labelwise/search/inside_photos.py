@@ -18,8 +18,9 @@ from pathlib import Path
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.search.patches import apply_patch, make_patch
 from labelwise.search.photo_metadata import read_photo_metadata
-from labelwise.search.store import EmbeddedTags, Store
+from labelwise.search.store import Store
 from labelwise.search.tagging import TagOutcome
+from labelwise.search.written_files import EmbeddedTags, written_photos
 from labelwise.search.xmp import Keyword, begun, entries, noted, tagged, untagged
 from labelwise.system.files import read_regular, replacing
 from labelwise.system.text import shortened
@@ -50,7 +51,7 @@ def embed_tags(
     try:
         place, now = _read(photo)
         packet = _packet(place)
-        kept = store.embedded(photo)
+        kept = written_photos(store).find(photo)
         ours = {} if kept is None or packet is None else kept.wrote
         if packet is None and not keywords:
             return TagOutcome(photo, "unchanged")
@@ -64,7 +65,8 @@ def embed_tags(
             new = _with_packet(exiftool, place, after)
             wrote = {prefix: list(names) for prefix, names in noted(after).items()}
             digest = hashlib.sha256(new).digest()
-            store.put_embedded(photo, EmbeddedTags(make_patch(new, before), digest, wrote))
+            kept = EmbeddedTags(make_patch(new, before), digest, wrote)
+            written_photos(store).put(photo, kept)
             _replace(place, new, now)
     except LabelwiseError as error:
         return TagOutcome(photo, "left alone", str(error))
@@ -75,7 +77,7 @@ def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutc
     """Take our entries out of a photo; one that we did not write is left alone."""
     try:
         place, now = _read(photo)
-        kept = store.embedded(photo)
+        kept = written_photos(store).find(photo)
         if kept is None:
             return TagOutcome(photo, "left alone", "not ours")
         if not dry_run:
@@ -87,7 +89,7 @@ def undo_embedded(store: Store, photo: str, *, dry_run: bool = False) -> TagOutc
                 if packet is not None:
                     back = _with_packet(require_exiftool(), place, untagged(packet, kept.wrote))
             _replace(place, back, now)
-            store.forget_embedded(photo)
+            written_photos(store).forget(photo)
     except FileNotFoundError:
         return TagOutcome(photo, "left alone", "it is gone")
     except LabelwiseError as error:

@@ -10,10 +10,8 @@ its content again. Columns are written before the transaction that makes their r
 never changed afterwards, so a process killed at any moment leaves a whole index.
 """
 
-import json
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
@@ -27,55 +25,23 @@ from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.search.cache import CacheFiles
 from labelwise.search.checksums import Checksums
 from labelwise.search.columns import Columns
-from labelwise.search.database import Database, create_database, open_database
+from labelwise.search.database import create_database, open_database
+from labelwise.search.schema import SCHEMA, SUMS_SINCE, migrate, sum_of
 from labelwise.system.files import replacing
 from labelwise.system.storage import address_of, is_uri, without_options
 
 __all__ = [
     "Content",
     "Correction",
-    "EmbeddedTags",
     "Fact",
     "FileState",
-    "KeptSidecar",
     "PhotoFile",
     "Store",
+    "shown",
 ]
 
 FileState = Literal["ok", "failed", "missing"]
 Fact = Literal["present", "absent", "unknown", "withdrawn"]
-
-SCHEMA = """
-CREATE TABLE roots (id INTEGER PRIMARY KEY, path TEXT NOT NULL, raw BLOB NOT NULL UNIQUE);
-CREATE TABLE contents (
-  row INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
-  width INTEGER, height INTEGER, taken TEXT, alive INTEGER NOT NULL DEFAULT 0);
-CREATE INDEX dead_contents ON contents (row) WHERE alive = 0;
-CREATE TABLE files (
-  root INTEGER NOT NULL REFERENCES roots (id), folder TEXT NOT NULL, name TEXT NOT NULL, raw BLOB,
-  size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, row INTEGER REFERENCES contents (row),
-  state TEXT NOT NULL CHECK (state IN ('ok', 'failed', 'missing')), reason TEXT,
-  PRIMARY KEY (root, folder, name)) WITHOUT ROWID;
-CREATE INDEX files_of_content ON files (row);
-CREATE TABLE corrections (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, row INTEGER NOT NULL REFERENCES contents (row),
-  label TEXT NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL, at TEXT NOT NULL,
-  source TEXT NOT NULL);
-CREATE INDEX corrections_of_label ON corrections (label, row);
-CREATE TABLE sidecars (raw BLOB PRIMARY KEY, path TEXT NOT NULL, before BLOB, after BLOB NOT NULL);
-"""
-# What each version added, in order; PRAGMA user_version counts those that a database has.
-MIGRATIONS = (
-    "ALTER TABLE sidecars ADD COLUMN wrote TEXT;",
-    "CREATE TABLE checksums (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID;"
-    "ALTER TABLE corrections ADD COLUMN sum INTEGER;"
-    "UPDATE corrections SET sum = sum_of(row, label, state, who, at, source);",
-    "CREATE TABLE embedded ("
-    "raw BLOB PRIMARY KEY, path TEXT NOT NULL, patch BLOB NOT NULL, after BLOB NOT NULL, "
-    "wrote TEXT NOT NULL);",
-)
-
-SUMS_SINCE = 2  # the version that brought checksums
 
 
 @dataclass(frozen=True)
@@ -118,30 +84,6 @@ class Correction:
     source: str = "correction"
 
 
-@dataclass(frozen=True)
-class KeptSidecar:
-    """A side-car that we wrote: its bytes before, the hash of those we wrote, and our entries.
-
-    ``wrote`` is None where an index of 0.1 wrote it.
-    """
-
-    before: bytes | None
-    after: bytes
-    wrote: dict[str, list[str]] | None
-
-
-@dataclass(frozen=True)
-class EmbeddedTags:
-    """A photo that we wrote keywords into: the patch that takes it back, and our entries.
-
-    ``after`` is the hash of the bytes that the patch is for.
-    """
-
-    patch: bytes
-    after: bytes
-    wrote: dict[str, list[str]]
-
-
 class Store:
     """An open index folder. ``rows`` of it are known; each column has that many entries.
 
@@ -152,7 +94,7 @@ class Store:
         self.folder, self.labels = folder, tuple(labels)
         self._database = open_database(folder / "photos.sqlite")
         try:
-            _migrate(self._database)
+            migrate(self._database)
         except BaseException:
             self._database.close()
             raise
@@ -480,75 +422,6 @@ class Store:
             )
         self._known_corrections = last
 
-    # Side-cars
-
-    def sidecar(self, path: str) -> KeptSidecar | None:
-        """Return what is kept of a side-car that we wrote."""
-        found = self._database.execute(
-            "SELECT before, after, wrote FROM sidecars WHERE raw = ?", (os.fsencode(path),)
-        ).fetchone()
-        if found is None:
-            return None
-        before, after, wrote = found
-        return KeptSidecar(before, after, None if wrote is None else json.loads(wrote))
-
-    def sidecars(self) -> list[str]:
-        """Return the side-cars that we have written, in order."""
-        query = "SELECT raw FROM sidecars ORDER BY raw"
-        return [os.fsdecode(raw) for (raw,) in self._database.execute(query)]
-
-    def put_sidecar(self, path: str, kept: KeptSidecar) -> None:
-        """Remember a side-car that is about to be written."""
-        with self.transaction() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO sidecars (raw, path, before, after, wrote) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (
-                    os.fsencode(path),
-                    shown(path),
-                    kept.before,
-                    kept.after,
-                    None if kept.wrote is None else json.dumps(kept.wrote),
-                ),
-            )
-
-    def forget_sidecar(self, path: str) -> None:
-        """Forget a side-car that is as it was before."""
-        with self.transaction() as database:
-            database.execute("DELETE FROM sidecars WHERE raw = ?", (os.fsencode(path),))
-
-    # Keywords inside photos
-
-    def embedded(self, path: str) -> EmbeddedTags | None:
-        """Return what is kept of a photo that we wrote keywords into."""
-        found = self._database.execute(
-            "SELECT patch, after, wrote FROM embedded WHERE raw = ?", (os.fsencode(path),)
-        ).fetchone()
-        if found is None:
-            return None
-        patch, after, wrote = found
-        return EmbeddedTags(patch, after, json.loads(wrote))
-
-    def embedded_photos(self) -> list[str]:
-        """Return the photos that we have written keywords into, in order."""
-        query = "SELECT raw FROM embedded ORDER BY raw"
-        return [os.fsdecode(raw) for (raw,) in self._database.execute(query)]
-
-    def put_embedded(self, path: str, kept: EmbeddedTags) -> None:
-        """Remember a photo that is about to be written."""
-        values = (kept.patch, kept.after, json.dumps(kept.wrote))
-        with self.transaction() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO embedded (raw, path, patch, after, wrote) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (os.fsencode(path), shown(path), *values),
-            )
-
-    def forget_embedded(self, path: str) -> None:
-        """Forget a photo that is as it was before."""
-        with self.transaction() as database:
-            database.execute("DELETE FROM embedded WHERE raw = ?", (os.fsencode(path),))
-
 
 def shown(path: str) -> str:
     """Return a path as text; bytes that are not Unicode are written as \\xNN."""
@@ -567,23 +440,3 @@ def _inside(path: str, root: str) -> str | None:
 def _raw(inside: str) -> bytes | None:
     """Return the bytes of a name below a root, None where it is shown as it is."""
     return None if shown(inside) == inside else os.fsencode(inside)
-
-
-def sum_of(*values: Any) -> int:
-    """Return the checksum of a row."""
-    return zlib.crc32(repr(values).encode("utf-8", "backslashreplace"))
-
-
-def _migrate(database: Database) -> None:
-    """Bring a database that an earlier version wrote up to date, if it may be written."""
-    version = database.version
-    if version > len(MIGRATIONS):
-        raise CheckpointError(
-            f"{database.path} was written by a later version of labelwise (its format is "
-            f"{version}, this version knows {len(MIGRATIONS)}); install that version"
-        )
-    if not database.writable:
-        return
-    database.create_function("sum_of", 6, sum_of, deterministic=True)
-    for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        database.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")

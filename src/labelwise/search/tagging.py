@@ -25,7 +25,8 @@ from labelwise.errors import DataError, LabelwiseError
 from labelwise.pictures.raw import RAW_SUFFIXES
 from labelwise.search.index import Index
 from labelwise.search.photo_metadata import read_photo_metadata
-from labelwise.search.store import KeptSidecar, Store
+from labelwise.search.store import Store
+from labelwise.search.written_files import KeptSidecar, written_sidecars
 from labelwise.search.xmp import (
     LARGEST,
     NOTHING,
@@ -166,7 +167,7 @@ def write_sidecar(
     """
     try:
         now, seen = _read(path)
-        kept = store.sidecar(path)
+        kept = written_sidecars(store).find(path)
         ours = noted(now) if adopt and now is not None else _ours(kept, now)
         start = now
         if now is None and keywords and photo is not None:
@@ -183,9 +184,8 @@ def write_sidecar(
                 before = kept.before
             else:
                 before = None if now is None else untagged(now, ours)
-            store.put_sidecar(
-                path, KeptSidecar(before, hashlib.sha256(after).digest(), noted(after))
-            )
+            wrote = KeptSidecar(before, hashlib.sha256(after).digest(), noted(after))
+            written_sidecars(store).put(path, wrote)
             _replace(path, after, seen)
     except LabelwiseError as error:
         return TagOutcome(path, "left alone", str(error))
@@ -196,7 +196,7 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcom
     """Take our entries out of a side-car; one that we did not write is left alone."""
     try:
         now, seen = _read(path)
-        kept = store.sidecar(path)
+        kept = written_sidecars(store).find(path)
         if now is None or kept is None:
             return TagOutcome(path, "left alone", "it is gone" if now is None else "not ours")
         as_written = _is_as_written(kept, now)
@@ -208,7 +208,7 @@ def undo_sidecar(store: Store, path: str, *, dry_run: bool = False) -> TagOutcom
                 known = kept.before if as_written else None
                 back = untagged(now, _ours(kept, now)) if known is None else known
                 _replace(path, back, seen)
-            store.forget_sidecar(path)
+            written_sidecars(store).forget(path)
     except LabelwiseError as error:
         return TagOutcome(path, "left alone", str(error))
     except OSError as error:
