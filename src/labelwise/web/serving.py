@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -109,6 +110,16 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets=sockets)
         if self.force_exit:  # the class above would then let go of nothing
             await self.lifespan.shutdown()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self.force_exit:
+            asyncio.get_running_loop().call_soon_threadsafe(self._drop_connections)
+
+    def _drop_connections(self) -> None:
+        """End what is under way: from Python 3.12 on a server waits for its connections."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def _hang_up(self) -> None:
         if self.on_hangup is not None:
