@@ -49,6 +49,11 @@ OWN_ODDS = {
 }
 
 
+def test_scipy_is_imported_by_the_functions_that_need_it():
+    at_the_top = re.compile(r"^(?:from|import) scipy\b", re.MULTILINE)
+    assert [file.name for file in FILES if at_the_top.search(file.read_text())] == []
+
+
 def test_only_links_objectives_and_ops_turn_logits_into_probabilities():
     allowed = ("links.py", "numeric", "objectives", "calibrate", "heads")
     found = {

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -39,6 +38,7 @@ from labelwise.calibrate.entries import OnLogOdds, limited_log_odds, read_entrie
 from labelwise.calibrate.shared_curves import CurveMixture, CurveProblem
 from labelwise.links import Link
 from labelwise.numeric.arrays import Array, to_tensor
+from labelwise.numeric.special import expit, ndtri
 
 __all__ = ["AveragedCurves", "FewLabels", "few", "few_labels"]
 

@@ -26,6 +26,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from labelwise.data.table import SPLITS, LabelTable
+from labelwise.numeric.special import expit, ndtr
 from labelwise.pictures.sources import ArrayImages, FeatureRows
 from labelwise.types import LabelSpace
 
@@ -266,8 +267,6 @@ def posterior(
     seed: int = 0,
 ) -> PosteriorData:
     """Return correlated labels with priors from ``most`` down to ``least``, and their eta."""
-    from scipy.special import expit, ndtr  # slow to import, and seldom needed
-
     if not 0 < least <= most < 1:
         raise ValueError(f"priors must satisfy 0 < least <= most < 1, got {least} and {most}")
     if not 0 <= rho < 1:
@@ -324,8 +323,6 @@ def posterior_table(
 
 def _offsets(priors: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
     """Return b where the mean of expit(b + spread z), z ~ N(0, 1), is the prior, by bisection."""
-    from scipy.special import expit
-
     nodes, mass = np.polynomial.hermite_e.hermegauss(64)
     mass = mass / mass.sum()
     low, high = np.full_like(priors, -60.0), np.full_like(priors, 60.0)

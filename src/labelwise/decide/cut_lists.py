@@ -27,7 +27,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, gammaincc
 
 from labelwise.decide.arrays import Matrix
 from labelwise.decide.misses import Numbers, chance_of_misses, descending
@@ -39,6 +38,7 @@ from labelwise.decide.promised_lists import (
     why_refused,
 )
 from labelwise.decide.sequences import check_levels
+from labelwise.numeric.special import betainc, gammaincc
 
 __all__ = ["cut_to_try", "list_above", "most_to_expect"]
 

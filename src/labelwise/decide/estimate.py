@@ -31,11 +31,11 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp, stdtrit
 
 from labelwise.decide.total_bounds import DrawnGroup, betting_total_bounds
 from labelwise.errors import DataError
 from labelwise.numeric.arrays import Array, to_numpy
+from labelwise.numeric.special import gammaln, logsumexp, stdtrit
 
 __all__ = [
     "EXACT_UP_TO",

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from labelwise.decide.arrays import Matrix, as_numpy, read_answers
 from labelwise.numeric.bounds import clopper_pearson
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import stdtrit
 
 __all__ = ["LabelFigures", "label_figures"]
 

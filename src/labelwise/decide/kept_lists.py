@@ -21,12 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.special import bdtrc
 
 from labelwise.decide.estimate import exact_count_bounds
 from labelwise.decide.promises import Promise, percent
 from labelwise.errors import DataError
 from labelwise.numeric.bounds import ratio_interval
+from labelwise.numeric.special import bdtrc
 
 __all__ = ["KeptLists", "ListAnswers", "ListVerdict", "judge_list", "judge_lists"]
 

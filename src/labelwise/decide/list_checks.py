@@ -33,11 +33,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, gammaln
 
 from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.promises import Promise
 from labelwise.decide.sequences import check_levels
+from labelwise.numeric.special import betaln, gammaln
 
 __all__ = ["ListCheck", "ListToCheck", "error_share", "list_to_check", "prior_of", "promised_check"]
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, betaln
 
 from labelwise.decide.arrays import Matrix, as_numpy
+from labelwise.numeric.special import betaincinv, betaln
 
 __all__ = ["ListBound", "chance_of_misses", "descending", "list_bound", "most_misses"]
 

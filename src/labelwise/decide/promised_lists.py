@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
-from scipy.special import gammaincc
 
 from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.misses import Counts, Numbers, descending, most_misses
 from labelwise.decide.promises import Promise
 from labelwise.decide.sequences import check_levels
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import gammaincc
 
 __all__ = ["PromisedList", "expected_list", "least_wrong", "lowest_cut", "sure_list"]
 

@@ -21,7 +21,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 
 from labelwise.decide.groups import by_whole_groups, with_group_facts
 from labelwise.decide.promised_recall import recall_threshold
@@ -43,6 +42,7 @@ from labelwise.decide.sequences import (
     wrong_share,
 )
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import expit, logit
 from labelwise.system.text import counted
 
 __all__ = [

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaln, gammaln, logsumexp
 
 from labelwise.decide.misses import Numbers
+from labelwise.numeric.special import betaln, gammaln, logsumexp
 
 __all__ = ["DrawnGroup", "betting_total_bounds"]
 

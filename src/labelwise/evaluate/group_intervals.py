@@ -14,11 +14,11 @@ see :mod:`labelwise.numeric.groups`.
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 from torch import Tensor
 
 from labelwise.metrics import average_precision
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import stdtrit
 from labelwise.system.text import counted
 
 __all__ = [

@@ -24,7 +24,6 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 from torch import Tensor
 
 from labelwise.evaluate.calibration import Known, Probabilities
@@ -32,6 +31,7 @@ from labelwise.evaluate.evaluation import SubgroupFigure, SubgroupRow
 from labelwise.evaluate.group_intervals import mean_interval_by_group
 from labelwise.evaluate.headline import row_sums
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import stdtr
 
 __all__ = ["Subgroups", "holm", "ratio_difference", "subgroup_rows"]
 

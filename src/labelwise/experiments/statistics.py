@@ -28,7 +28,8 @@ from itertools import combinations
 from math import inf, isfinite, isinf, isnan, nan, sqrt
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+
+from labelwise.numeric.special import stdtr, stdtrit
 
 __all__ = [
     "Covariance",

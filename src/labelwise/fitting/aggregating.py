@@ -28,12 +28,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
-from scipy.special import log_ndtr
 
 from labelwise.data.moments import read_times
 from labelwise.errors import DataError, SettingsError
 from labelwise.fitting.read import unlabelled_scores
 from labelwise.fitting.tables import Kind, RawScores, read_raw
+from labelwise.numeric.special import log_ndtr
 from labelwise.system.files import replacing
 from labelwise.system.text import as_cell
 from labelwise.types import nearest

@@ -26,12 +26,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
 
 from labelwise.decide import Answered, estimate_count
 from labelwise.errors import DataError
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
+from labelwise.numeric.special import expit, ndtri
 
 __all__ = ["CallCount", "CallMethod", "CallModel", "count_calls", "fit_calls"]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from scipy.special import logit
 from torch import Tensor
 
 from labelwise.calibrate import Platt
@@ -30,6 +29,7 @@ from labelwise.metrics.drift import (
     held_out_shares,
 )
 from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.special import logit
 from labelwise.predictions import Predictions
 
 __all__ = ["ShareShift", "adapted_to_shares", "held_out_of", "share_shift"]

@@ -32,9 +32,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr
 
 from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.special import entr
 
 __all__ = [
     "CRITERIA",

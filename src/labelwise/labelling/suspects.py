@@ -28,9 +28,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from labelwise.numeric.arrays import Array, as_mask, check_shapes, to_numpy
+from labelwise.numeric.special import expit
 
 __all__ = [
     "SuspectKind",

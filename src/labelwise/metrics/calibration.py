@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
 
 from labelwise.metrics.bins import Binning, cell_sums, edges_of, round_edges
 from labelwise.metrics.lines import blocks, chosen, read
 from labelwise.numeric.arrays import Array, check_shapes
+from labelwise.numeric.special import erf
 
 __all__ = ["CalibrationSums", "Reliability", "label_reliability", "reliability"]
 

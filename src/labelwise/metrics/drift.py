@@ -36,10 +36,10 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, stdtrit
 
 from labelwise.numeric.bounds import edge
 from labelwise.numeric.logistic import fit_slope_and_offset
+from labelwise.numeric.special import expit, log_expit, stdtrit
 
 __all__ = [
     "ALPHA",
@@ -95,7 +95,8 @@ def calibration_alarm(
     odds = np.log(p) - np.log1p(-p)
     a, b = np.array(BETS).T
     bets = a[:, None] * odds + b[:, None]  # (bets, photos)
-    gain = np.where(y, _log_p(bets) - _log_p(odds), _log_p(-bets) - _log_p(-odds))
+    present, absent = log_expit(bets) - log_expit(odds), log_expit(-bets) - log_expit(-odds)
+    gain = np.where(y, present, absent)
     since = gain.cumsum(axis=1)
     begins = np.arange(1, len(p) + 1)
     stakes = -np.log(begins * (begins + 1.0)) - (since - gain)  # less what was there before j
@@ -229,8 +230,3 @@ def estimate_share(
 def _log_odds(probs: Floats) -> Floats:
     p = np.clip(np.asarray(probs, np.float64), CLIP, 1 - CLIP)
     return np.asarray(np.log(p) - np.log1p(-p))
-
-
-def _log_p(odds: Floats) -> Floats:
-    """Return log p of log-odds: -log(1 + exp(-u))."""
-    return -np.logaddexp(0.0, -odds)

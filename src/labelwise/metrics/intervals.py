@@ -44,13 +44,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincc
 
 from labelwise.metrics.bins import Binning, edges_of, image_cells, width_edges
 from labelwise.metrics.calibration import Reliability
 from labelwise.metrics.lines import blocks, chosen, read
 from labelwise.numeric.arrays import Array
 from labelwise.numeric.groups import Groups
+from labelwise.numeric.special import gammaincc
 
 __all__ = [
     "BootstrapInterval",

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincinv, logsumexp
+
+from labelwise.numeric.special import betainc, betaincinv, logsumexp
 
 __all__ = [
     "best_stakes",

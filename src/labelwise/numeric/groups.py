@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from labelwise.errors import DataError
+from labelwise.numeric.special import ndtr, ndtri
 
 __all__ = ["Groups", "error_of_photo_test", "joined_rows"]
 

@@ -8,7 +8,8 @@ fitted by Newton's method with steps of at most 1; the inverse of the curvature 
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+
+from labelwise.numeric.special import expit
 
 __all__ = ["fit_slope_and_offset"]
 

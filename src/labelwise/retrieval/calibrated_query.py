@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit, logit, ndtri
 
 from labelwise.decide import (
     PromisedList,
@@ -30,6 +29,7 @@ from labelwise.decide.misses import descending
 from labelwise.numeric.arrays import Array, Mask
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
+from labelwise.numeric.special import expit, log_expit, logit, ndtri
 from labelwise.retrieval.bound_query import BoundQuery
 
 __all__ = [
@@ -98,8 +98,7 @@ class CalibratedQuery:
     def probs(self, log_scores: Numbers) -> Numbers:
         """Return the (N,) probability of each image; 0 where a limit leaves it out."""
         odds = _log_odds(log_scores)
-        with np.errstate(over="ignore"):  # faster than expit, and as good for |odds| <= FAR
-            values: Numbers = 1 / (1 + np.exp(-(self.slope * odds + self.offset)))
+        values: Numbers = expit(self.slope * odds + self.offset)
         if len(values) and log_scores.min() == -np.inf:
             values[np.isneginf(log_scores)] = 0.0
         return values

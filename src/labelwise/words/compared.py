@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from labelwise.errors import DataError
@@ -23,6 +22,7 @@ from labelwise.evaluate.headline import mean_ap_influence, mean_influence
 from labelwise.links import Link
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
+from labelwise.numeric.special import ndtri
 
 __all__ = ["RunDifference", "compare_runs"]
 

@@ -1,0 +1,61 @@
+"""Special functions; the oracle is scipy's function of the same name and arguments."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+
+from labelwise.numeric import special
+
+ODDS = np.concatenate([np.linspace(-40, 40, 81), [-800.0, -710.0, 710.0, 800.0, -np.inf, np.inf]])
+SHARES = np.array([0.0, 1e-300, 1e-9, 0.1, 0.3, 0.5, 0.75, 1 - 1e-9, 1.0, -0.1, 1.1, np.nan])
+OWN = {"expit": ODDS, "log_expit": ODDS, "logit": SHARES}
+OF_SCIPY = {
+    "bdtrc": (3, 10, 0.2),
+    "betainc": (2.0, 3.0, 0.4),
+    "betaincinv": (2.0, 3.0, 0.4),
+    "betaln": (2.0, 30.0),
+    "entr": (0.3,),
+    "erf": (0.3,),
+    "gammaincc": (4.0, 2.5),
+    "gammaln": (7.5,),
+    "log_ndtr": (-40.0,),
+    "logsumexp": (np.array([[1.0, 2.0], [3.0, 4.0]]), 1),
+    "ndtr": (-1.2,),
+    "stdtr": (5, 1.3),
+    "stdtrit": (5, 0.975),
+}
+
+
+def test_every_function_has_arguments_here():
+    assert sorted([*OWN, *OF_SCIPY, "ndtri"]) == special.__all__
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float64, 4e-15), (np.float32, 1e-6)])
+def test_functions_written_here_are_those_of_scipy(name, dtype, digits):
+    given = OWN[name].astype(dtype)
+    found, expected = getattr(special, name)(given), getattr(scipy.special, name)(given)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=digits, atol=1e-300)
+    one = getattr(special, name)(float(given[3]))
+    assert one == pytest.approx(float(getattr(scipy.special, name)(float(given[3]))), rel=digits)
+
+
+@pytest.mark.parametrize("p", [*SHARES.tolist(), 0.95, 0.975, 0.9999, 1e-20])
+def test_normal_quantiles_are_those_of_scipy(p):
+    assert special.ndtri(p) == pytest.approx(scipy.special.ndtri(p), rel=4e-15, nan_ok=True)
+    assert math.isnan(special.ndtri(p)) == (not 0 <= p <= 1)
+
+
+@pytest.mark.parametrize("name", OF_SCIPY)
+def test_the_others_are_scipy_s_own(name):
+    found = getattr(special, name)(*OF_SCIPY[name])
+    np.testing.assert_array_equal(found, getattr(scipy.special, name)(*OF_SCIPY[name]))
+
+
+def test_options_reach_scipy():
+    given = np.array([[1.0, 2.0], [3.0, 4.0]])
+    found = special.logsumexp(given, axis=0, b=[[2.0], [1.0]])
+    np.testing.assert_array_equal(found, scipy.special.logsumexp(given, axis=0, b=[[2.0], [1.0]]))
