@@ -57,7 +57,7 @@ class Objective(nn.Module, ABC):
     ) -> Tensor:
         """Return the scalar loss of a batch given as Outputs and Targets or as bare arrays.
 
-        Logits are a tensor; labels and ``observed`` may be what
+        A batch without images costs 0. Logits are a tensor; labels and ``observed`` may be what
         :mod:`labelwise.numeric.arrays` allows.
         """
         if isinstance(outputs, Tensor):
@@ -81,7 +81,10 @@ class Objective(nn.Module, ABC):
                     f"got {sorted(outputs.aux) or 'none'}"
                 )
         with torch.autocast(outputs.logits.device.type, enabled=False):
-            return self.loss(*_joined(*_full_precision(outputs, targets)))
+            outputs, targets = _joined(*_full_precision(outputs, targets))
+            if outputs.logits.shape[0] == 0:  # no image of any process: nothing to learn
+                return sum((one.sum() for one in outputs.aux.values()), outputs.logits.sum())
+            return self.loss(outputs, targets)
 
     def step(self, lr: float) -> None:
         """Update what the objective keeps outside any optimiser; call after the optimiser's step.
