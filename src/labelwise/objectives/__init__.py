@@ -35,6 +35,7 @@ from labelwise.objectives.focal_margin import (
 from labelwise.objectives.generalized_robust import GeneralizedRobust, tempered_log
 from labelwise.objectives.label_pair import LabelPairs, label_pair_loss
 from labelwise.objectives.large_loss import LargeLoss, LargeLossForGood, largest_unknown
+from labelwise.objectives.pseudo_label_robust import PseudoLabelRobust, guessed_labels
 from labelwise.objectives.pseudo_labels import EntropyWithPseudoLabels
 from labelwise.objectives.quasibinary import (
     Quasibinary,
@@ -113,6 +114,7 @@ __all__ = [
     "Objective",
     "PairwiseHinge",
     "PhiLink",
+    "PseudoLabelRobust",
     "Quasibinary",
     "QuasibinaryLink",
     "SPALink",
@@ -135,6 +137,7 @@ __all__ = [
     "bce_loss",
     "distribution_balanced_loss",
     "expected_positives",
+    "guessed_labels",
     "hill_loss",
     "kernel_calibration_error",
     "label_pair_loss",

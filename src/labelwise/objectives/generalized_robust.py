@@ -82,19 +82,23 @@ class GeneralizedRobust(Objective):
         self.epochs = EpochsSeen(num_images)
 
     def loss(self, outputs: Outputs, targets: Targets) -> Tensor:
-        logits, observed = outputs.logits, targets.observed
-        done = self.epochs(logits).to(logits)
-        known = bce_loss(logits, targets.labels)
-        if observed is None:
+        known = bce_loss(outputs.logits, targets.labels)
+        unknown, _ = self.unknown(outputs.logits)
+        if targets.observed is None:
             return known.mean()
+        return torch.where(targets.observed, known, unknown).mean()
+
+    def unknown(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what entries cost (B, K) that are unknown, and m(p); count the batch as seen."""
+        done = self.epochs(logits).to(logits)
         before, within = ((done + ahead).div(self.over).clamp(max=1) for ahead in (0, 1))
         p = torch.sigmoid(logits.detach())
         chance = torch.sigmoid(_between(self.slope, before) * p + _between(self.offset, before))
         far = (p - _between(self.centre, within)) / _between(self.width, within)
         present = tempered_log(softplus(-logits), self.present_exponent)
         absent = tempered_log(softplus(logits), self.absent_exponent)
-        unknown = torch.exp(-far.square() / 2) * (chance * present + (1 - chance) * absent)
-        return torch.where(observed, known, unknown).mean()
+        counts = torch.exp(-far.square() / 2)
+        return counts * (chance * present + (1 - chance) * absent), counts
 
 
 def _between(ends: tuple[float, float], part: Tensor) -> Tensor:
