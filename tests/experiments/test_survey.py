@@ -240,11 +240,21 @@ def test_lists_are_wrong_at_most_as_often_as_promised():
     assert np.mean(shares) < 0.1 + 3 * error
 
 
-def test_the_page_in_the_docs_is_made_of_the_results():
+def test_the_pages_in_the_docs_are_made_of_the_results():
     made = runpy.run_path(str(ROOT / "benchmarks" / "survey.py"))
-    page = (ROOT / "docs" / "survey.md").read_text(encoding="utf-8")
-    assert made["with_tables"](page, Survey.load(made["RESULTS"])) == page
-    assert json.loads(made["RESULTS"].read_text())["cells"]
+    for path, results in made["PAGES"].items():
+        page = path.read_text(encoding="utf-8")
+        assert made["with_tables"](page, Survey.load(results)) == page
+        assert json.loads(results.read_text())["cells"]
+
+
+def test_with_all_labels_known_methods_that_are_cross_entropy_have_its_figures():
+    """As docs/survey-scene.md says of its tables."""
+    cells = Survey.load(ROOT / "benchmarks" / "survey_scene.json").cells
+    methods = cells["scene.full"].methods
+    for name in ("an", "iu", "ll-r", "ll-ct", "ll-cp", "em", "em+apl", "gr"):
+        for column, figure in methods["bce"].items():
+            assert methods[name][column].mean == pytest.approx(figure.mean, rel=1e-4), name
 
 
 def test_equal_methods_share_a_rank():
