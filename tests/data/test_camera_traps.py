@@ -1,7 +1,7 @@
 """Camera trap files in the official layouts, held to what was put into them.
 
 MegaDetector's output format 1.6 (agentmorris/MegaDetector), SpeciesNet's ensemble output
-(google/cameratrapai), Camtrap DP 1.0 (tdwg/camtrap-dp), the export of iNaturalist.
+(google/cameratrapai), the export of iNaturalist. Camtrap DP has a file of its own.
 """
 
 import csv
@@ -166,114 +166,6 @@ def test_results_that_cannot_be_meant_are_named(tmp_path, change, sentence):
     (tmp_path / "md.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=sentence):
         read_camera_results(tmp_path / "md.json")
-
-
-OBSERVATIONS = """observationID,deploymentID,mediaID,eventID,observationLevel,observationType,\
-scientificName,classificationMethod
-o1,d1,m1,e1,media,animal,Vulpes vulpes,human
-o2,d1,m1,e1,media,human,,human
-o3,d1,m2,e1,media,blank,,human
-o4,d1,m3,e2,media,animal,Meles meles,machine
-o5,d2,,e3,event,animal,Meles meles,human
-o6,d2,m5,e4,media,unclassified,,
-"""
-
-
-@pytest.fixture
-def package(tmp_path):
-    """A Camtrap DP package of five photos."""
-    folder = tmp_path / "package"
-    (folder / "media").mkdir(parents=True)
-    resources = [
-        {"name": name, "path": f"{name}.csv", "profile": "tabular-data-resource"}
-        for name in ("deployments", "media", "observations")
-    ]
-    stated = {
-        "profile": "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0/camtrap-dp-profile.json",
-        "name": "made",
-        "resources": resources,
-    }
-    (folder / "datapackage.json").write_text(json.dumps(stated))
-    (folder / "deployments.csv").write_text(
-        "deploymentID,locationID,locationName\nd1,forest,Forest\nd2,,\n"
-    )
-    events = ["e1", "e1", "e2", "e3", "e4"]
-    lines = ["mediaID,deploymentID,eventID,timestamp,filePath,filePublic,fileMediatype"]
-    for number, event in enumerate(events, 1):
-        name = f"media/{number}.png"
-        Image.new("RGB", (8, 8)).save(folder / name)
-        place = "d1" if number < 4 else "d2"
-        lines.append(f"m{number},{place},{event},2024-05-0{number}T06:30:00Z,{name},true,image/png")
-    (folder / "media.csv").write_text("\n".join(lines) + "\n")
-    (folder / "observations.csv").write_text(OBSERVATIONS)
-    return folder
-
-
-def states(table):
-    found = {}
-    for row, name in enumerate(table.ids):
-        words = [table.space.names[k] for k in table.present.row(row)]
-        found[name[6]] = (words, [table.space.names[k] for k in table.unknown.row(row)])
-    return found
-
-
-def test_a_camtrap_package_is_read_with_all_three_states(package):
-    table = load(package)
-    every = ["Meles meles", "Vulpes vulpes", "human"]
-    assert states(table) == {
-        "1": (["Vulpes vulpes", "human"], []),
-        "2": ([], []),  # looked at, and blank
-        "3": ([], every),  # a machine's word is not a label
-        "4": ([], ["Meles meles"]),  # somewhere in the event; nothing else is
-        "5": ([], every),
-    }
-    assert list(table.group) == ["forest", "forest", "forest", "d2", "d2"]
-    machine = load(f"camtrap-dp:{package}", machine=True)
-    assert states(machine)["3"] == (["Meles meles"], [])
-
-
-def test_answers_become_machine_observations_and_people_stay(package, tmp_path):
-    answers = tmp_path / "answers.csv"
-    answers.write_text(
-        "path,labels,error,Vulpes vulpes,human\n"
-        f"{package}/media/1.png,,,0.9,0.2\n{package}/media/2.png,,,0.1,0.1\n"
-    )
-    out = tmp_path / "again"
-    result = run("data", "answers", package, answers, "-o", out, "--model", "foxes 1.0")
-    assert result.exit_code == 0, result.exception
-    with (out / "observations.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    people = [row for row in rows if row["classificationMethod"] != "machine"]
-    assert [row["observationID"] for row in people] == ["o1", "o2", "o3", "o5", "o6"]
-    machine = [row for row in rows if row["classificationMethod"] == "machine"]
-    told = [
-        (r["mediaID"], r["observationType"], r["scientificName"], r["classificationProbability"])
-        for r in machine
-    ]
-    assert told == [("m1", "animal", "Vulpes vulpes", "0.9"), ("m2", "blank", "", "")]
-    assert {row["classifiedBy"] for row in machine} == {"foxes 1.0"}
-    assert machine[0]["eventStart"] == "2024-05-01T06:30:00Z"
-    again = load(f"camtrap-dp:{out}", check_files=False)
-    assert states(again) == {**states(load(package)), "3": ([], list(again.space.names))}
-    refused = run("data", "answers", package, answers, "-o", out)
-    assert "exists; choose a new folder" in str(refused.exception)
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "sentence"),
-    [
-        ("observations.csv", "media,blank", "media,nothing", "observationType must be one of"),
-        ("observations.csv", "scientificName", "name", "there is no column 'scientificName'"),
-        ("media.csv", "media/1.png", "https://x.org/1.png", "is an address; download"),
-        ("deployments.csv", "d2,,", "d1,,", "'d1' stands there twice"),
-        ("datapackage.json", '"media.csv"', '"https://x.org/m.csv"', "a path within the package"),
-    ],
-)
-def test_packages_that_cannot_be_meant_are_named(package, file, old, new, sentence):
-    path = package / file
-    path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(DataError, match=sentence):
-        load(package)
 
 
 def test_an_inaturalist_export_says_what_was_seen_and_not_what_was_not(tmp_path):

@@ -1,4 +1,4 @@
-"""``labelwise data crops``, ``answers``, ``iiif``  ``bursts``, ``clashes``: the field."""
+"""``labelwise data crops``, ``answers``, ``iiif``, ``bursts``, ``clashes``: the field."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,7 +63,7 @@ def write_back(
     """Put a model's answers into files of other programs.
 
     Of MegaDetector's results: classes of the crops. Of Camtrap DP: machine observations of the
-    photos; what people observed stays.
+    photos; what people and other models observed stays, and the photos are not copied.
     """
     import csv
     import json
@@ -72,7 +72,7 @@ def write_back(
 
     from labelwise.cli.text import say
     from labelwise.data.camera_results import read_camera_results, with_classes
-    from labelwise.data.camtrap import write_camtrap
+    from labelwise.data.camtrap_answers import write_camtrap
     from labelwise.data.rows import read_json
     from labelwise.errors import DataError, SettingsError
     from labelwise.fitting import read_unlabelled

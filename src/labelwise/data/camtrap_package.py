@@ -1,0 +1,220 @@
+"""A Camtrap DP package: datapackage.json and its three tables, with the keys that join them.
+
+    deployments    deploymentID
+    media          mediaID, deploymentID, timestamp, filePath, fileMediatype
+    observations   observationID, deploymentID, mediaID (level "media" alone), eventID, eventStart,
+                   eventEnd, observationLevel, observationType, scientificName, ...
+
+Columns, types and keys are those of version 1.0 (tdwg/camtrap-dp, its schemas as published under
+rs.gbif.org); 1.0.1 and 1.0.2 have the same tables. Versions before 1.0 name their columns otherwise
+and are refused. A cell of NA, NaN or nan is a missing value, as from 1.0.2 on.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelwise.data.moments import read_times
+from labelwise.data.rows import read_json, require_file
+from labelwise.errors import DataError
+
+__all__ = ["OBSERVATION_COLUMNS", "CamtrapPackage", "Rows", "is_inside", "read_package"]
+
+OBSERVATION_COLUMNS = (
+    "observationID", "deploymentID", "mediaID", "eventID", "eventStart", "eventEnd",
+    "observationLevel", "observationType", "cameraSetupType", "scientificName", "count",
+    "lifeStage", "sex", "behavior", "individualID", "individualPositionRadius",
+    "individualPositionAngle", "individualSpeed", "bboxX", "bboxY", "bboxWidth", "bboxHeight",
+    "classificationMethod", "classifiedBy", "classificationTimestamp",
+    "classificationProbability", "observationTags", "observationComments",
+)  # fmt: skip
+NEEDED = {
+    "deployments": ("deploymentID",),
+    "media": ("mediaID", "deploymentID", "timestamp", "filePath", "fileMediatype"),
+    "observations": (
+        "observationID", "deploymentID", "mediaID", "eventStart", "eventEnd", "observationLevel",
+        "observationType", "scientificName",
+    ),
+}  # fmt: skip
+KEYS = {"deployments": "deploymentID", "media": "mediaID", "observations": "observationID"}
+CHOICES = {
+    "observationLevel": ("media", "event"),
+    "observationType": ("animal", "human", "vehicle", "blank", "unknown", "unclassified"),
+}
+MISSING = ("NA", "NaN", "nan")
+VERSION = re.compile(r"/camtrap-dp/v?(\d+)\.(\d[^/]*)/")
+
+Rows = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class CamtrapPackage:
+    """The tables of a package, whose keys were checked; ``files`` are their paths below it."""
+
+    folder: Path
+    stated: dict[str, Any]
+    files: Mapping[str, str]
+    deployments: Rows
+    media: Rows
+    observations: Rows
+
+    def path(self, table: str) -> Path:
+        """Return the file of a table."""
+        return self.folder / self.files[table]
+
+    @cached_property
+    def own_rows(self) -> dict[str, Rows]:
+        """The observations of each photo alone, by its mediaID."""
+        return {
+            media: [self.observations[place] for place in places]
+            for media, places in _places(self.observations, "mediaID", "media").items()
+        }
+
+    @cached_property
+    def event_rows(self) -> dict[str, Rows]:
+        """The observations of the events that each photo belongs to, by its mediaID.
+
+        A photo belongs to the events of its deployment that it was taken in, between eventStart
+        and eventEnd, both included, and to those that its own observations name by eventID.
+        """
+        by_deployment = _places(self.observations, "deploymentID", "event")
+        if not by_deployment:
+            return {}
+        starts = self._times("observations", self.observations, "eventStart")
+        ends = self._times("observations", self.observations, "eventEnd")
+        taken = self._times("media", self.media, "timestamp")
+        belongs: list[set[int]] = [set() for _ in self.media]
+        for deployment, photos in _places(self.media, "deploymentID").items():
+            rows = np.array(by_deployment.get(deployment, ()), np.intp)
+            inside = _covering(starts[rows], ends[rows], taken[photos])
+            for photo, covering in zip(photos, inside, strict=True):
+                belongs[photo].update(rows[covering].tolist())
+        by_event = _places(self.observations, "eventID", "event")
+        for photo, row in enumerate(self.media):
+            for own in self.own_rows.get(row["mediaID"], ()):
+                belongs[photo].update(by_event.get(own.get("eventID", ""), ()))
+        return {
+            row["mediaID"]: [self.observations[place] for place in sorted(places)]
+            for row, places in zip(self.media, belongs, strict=True)
+        }
+
+    def _times(self, table: str, rows: Rows, column: str) -> NDArray[np.datetime64]:
+        return read_times([row[column] for row in rows], str(self.path(table)), column)
+
+
+def _places(rows: Rows, column: str, level: str | None = None) -> dict[str, list[int]]:
+    """Return the places of the rows, of one level, with each value of a column but an empty one."""
+    found: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        if row.get(column) and level in (None, row.get("observationLevel")):
+            found.setdefault(row[column], []).append(place)
+    return found
+
+
+def _covering(
+    starts: NDArray[np.datetime64], ends: NDArray[np.datetime64], moments: NDArray[np.datetime64]
+) -> Iterator[NDArray[np.intp]]:
+    """Yield the places of the intervals that each moment lies in."""
+    order = np.argsort(starts, kind="stable")
+    last = np.searchsorted(starts[order], moments, "right")
+    first = np.searchsorted(np.maximum.accumulate(ends[order]), moments, "left")
+    for moment, begin, end in zip(moments, first, last, strict=True):
+        here = order[begin:end]
+        yield here[ends[here] >= moment]
+
+
+def read_package(path: Path) -> CamtrapPackage:
+    """Return a package whose keys hold; ``path`` is its folder or datapackage.json."""
+    folder = path if path.is_dir() else path.parent
+    stated = read_json(folder / "datapackage.json")
+    resources = stated.get("resources") if isinstance(stated, dict) else None
+    if not isinstance(resources, list) or not all(isinstance(one, dict) for one in resources):
+        raise DataError(f"{folder}/datapackage.json: it must list its 'resources'")
+    version = VERSION.search(str(stated.get("profile", "")))
+    if version is not None and version[1] != "1":
+        raise DataError(
+            f"{folder}/datapackage.json: it is Camtrap DP {version[1]}.{version[2]}, and only 1.0 "
+            "and its patches are read; export the package again in that version"
+        )
+    places = {one.get("name"): one.get("path") for one in resources}
+    files: dict[str, str] = {}
+    for name in NEEDED:
+        place = places.get(name)
+        if not isinstance(place, str) or not is_inside(place):
+            raise DataError(
+                f"{folder}/datapackage.json: the resource {name!r} must have a path within the "
+                f"package, got {place!r}"
+            )
+        files[name] = place
+    tables = {name: _rows(folder / files[name], columns) for name, columns in NEEDED.items()}
+    package = CamtrapPackage(folder, stated, files, **tables)
+    _check(package)
+    return package
+
+
+def is_inside(place: str) -> bool:
+    """Return whether a path is relative and stays within its package, as the standard demands."""
+    return bool(place) and "://" not in place and place[0] not in "./~\\" and ".." not in place
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Rows:
+    try:
+        with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
+            table = csv.DictReader(stream, strict=True)
+            for name in columns:
+                if name not in (table.fieldnames or ()):
+                    raise DataError(f"{path}: there is no column {name!r} of Camtrap DP 1.0")
+            return [
+                {key: "" if value in MISSING else value or "" for key, value in row.items() if key}
+                for row in table
+            ]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: the table cannot be read ({error})") from None
+
+
+def _check(package: CamtrapPackage) -> None:
+    """Raise where a key is empty or there twice, or names a row that is not there."""
+    deployments = _unique(package.deployments, "deployments", package)
+    media = _unique(package.media, "media", package)
+    _unique(package.observations, "observations", package)
+    for row in package.media:
+        _refer(row, "media", "deploymentID", deployments, package)
+    for row in package.observations:
+        for column, choices in CHOICES.items():
+            if row[column] not in choices:
+                raise DataError(
+                    f"{package.path('observations')}: observation {row['observationID']}: {column} "
+                    f"must be one of {', '.join(choices)}, got {row[column]!r}"
+                )
+        _refer(row, "observations", "deploymentID", deployments, package)
+        if row["observationLevel"] == "media":
+            _refer(row, "observations", "mediaID", media, package)
+
+
+def _unique(rows: Rows, table: str, package: CamtrapPackage) -> set[str]:
+    found: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        key = row[KEYS[table]]
+        if not key:
+            raise DataError(f"{package.path(table)}: row {number} has no {KEYS[table]}")
+        if key in found:
+            raise DataError(f"{package.path(table)}: {key!r} stands there twice; keep one")
+        found.add(key)
+    return found
+
+
+def _refer(
+    row: Mapping[str, str], table: str, column: str, known: set[str], package: CamtrapPackage
+) -> None:
+    if row[column] not in known:
+        raise DataError(
+            f"{package.path(table)}: {KEYS[table]} {row[KEYS[table]]}: no row of the other table "
+            f"has the {column} {row[column]!r}; add it there, or leave this row out"
+        )

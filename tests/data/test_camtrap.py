@@ -1,0 +1,333 @@
+"""Camtrap DP packages, held to the standard's own table schemas and to what was put into them.
+
+``camtrap_schema`` holds the schemas of version 1.0; a loop over all events is the oracle of which
+photos an event covers.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from camtrap_schema import TABLES, fields, violations
+from PIL import Image
+from typer.testing import CliRunner
+
+from labelwise import load
+from labelwise.cli.app import app
+from labelwise.data.camtrap_package import OBSERVATION_COLUMNS, read_package
+from labelwise.errors import DataError
+
+EVERY = ["Meles meles", "Vulpes vulpes", "human"]
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def write(folder, table, rows):
+    """Write rows, which name some columns, with all columns of the standard."""
+    names = [name for name, *_ in fields(table)]
+    with (folder / f"{table}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read(folder, table):
+    with (folder / f"{table}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def observed(number, media="", event="", kind="animal", name="", method="human", **more):
+    """Return an observation; one of an event lasts from its first to its last photo."""
+    first, last = (int(media[1:]), int(media[1:])) if media else (4, 6)
+    return {
+        "observationID": f"o{number}",
+        "deploymentID": "d2" if first > 3 else "d1",
+        "mediaID": media,
+        "eventID": event,
+        "eventStart": f"2024-05-0{first}T06:30:00Z",
+        "eventEnd": f"2024-05-0{last}T08:30:00+02:00",
+        "observationLevel": "media" if media else "event",
+        "observationType": kind,
+        "scientificName": name,
+        "classificationMethod": method,
+    } | more
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A package of six photos and a video: d1 with three photos, d2 with an event over three."""
+    folder = tmp_path / "package"
+    (folder / "media").mkdir(parents=True)
+    release = "https://raw.githubusercontent.com/tdwg/camtrap-dp/1.0"
+    resources = [
+        {
+            "name": name,
+            "path": f"{name}.csv",
+            "profile": "tabular-data-resource",
+            "schema": f"{release}/{name}-table-schema.json",
+        }
+        for name in TABLES
+    ]
+    (folder / "notes.csv").write_text("a,b\n1,2\n")
+    stated = {
+        "profile": f"{release}/camtrap-dp-profile.json",
+        "name": "made",
+        "created": "2024-06-01T00:00:00Z",
+        "project": {"title": "made", "observationLevel": ["event"]},
+        "taxonomic": [{"scientificName": "Vulpes vulpes", "taxonRank": "species"}],
+        "resources": [*resources, {"name": "notes", "path": "notes.csv"}],
+    }
+    (folder / "datapackage.json").write_text(json.dumps(stated))
+    lasts = {"deploymentStart": "2024-05-01T00:00:00Z", "deploymentEnd": "2024-05-09T00:00:00Z"}
+    where = {"latitude": "52.70442", "longitude": "-23.5"}
+    places = [{"deploymentID": "d1", "locationID": "forest"}, {"deploymentID": "d2"}]
+    write(folder, "deployments", [place | lasts | where for place in places])
+    rows = []
+    for number in range(1, 8):
+        name = f"media/{number}.{'png' if number < 7 else 'mp4'}"
+        if number < 7:
+            Image.new("RGB", (8, 8)).save(folder / name)
+        rows.append(
+            {
+                "mediaID": f"m{number}",
+                "deploymentID": "d1" if number < 4 else "d2",
+                "timestamp": f"2024-05-0{number}T06:30:00Z",
+                "filePath": name,
+                "filePublic": "true",
+                "fileMediatype": "image/png" if number < 7 else "video/mp4",
+            }
+        )
+    write(folder, "media", rows)
+    rows = [
+        observed(1, "m1", "e1", name="Vulpes vulpes", individualPositionAngle="-8.56"),
+        observed(2, "m1", "e1", "human"),
+        observed(3, "m2", "e1", "blank", observationComments="-"),
+        observed(4, "m3", "e2", name="Meles meles", method="machine", classifiedBy="other 2"),
+        observed(5, event="e3", name="Meles meles"),
+        observed(6, "m5", "", "unclassified", method=""),
+        observed(7, "m6", "", "unknown"),
+    ]
+    write(folder, "observations", rows)
+    return folder
+
+
+def states(table):
+    found = {}
+    for row, name in enumerate(table.ids):
+        words = [table.space.names[k] for k in table.present.row(row)]
+        found[name[6]] = (words, [table.space.names[k] for k in table.unknown.row(row)])
+    return found
+
+
+def test_a_package_is_read_with_all_three_states(package):
+    assert violations(package) == []
+    table = load(package)
+    assert states(table) == {
+        "1": (["Vulpes vulpes", "human"], []),
+        "2": ([], []),  # looked at, and blank
+        "3": ([], EVERY),  # a machine's word is not a label
+        "4": ([], ["Meles meles"]),  # somewhere in the event; nothing else is
+        "5": ([], ["Meles meles"]),  # not classified by itself, and within the event
+        "6": ([], EVERY),  # within the event, but nobody can say what it shows
+    }
+    assert list(table.group) == ["forest", "forest", "forest", "d2", "d2", "d2"]
+    assert "left out: 1 file of media.csv whose type is not an image" in table.notes
+    machine = load(f"camtrap-dp:{package}", machine=True)
+    assert states(machine)["3"] == (["Meles meles"], [])
+
+
+def test_missing_values_of_the_later_patch_are_missing(package):
+    rows = read(package, "observations")
+    rows[0]["scientificName"] = "NA"
+    write(package, "observations", rows)
+    assert load(package).space.names == ("Meles meles", "animal", "human")
+
+
+def test_events_cover_the_photos_that_a_loop_finds(package):
+    rng = np.random.default_rng(0)
+    stamps = [f"2024-05-01T06:{n // 60:02}:{n % 60:02}Z" for n in range(3600)]
+    photos = rng.integers(0, 3600, 200)
+    spans = np.sort(rng.integers(0, 3600, (40, 2)), axis=1)
+    spans[::4, 1] = spans[::4, 0]  # events of one moment
+    photos[:10] = spans[:10, 0]
+    where = rng.choice(["d1", "d2"], 240)
+    media, events = read(package, "media")[0], observed(1, name="Vulpes vulpes")
+    rows = [
+        media | {"mediaID": f"m{n}", "deploymentID": where[n], "timestamp": stamps[at]}
+        for n, at in enumerate(photos)
+    ]
+    write(package, "media", rows)
+    told = [
+        events
+        | {"observationID": f"e{n}", "deploymentID": where[200 + n]}
+        | {"eventStart": stamps[first], "eventEnd": stamps[last]}
+        for n, (first, last) in enumerate(spans)
+    ]
+    write(package, "observations", told)
+    found = read_package(package).event_rows
+    for n, at in enumerate(photos):
+        expected = [
+            f"e{k}"
+            for k, (first, last) in enumerate(spans)
+            if first <= at <= last and where[n] == where[200 + k]
+        ]
+        assert [row["observationID"] for row in found[f"m{n}"]] == expected
+    assert any(len(rows) > 1 for rows in found.values())
+
+
+def test_an_event_that_a_photo_names_is_its_event(package):
+    rows = read(package, "observations")
+    rows[5] |= {"eventID": "late"}
+    rows.append(observed(8, event="late", kind="blank", eventStart=rows[5]["eventEnd"]))
+    rows[-1] |= {"deploymentID": "d1", "eventStart": "2024-05-09T00:00:00Z"}
+    write(package, "observations", rows)
+    found = read_package(package).event_rows["m5"]
+    assert [row["observationID"] for row in found] == ["o5", "o8"]
+
+
+def answered(package, tmp_path, text, *options):
+    answers = tmp_path / "answers.csv"
+    answers.write_text(text.replace("@", f"{package}/media/"))
+    out = tmp_path / "again"
+    result = run("data", "answers", package, answers, "-o", out, "--model", "foxes 1.0", *options)
+    return out, result
+
+
+TOLD = ("mediaID", "eventID", "observationType", "scientificName", "classificationProbability")
+GIVEN = (
+    "path,labels,error,Lynx lynx,Vulpes vulpes,person\n"
+    "@1.png,,,0.6,0.9,0.2\n@2.png,,,0.1,0.1,0.1\n@4.png,,,0.1,0.1,0.7\n"
+)
+
+
+def test_answers_become_machine_observations_in_the_standards_form(package, tmp_path):
+    out, result = answered(package, tmp_path, GIVEN)
+    assert result.exit_code == 0, result.exception
+    assert violations(out) == []
+    before, after = read(package, "observations"), read(out, "observations")
+    assert after[: len(before)] == before  # people and other models, to the letter
+    told = [tuple(row[name] for name in TOLD) for row in after[len(before) :]]
+    assert told == [
+        ("m1", "e1", "animal", "Lynx lynx", "0.6"),
+        ("m1", "e1", "animal", "Vulpes vulpes", "0.9"),
+        ("m2", "e1", "blank", "", ""),
+        ("m4", "e3", "human", "", "0.7"),
+    ]
+    assert {row["classifiedBy"] for row in after[len(before) :]} == {"foxes 1.0"}
+    assert after[-1]["eventStart"] == "2024-05-04T06:30:00Z"
+    stated = json.loads((out / "datapackage.json").read_text())
+    assert stated["project"]["observationLevel"] == ["event", "media"]
+    names = [one["scientificName"] for one in stated["taxonomic"]]
+    assert names == ["Vulpes vulpes", "Lynx lynx"]
+    assert stated["taxonomic"][0]["taxonRank"] == "species"
+    assert stated["created"] > "2025"
+    for name in ("deployments.csv", "media.csv", "notes.csv"):
+        assert (out / name).read_bytes() == (package / name).read_bytes()
+    assert states(load(f"camtrap-dp:{out}", check_files=False)) == states(load(package))
+
+
+def test_answers_of_the_same_model_take_the_place_of_earlier_ones(package, tmp_path):
+    first, _ = answered(package, tmp_path, GIVEN)
+    (tmp_path / "answers.csv").write_text("path,labels,error,Lynx lynx\nmedia/1.png,,,0.7\n")
+    options = ("-o", tmp_path / "third", "--model")
+    again = ("data", "answers", first, tmp_path / "answers.csv", *options)
+    assert run(*again, "foxes 1.0").exit_code == 0
+    kept = [row for row in read(tmp_path / "third", "observations") if row["mediaID"] == "m1"]
+    assert [row["scientificName"] for row in kept] == ["Vulpes vulpes", "", "Lynx lynx"]
+    assert len(read(tmp_path / "third", "observations")) == 7 + 4 - 1
+    refused = run(*again, "foxes 1.0")
+    assert "exists; choose a new folder" in str(refused.exception)
+    options = ("-o", tmp_path / "fourth", "--model", "foxes 2.0")
+    assert run("data", "answers", first, tmp_path / "answers.csv", *options).exit_code == 0
+    assert len(read(tmp_path / "fourth", "observations")) == 7 + 4 + 1
+    assert violations(tmp_path / "fourth") == []
+
+
+def test_columns_beyond_the_standard_are_kept(package, tmp_path):
+    path = package / "observations.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([f"{lines[0]},mood", *(f"{line},calm" for line in lines[1:])]))
+    out, _ = answered(package, tmp_path, GIVEN)
+    moods = [row["mood"] for row in read(out, "observations")]
+    assert moods == ["calm"] * 7 + [""] * 4
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "sentence"),
+    [
+        ("observations.csv", "media,blank", "media,nothing", "observationType must be one of"),
+        ("observations.csv", "event,animal", "burst,animal", "observationLevel must be one of"),
+        ("observations.csv", "scientificName", "name", "there is no column 'scientificName'"),
+        ("observations.csv", "o1,d1,m1", "o1,d1,m9", "has the mediaID 'm9'; add it there"),
+        ("observations.csv", "o1,d1", "o1,d9", "has the deploymentID 'd9'; add it there"),
+        ("observations.csv", "o2,d1", "o1,d1", "'o1' stands there twice"),
+        ("observations.csv", "2024-05-04T06:30:00Z", "soon", "row 5: 'eventStart' must be a time"),
+        ("media.csv", "media/1.png", "https://x.org/1.png", "is an address; download"),
+        ("media.csv", "media/1.png", "/1.png", "must stay within the package"),
+        ("media.csv", "media/1.png", "media/../1.png", "must stay within the package"),
+        ("media.csv", "m2,", "m1,", "'m1' stands there twice"),
+        ("media.csv", "m2,d1", "m2,d7", "has the deploymentID 'd7'; add it there"),
+        ("deployments.csv", "d2,", "d1,", "'d1' stands there twice"),
+        ("datapackage.json", '"media.csv"', '"https://x.org/m.csv"', "a path within the package"),
+        ("datapackage.json", '"media.csv"', '"../media.csv"', "a path within the package"),
+        ("datapackage.json", "1.0/camtrap", "0.1.6/camtrap", "it is Camtrap DP 0.1.6"),
+    ],
+)
+def test_packages_that_cannot_be_meant_are_named(package, file, old, new, sentence):
+    path = package / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(DataError, match=sentence):
+        load(package)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "sentence"),
+    [
+        ("media.csv", "2024-05-01T06:30:00Z", "2024-05-01 06:30", "wants a timestamp such as"),
+        ("datapackage.json", '"notes.csv"', '"../notes.csv"', "a path within the package"),
+        ("datapackage.json", '"notes.csv"', '"lost.csv"', "lost.csv: the file is missing"),
+    ],
+)
+def test_nothing_is_written_of_a_package_that_would_break(
+    package, tmp_path, file, old, new, sentence
+):
+    rows = [row for row in read(package, "observations") if row["observationLevel"] == "media"]
+    write(package, "observations", rows)
+    path = package / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    _, result = answered(package, tmp_path, GIVEN)
+    assert sentence in str(result.exception)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["answers.csv", "package"]
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "found"),
+    [
+        ("observations", {"observationType": "fox"}, "observations.observationType: fox"),
+        ("observations", {"eventStart": ""}, "observations.eventStart: required"),
+        ("observations", {"eventEnd": "2024-05-01"}, "observations.eventEnd: 2024-05-01"),
+        ("observations", {"observationID": "o2"}, "observations.observationID: unique"),
+        ("observations", {"individualPositionAngle": "'-8"}, "individualPositionAngle: '-8"),
+        ("observations", {"classificationProbability": "1.2"}, "Probability: 1.2"),
+        ("observations", {"count": "1.5"}, "observations.count: 1.5"),
+        ("observations", {"mediaID": "m9"}, "observations.mediaID: not in media"),
+        ("media", {"filePath": "../1.png"}, "media.filePath: ../1.png"),
+        ("media", {"filePublic": "maybe"}, "media.filePublic: maybe"),
+        ("deployments", {"latitude": "91"}, "deployments.latitude: 91"),
+    ],
+)
+def test_the_schemas_find_what_breaks_them(package, table, change, found):
+    rows = read(package, table)
+    rows[0] |= change
+    write(package, table, rows)
+    assert len(violations(package)) >= 1
+    assert any(one.endswith(found) for one in violations(package))
+
+
+def test_our_columns_are_those_of_the_standard():
+    assert list(OBSERVATION_COLUMNS) == [name for name, *_ in fields("observations")]
+    assert [len(fields(name)) for name in TABLES] == [24, 11, 28]
