@@ -1,6 +1,6 @@
 """Camera trap files in the official layouts, held to what was put into them.
 
-MegaDetector's output format 1.6 (agentmorris/MegaDetector), SpeciesNet's ensemble output
+MegaDetector's output format 1.4 (agentmorris/MegaDetector), SpeciesNet's ensemble output
 (google/cameratrapai), the export of iNaturalist. Camtrap DP has a file of its own.
 """
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from labelwise import load
 from labelwise.cli.app import app
-from labelwise.data.camera_results import read_camera_results
+from labelwise.data.camera_results import read_camera_results, with_classes
 from labelwise.data.moments import bursts, read_times
 from labelwise.errors import DataError
 from labelwise.fitting import read_scores
@@ -27,7 +27,7 @@ def run(*words):
 
 def megadetector():
     return {
-        "info": {"format_version": "1.6", "detector": "MDV5A"},
+        "info": {"format_version": "1.4", "detector": "MDV5A"},
         "detection_categories": {"1": "animal", "2": "person", "3": "vehicle"},
         "classification_categories": {"0": "fox", "1": "elk"},
         "images": [
@@ -116,8 +116,22 @@ def test_crops_go_out_and_their_classes_come_back(photos):
         {"animal": 0.9, "person": 0.4, "badger": 0.225, "fox": 0.675}
     )
     listed = json.loads(out.read_text())["images"][0]["detections"]
-    assert listed[0]["classifications"] == [["1", 0.75], ["0", 0.25]]  # in falling order
+    assert listed[0]["classifications"] == [["0", 0.75], ["2", 0.25]]  # in falling order
     assert "classifications" not in listed[2]
+
+
+def test_classes_of_other_detections_keep_their_names(photos):
+    content = megadetector()
+    content["images"][0]["detections"][2]["classifications"] = [["1", 0.6]]
+    row = {"path": "0-0.png", "image": "a/1.png", "detection": "0"}
+    again, count = with_classes(content, [row], {"0-0.png": {"badger": 0.75, "elk": 0.25}})
+    (photos / "again.json").write_text(json.dumps(again))
+    scores = read_camera_results(photos / "again.json").photos[0].scores
+    assert count == 1
+    assert scores == pytest.approx(
+        {"animal": 0.9, "person": 0.4, "badger": 0.675, "elk": max(0.9 * 0.25, 0.4 * 0.6)}
+    )
+    assert again["classification_categories"] == {"0": "fox", "1": "elk", "2": "badger"}
 
 
 def test_speciesnet_results_are_scores_of_photos(tmp_path):
@@ -158,6 +172,7 @@ def test_speciesnet_results_are_scores_of_photos(tmp_path):
         (lambda c: c["images"][0]["detections"][0].update(category="9"), "which has no name"),
         (lambda c: c["images"][1].update(detections=None), "'detections' must be a list"),
         (lambda c: c["images"][1].update(file="a/1.png"), "stands there twice"),
+        (lambda c: c["detection_categories"].update(x="elk"), "must give each number a name"),
     ],
 )
 def test_results_that_cannot_be_meant_are_named(tmp_path, change, sentence):

@@ -10,6 +10,9 @@ its surest detection: conf for a category, conf times p for a class of MegaDetec
 the classifier's own score for SpeciesNet. What is not listed is not known to be absent: programs
 leave out what lies below a threshold, or below the first five. ``failure`` says why a photo has no
 result.
+
+Layouts: MegaDetector's batch output format (agentmorris/MegaDetector, 1.4, which its validator and
+its page describe) and the output of run_model (google/cameratrapai, README).
 """
 
 import csv
@@ -114,7 +117,7 @@ def _collected(
 def _names(content: Mapping[str, Any], key: str, path: Path) -> dict[str, str]:
     found = content.get(key) or {}
     if not isinstance(found, dict) or not all(
-        isinstance(name, str) and name for name in found.values()
+        number.isdecimal() and isinstance(name, str) and name for number, name in found.items()
     ):
         raise DataError(f"{path}: {key!r} must give each number a name")
     return dict(found)
@@ -244,9 +247,13 @@ def with_classes(
     """Return MegaDetector's JSON with the classes that a model gave to its crops, and how many.
 
     ``crops`` are the rows of crops.csv, ``answers`` the probabilities of each crop by its name.
+    Classes that the file names already keep their numbers, for detections that are not answered.
     """
-    names = sorted({name for probs in answers.values() for name in probs})
-    number = {name: str(place) for place, name in enumerate(names)}
+    named = dict(content.get("classification_categories") or {})
+    number = {name: place for place, name in named.items()}
+    free = max((int(place) for place in named), default=-1) + 1
+    fresh = sorted({name for probs in answers.values() for name in probs} - set(number))
+    number |= {name: str(free + place) for place, name in enumerate(fresh)}
     photos = {one["file"]: one for one in content["images"]}
     given = 0
     for row in crops:
@@ -264,5 +271,5 @@ def with_classes(
         order = sorted(probs, key=lambda name: -probs[name])
         listed[place]["classifications"] = [[number[name], round(probs[name], 5)] for name in order]
         given += 1
-    content["classification_categories"] = {place: name for name, place in number.items()}
+    content["classification_categories"] = named | {number[name]: name for name in fresh}
     return content, given
