@@ -21,6 +21,10 @@ from labelwise.fitting.calls import count_calls
 from labelwise.fitting.detections import is_detections, read_detections
 
 BIRDNET = ["Start (s)", "End (s)", "Scientific name", "Common name", "Confidence", "File"]
+RAVEN = (
+    "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)"
+    "\tCommon Name\tSpecies Code\tConfidence\tBegin Path\tFile Offset (s)\n"
+)
 NAMES = ("Strix aluco", "Turdus merula", "Parus major")
 
 
@@ -71,9 +75,8 @@ def test_a_birdnet_table_is_read_as_it_stands(tmp_path):
     [
         (
             "x.txt",
-            "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)"
-            "\tCommon Name\tSpecies Code\tConfidence\tBegin Path\tFile Offset (s)\n"
-            "1\tSpectrogram 1\t1\t3.0\t6.0\t0\t15000\tTawny Owl\ttawowl1\t0.5\t/a/x.wav\t3.0\n",
+            RAVEN
+            + "1\tSpectrogram 1\t1\t3.0\t6.0\t0\t15000\tTawny Owl\ttawowl1\t0.5\t/a/x.wav\t3.0\n",
             "probs",
             ("Tawny Owl",),
             "/a/x.wav",
@@ -114,6 +117,22 @@ def test_other_layouts(tmp_path, name, text, kind, labels, file):
     assert is_detections(tmp_path / name)
     again = read_detections(tmp_path)  # the folder holds this one table
     assert (again.names, again.files) == (found.names, found.files)
+
+
+def test_a_raven_table_without_detections_has_none(tmp_path):
+    line = "1\tSpectrogram 1\t1\t{0}\t{1}\t0\t15000\t{2}\t{3}\t{4}\t{5}\t{0}\n"
+    silent = RAVEN + line.format(0, 3, "nocall", "nocall", 1.0, "/a/y.wav")
+    heard = RAVEN + line.format(3.0, 6.0, "Tawny Owl", "tawowl1", 0.5, "/a/x.wav")
+    (tmp_path / "y.BirdNET.selection.table.txt").write_text(silent)
+    with pytest.raises(DataError, match="there are no detections in it"):
+        read_detections(tmp_path / "y.BirdNET.selection.table.txt")
+    (tmp_path / "x.BirdNET.selection.table.txt").write_text(heard)
+    found = read_detections(tmp_path)
+    assert (found.names, found.files, found.scores.tolist()) == (
+        ("Tawny Owl",),
+        ("/a/x.wav",),
+        [0.5],
+    )
 
 
 def test_checked_detections_become_clips_with_unknown_labels(tmp_path):

@@ -12,6 +12,10 @@ second table with the same columns of recording, start and label, and ``correct`
 one table per recording; BirdNET's names ``x.BirdNET.results.csv`` say which, where there is no
 column for it.
 
+Layouts were read in what writes them: birdnet-team/BirdNET-Analyzer (analyze/utils.py),
+google-research/perch (write_inference_csv) and perch-hoplite's agile classifier. A Raven table of a
+recording without detections has one row "nocall", which is left out.
+
 What the program did not report (below its least confidence) is unknown, neither absent nor present.
 Clips of one recording are alike, so the recording is the group.
 """
@@ -42,6 +46,7 @@ __all__ = ["Detections", "is_detections", "read_detections"]
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
+NO_CALL = "nocall"
 ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
 
 
@@ -363,6 +368,11 @@ def _read(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]:
     if form.file not in header:
         name = path.name.partition(".BirdNET")[0]
         table = table.append_column(form.file, pa.array([name] * table.num_rows, pa.string()))
+    if "Species Code" in header:
+        silent = compute.and_(
+            compute.equal(table[form.label], NO_CALL), compute.equal(table["Species Code"], NO_CALL)
+        )
+        table = table.filter(compute.invert(silent))
     wanted = [form.label, form.start, form.score, form.file, form.other_label, "correct", "split"]
     columns = dict.fromkeys(name for name in [*wanted, *keep] if name in table.column_names)
     return form, table.select(list(columns))
@@ -370,7 +380,7 @@ def _read(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]:
 
 def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
     if not table.num_rows:
-        raise DataError(f"{source}: the table has no rows")
+        raise DataError(f"{source}: there are no detections in it")
     label = table[form.label]
     if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
         label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
