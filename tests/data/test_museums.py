@@ -136,7 +136,7 @@ ASKED: list[str] = []
 
 
 class Service(BaseHTTPRequestHandler):
-    """An image service of pictures 100 x 60, and of one that is none."""
+    """Image services of pictures 100 x 60, level 1 and, where static, level 0; a page is none."""
 
     def do_GET(self):
         ASKED.append(self.path)
@@ -145,13 +145,24 @@ class Service(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         if rest == ["info.json"]:
-            body = json.dumps({"width": 100, "height": 60}).encode()
+            version = 2 if name == "static2" else 3
+            info = {"width": 100, "height": 60, "profile": "level1"}
+            if name.startswith("static"):
+                sizes = [{"width": 25, "height": 15}, {"width": 50, "height": 30}]
+                context = f"http://iiif.io/api/image/{version}/context.json"
+                info |= {"@context": context, "profile": "level0", "sizes": sizes}
+            body = json.dumps(info).encode()
             if name == "page":
                 body = b'{"title": "no picture"}'
         else:
-            edge = int(rest[1].split(",")[1])
+            width, _, height = rest[1].partition(",")
+            fixed = {"static2": ("25,", "50,"), "static3": ("25,15", "50,30")}
+            if rest[1] not in fixed.get(name, (f"{width},",)) or not width.isdecimal():
+                self.send_error(400)
+                return
             stream = io.BytesIO()
-            Image.new("RGB", (edge, edge * 60 // 100), "red").save(stream, "JPEG")
+            size = (int(width), int(height or int(width) * 60 // 100))
+            Image.new("RGB", size, "red").save(stream, "JPEG")
             body = stream.getvalue()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -218,7 +229,19 @@ def test_pictures_are_fetched_once_with_their_addresses(tmp_path, server):
 def test_a_service_is_never_asked_to_enlarge(tmp_path, server):
     (tmp_path / "list.txt").write_text(f"{server}/vase/info.json\n")
     fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "photos", 4000)
-    assert ASKED[-1] == "/iiif/vase/full/!100,100/0/default.jpg"
+    assert ASKED[-1] == "/iiif/vase/full/100,/0/default.jpg"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_static_service_is_asked_for_a_size_that_it_has(tmp_path, server, version):
+    (tmp_path / "list.txt").write_text(f"{server}/static{version}\n")
+    found = fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "photos", 49)
+    assert (found.fetched, found.failed) == (1, ())
+    (path,) = (tmp_path / "photos").glob("*.jpg")
+    with Image.open(path) as picture:
+        assert picture.size == (25, 15)
+    with pytest.raises(DataError, match=r"25 x 15, 50 x 30\), none of at most 20 pixels"):
+        fetch_pictures(str(tmp_path / "list.txt"), tmp_path / "small", 20)
 
 
 def test_what_is_not_a_picture_is_left_out_by_name(tmp_path, server):

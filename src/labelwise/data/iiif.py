@@ -2,17 +2,22 @@
 
     source     a Presentation manifest (2 or 3) as a file or an address, or a text file with the
                address of one image service per line
-    request    {service}/full/!S,S/0/default.jpg     (Image API 2 and 3: at most S pixels each way)
+    request    {service}/full/W,/0/default.jpg       levels 1 and 2 of Image API 2 and 3
+               {service}/full/W,H/0/default.jpg      level 0: the largest of its ``sizes`` that fits
     table      path, uri (the service), label (of the canvas), in ``photos.csv``
 
 ``info.json`` of each service is asked first: what is not a IIIF image service, or larger than it
 allows, is said and left out by name. Files that are there already are not fetched again, so an
 interrupted run goes on. Only http and https are opened, at most 64 MiB per picture, and nothing is
 followed but the addresses of the source.
+
+The width W is that of a picture of at most S pixels each way. ``!S,S`` would ask for the same, but
+only services of level 2 need to know it (IIIF Image API, compliance levels).
 """
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -32,6 +37,7 @@ __all__ = ["FetchedPictures", "fetch_pictures", "services_of"]
 LARGEST = 64 << 20
 PATIENCE = 120.0
 TABLE = "photos.csv"
+ANY_WIDTH = re.compile(r"\bsizeByW\b")
 
 
 @dataclass(frozen=True)
@@ -138,11 +144,32 @@ def _picture(service: str, size: int) -> bytes:
     )
     if not isinstance(wide, int) or not isinstance(high, int):
         raise DataError(f"{service}: it is not a IIIF image service (no width and height)")
-    edge = min(size, max(wide, high))  # services refuse to enlarge
-    content = _fetched(f"{service}/full/!{edge},{edge}/0/default.jpg")
+    content = _fetched(f"{service}/full/{_size(info, service, wide, high, size)}/0/default.jpg")
     if not content.startswith(b"\xff\xd8"):
         raise DataError(f"{service}: what it sent is not a JPEG picture")
     return content
+
+
+def _size(info: dict[str, Any], service: str, wide: int, high: int, most: int) -> str:
+    """Return how to ask for a picture of at most ``most`` pixels each way; none is enlarged."""
+    told = f"{info.get('profile', '')} {info.get('extraFeatures', '')}"
+    if "level0" not in told or ANY_WIDTH.search(told):
+        return f"{max(1, wide * min(most, max(wide, high)) // max(wide, high))},"
+    offered = info.get("sizes")
+    listed = [
+        (one["width"], one["height"])
+        for one in (offered if isinstance(offered, list) else ())
+        if isinstance(one, dict) and all(isinstance(one.get(s), int) for s in ("width", "height"))
+    ]
+    fitting = [(width, height) for width, height in listed if max(width, height) <= most]
+    if not fitting:
+        sizes = ", ".join(f"{width} x {height}" for width, height in listed) or "none listed"
+        raise DataError(
+            f"{service}: it has pictures of fixed sizes ({sizes}), none of at most {most} pixels; "
+            "ask for a larger --size"
+        )
+    width, height = max(fitting)
+    return f"{width}," if "/image/2/" in str(info.get("@context", "")) else f"{width},{height}"
 
 
 def _fetched(address: str) -> bytes:
