@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtr
 from typer.testing import CliRunner
 
 from labelwise.cli.app import app
@@ -317,3 +317,23 @@ def test_recordings_that_are_alike_widen_the_interval():
         for one in count_calls(odds, same, ("a",), correct, same, [""], groups=groups)
     ]
     assert width[1] > 1.2 * width[0]
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.4, 0.8])
+def test_intervals_of_cells_hold_the_truth_where_recordings_are_alike(likeness):
+    held, total = 0, 0
+    code = np.repeat(np.arange(60), 20)
+    site, same = code // 15, np.zeros(1200, np.int64)
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        score, of_one = rng.normal(size=1200), rng.normal(size=60)[code]
+        error = np.sqrt(likeness) * of_one + np.sqrt(1 - likeness) * rng.normal(size=1200)
+        truth = score + error > 0.3
+        correct = np.full(1200, np.nan)
+        drawn = rng.choice(1200, 200, replace=False)
+        correct[drawn] = truth[drawn]
+        odds = logit(ndtr(score - 0.3))
+        for one in count_calls(odds, same, ("a",), correct, site, list("0123"), groups=code):
+            held += one.low <= truth[site == int(one.part)].sum() <= one.high
+            total += 1
+    assert held / total > 0.91

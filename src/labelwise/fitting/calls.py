@@ -11,12 +11,16 @@ With C_k the inverse Hessian (times the design effect of the recordings, where t
 the count of a cell, label k at site s, is
 
     count    = right ones among the checked + sum of p over the others
-    variance = g' C_k g + sum of p (1 - p),        g = sum of p (1 - p) (u, 1)
+    variance = g' C_k g + sum of p (1 - p) + rho (sum over pairs of one recording of s_i s_j)
+    g        = sum of p (1 - p) (u, 1),            s = sqrt(p (1 - p))
 
-and its interval is taken on the log-odds of the share. That holds if scores mean the same at every
-site and the checked detections were drawn at random among those of like score. Nothing of the kind
-is needed for ``answers``: then a cell is counted by its own checked detections, drawn at random
-within it (:mod:`labelwise.decide.estimate`). Either way what is counted are detections that the
+and its interval is taken on the log-odds of the share. rho is the sum of products of the errors
+(right - p) over pairs of checked detections of a label in one recording, divided by the sum of
+s_i s_j over them, and not below 0: a recording whose rain was taken for a bird is wrong throughout.
+That holds if scores mean the same at every site, but for what recordings differ in, and the checked
+detections were drawn at random among those of like score. Nothing of the kind is needed for
+``answers``: then a cell is counted by its own checked detections, drawn at random within it
+(:mod:`labelwise.decide.estimate`). Either way what is counted are detections that the
 program reported; calls that it missed are not among them.
 """
 
@@ -104,6 +108,14 @@ def _design_effect(moved: Floats, groups: Groups, covariance: Floats) -> float:
     return max(1.0, grouped / alone) if alone > 0 else 1.0
 
 
+def _likeness(missed: Floats, spread: Floats, recording: Codes) -> float:
+    """Return how much the errors of detections of one recording go together, from 0 to 1."""
+    groups = Groups.of(recording)
+    products = groups.sums(missed) ** 2 - groups.sums(missed**2)
+    pairs = groups.sums(spread) ** 2 - groups.sums(spread**2)
+    return min(max(0.0, float(products.sum() / pairs.sum())), 1.0) if pairs.sum() > 0 else 0.0
+
+
 def count_calls(
     odds: Floats,
     label: Codes,
@@ -134,7 +146,13 @@ def count_calls(
     if method == "answers":
         bounds = _answered(probs, cell, correct, sizes, confidence)
     else:
-        bounds = _calibrated(model, odds, label, probs, correct, cell, sizes, right, confidence)
+        together = None
+        if groups is not None:
+            same = label * (int(groups.max()) + 1) + groups
+            spread = np.sqrt(probs * (1 - probs))[known]
+            rho = _likeness(correct[known] - probs[known], spread, same[known])
+            together = (rho, groups)
+        bounds = _calibrated(model, odds, probs, correct, cell, sizes, right, confidence, together)
     return [
         CallCount(
             names[place // len(parts)],
@@ -154,13 +172,13 @@ Bound = tuple[float, float, float, float, str]
 def _calibrated(
     model: CallModel,
     odds: Floats,
-    label: Codes,
     probs: Floats,
     correct: Floats,
     cell: Codes,
     sizes: NDArray[np.intp],
     right: Floats,
     confidence: float,
+    together: tuple[float, Codes] | None,
 ) -> dict[int, Bound]:
     open_ = np.isnan(correct)
     cells, p = cell[open_], probs[open_]
@@ -175,6 +193,13 @@ def _calibrated(
     per_label = len(sizes) // len(model.weights)
     cov = model.covariance[np.arange(len(sizes)) // per_label]
     variance = np.einsum("ni,nij,nj->n", slope, cov, slope) + slope[:, 1]
+    if together is not None and together[0] > 0:
+        rho, groups = together
+        recordings, place = np.unique(
+            cells * (int(groups.max()) + 1) + groups[open_], return_inverse=True
+        )
+        pairs = np.bincount(place, np.sqrt(wobble)) ** 2 - np.bincount(place, wobble)
+        variance += rho * np.bincount(recordings // (int(groups.max()) + 1), pairs, len(sizes))
     reach = float(ndtri((1 + confidence) / 2))
     left = np.bincount(cells, minlength=len(sizes))
     found: dict[int, Bound] = {}
