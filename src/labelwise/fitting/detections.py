@@ -12,9 +12,9 @@ second table with the same columns of recording, start and label, and ``correct`
 one table per recording; BirdNET's names ``x.BirdNET.results.csv`` say which, where there is no
 column for it.
 
-Layouts were read in what writes them: birdnet-team/BirdNET-Analyzer (analyze/utils.py),
-google-research/perch (write_inference_csv) and perch-hoplite's agile classifier. A Raven table of a
-recording without detections has one row "nocall", which is left out.
+Layouts were read in what writes them: birdnet-team/BirdNET-Analyzer (analyze/utils.py) and Perch's
+``write_inference_csv``; hoplite's in files of its users. A Raven table of a recording without
+detections has one row "nocall", which is left out.
 
 What the program did not report (below its least confidence) is unknown, neither absent nor present.
 Clips of one recording are alike, so the recording is the group.

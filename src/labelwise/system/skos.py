@@ -22,7 +22,6 @@ from labelwise.errors import DataError
 __all__ = ["SKOS_SUFFIXES", "SkosNames", "is_skos", "read_skos"]
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
-SKOSXL = "http://www.w3.org/2008/05/skos-xl#"
 GVP = "http://vocab.getty.edu/ontology#"
 RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
