@@ -72,6 +72,51 @@ def test_the_interval_of_the_area_holds_the_truth_by_group_and_not_by_photo():
     assert held_alone / draws > 0.9
 
 
+def test_the_interval_of_the_area_is_its_formula_over_all_pairs_of_photos():
+    """Oracle: every pair compared in a loop, and what Wilson's ends mean."""
+    rng = np.random.default_rng(5)
+    present = np.arange(40) < 7
+    scores = (rng.normal(size=40) + 1.5 * present).round(1)
+    wins = np.array(
+        [[(a > b) + (a == b) / 2 for b in scores[~present]] for a in scores[present]], float
+    )
+    centre = (7 * wins.mean() + 0.25) / 7.5
+    variance = 0.0
+    for values in (wins.mean(axis=1), wins.mean(axis=0)):
+        weights = np.append(np.ones(len(values)), [0.25, 0.25])
+        off = (np.append(values, [0.0, 1.0]) - centre) ** 2
+        variance += weights @ off / (weights.sum() * len(values))
+    photos = centre * (1 - centre) / variance
+    area, *ends = auroc_interval(scores, present)
+    assert area == pytest.approx(wins.mean())
+    for end in ends:  # where the share's own variance is just as far as the area
+        assert abs(end - area) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / photos))
+
+
+def test_an_area_of_few_photos_is_held_though_some_are_missed_by_the_model():
+    """One photo in five with the label looks as if it had none: often none of these is seen."""
+
+    def scores_of(present):
+        missed = rng.random(len(present)) < 0.2
+        return np.where(present & ~missed, 4.0, 0.0) + rng.normal(size=len(present))
+
+    rng = np.random.default_rng(6)
+    many = rng.random(100_000) < 0.5
+    truth = roc_auc_score(many, scores_of(many))
+    held, present = 0, np.arange(300) < 10
+    for _ in range(300):
+        _, low, high = auroc_interval(scores_of(present), present)
+        held += low <= truth <= high
+    assert 0.92 < held / 300 < 0.99
+
+
+def test_photos_told_apart_without_fault_have_an_area_with_an_interval():
+    present = np.arange(30) < 10
+    area, low, high = auroc_interval(present.astype(float), present)
+    assert (area, high) == (1.0, 1.0)
+    assert 0.6 < low < 0.8
+
+
 @pytest.mark.parametrize(
     ("present", "expected"),
     [([True, True], None), ([True, False], (1.0, None, None))],

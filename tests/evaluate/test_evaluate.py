@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sample_scores import NAMES, Halved, sample
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
 
 from labelwise.decide import Threshold, TopK
@@ -348,6 +348,17 @@ def test_every_headline_figure_lies_in_its_interval_and_says_how():
         assert figure.how
         assert figure.value is not None
         assert figure.low <= figure.high
+
+
+def test_false_alarms_have_the_interval_of_their_share():
+    predictions = sample()
+    found = evaluate(predictions, Sigmoid(), Threshold(0.5), query_length=0)
+    figure = next(one for one in found.headline if one.name == "False alarms")
+    empty = (predictions.labels == 0).all(1)
+    alarms = int((predictions.logits[empty] >= 0).any(1).sum())
+    expected = binomtest(alarms, int(empty.sum())).proportion_ci(method="wilson")
+    assert (figure.low, figure.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert "Wilson" in figure.how
 
 
 def test_retrieval_equals_the_average_precision_of_each_query():

@@ -13,6 +13,7 @@ from labelwise.numeric.bounds import (
     first_failure,
     hoeffding_bentkus_p_values,
     ratio_interval,
+    wilson,
 )
 
 
@@ -41,6 +42,12 @@ def test_betting_is_the_mean_capital_of_constant_stakes():
             capital.append(product)
         assert found == pytest.approx(min(1.0, 1 / np.mean(capital)))
     np.testing.assert_array_equal(betting_p_values(np.zeros((0, 2)), 1.0), 1.0)
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (3, 10), (400, 1000)])
+def test_wilson_interval_equals_scipy(hits, count):
+    expected = binomtest(hits, count).proportion_ci(method="wilson")
+    assert wilson(hits / count, count) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_hoeffding_bentkus_is_its_formula_and_weaker_than_the_exact_test():

@@ -7,13 +7,11 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 from sample_scores import Halved, sample
-from scipy.stats import binomtest
 
 from labelwise.decide import Threshold
 from labelwise.evaluate import RetrievalPoint, evaluate
 from labelwise.links import Sigmoid
 from labelwise.report import plots
-from labelwise.report.charts import wilson
 
 mpl.use("Agg")
 
@@ -21,12 +19,6 @@ mpl.use("Agg")
 @pytest.fixture(scope="module")
 def evaluation():
     return evaluate(sample(), Sigmoid(), Threshold(0.5), calibrated=Halved())
-
-
-@pytest.mark.parametrize(("hits", "count"), [(0, 5), (5, 5), (3, 10), (400, 1000)])
-def test_wilson_interval_equals_scipy(hits, count):
-    expected = binomtest(hits, count).proportion_ci(method="wilson")
-    assert wilson(hits / count, count) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_reliability_draws_the_curves(evaluation):

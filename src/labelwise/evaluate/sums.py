@@ -41,7 +41,7 @@ from labelwise.evaluate.evaluation import (
     StageScores,
     ZeroLabel,
 )
-from labelwise.evaluate.headline import SMOOTH, interval_of, row_sums
+from labelwise.evaluate.headline import SMOOTH, alarm_figure, interval_of, row_sums
 from labelwise.evaluate.parts import (
     CELLS,
     SHARES,
@@ -213,12 +213,7 @@ class EvaluationSums:
             headline.append(Figure("F1, mean over labels", decided.macro_f1, how))
         zero = self._zero_label()
         if self.sets is not None and zero.false_alarms is not None:
-            low, high = self.sets.alarms.interval(zero.false_alarms, self.rows)
-            how = f"Share of the {zero.rows:,} images without labels that the rule labels."
-            how = f"{how} {SMOOTH}"
-            headline.append(
-                Figure("False alarms", zero.false_alarms, how, low, high, better="lower")
-            )
+            headline.append(alarm_figure(zero.false_alarms, zero.rows, self.sets.alarms.w))
         figures = LabelMeasures(
             precision=Averaged.over(np.array([ap.value for ap in by_label]), "label"),
             before=errors,

@@ -22,6 +22,7 @@ the promise, together, with the full confidence: there is no price for their num
 """
 
 from collections.abc import Callable
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
     "first_failure",
     "hoeffding_bentkus_p_values",
     "ratio_interval",
+    "wilson",
 ]
 
 Numbers = NDArray[np.float64]
@@ -99,6 +101,18 @@ def clopper_pearson(hits: float, count: float, confidence: float) -> tuple[float
     lower = 0.0 if hits == 0 else float(betaincinv(hits, count - hits + 1, 1 - confidence))
     upper = 1.0 if hits == count else float(betaincinv(hits + 1, count - hits, confidence))
     return lower, upper
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share of ``count`` trials.
+
+    It holds the truth in 95 % of cases on average over shares; Clopper and Pearson's holds it in at
+    least as many for each share, and is wider.
+    """
+    z, share = 1.959964, min(max(share, 0.0), 1.0)  # a mean may be off by its rounding
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def ratio_interval(

@@ -7,11 +7,12 @@ not, so it is a lower bound of the doubt.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log1p, log10, sqrt
+from math import ceil, floor, log1p, log10
 
 from labelwise.evaluate import Curve
 from labelwise.markup.html import Markup, join, tag
 from labelwise.markup.svg import LETTER, Axis, Frame, cut, legend, path, short, spread, ticks
+from labelwise.numeric.bounds import wilson
 
 __all__ = [
     "AS_GIVEN",
@@ -23,7 +24,6 @@ __all__ = [
     "reliability_chart",
     "reliability_thumbnail",
     "scatter_chart",
-    "wilson",
 ]
 
 AS_GIVEN = "as given"  # the only stage, where nothing was calibrated
@@ -272,14 +272,6 @@ def reliability_thumbnail(stages: Sequence[Stage], *, title: str) -> Markup:
         title=title,
         description=" ".join(_stage_text(name, curve) for _, name, curve in stages),
     )
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of a share of ``count`` trials."""
-    z, share = 1.959964, min(max(share, 0.0), 1.0)  # a mean may be off by its rounding
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _filled(curve: Curve) -> list[tuple[float, float, int]]:

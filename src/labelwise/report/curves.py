@@ -116,8 +116,7 @@ def _parts(label: str, parts: Sequence[LabelCurves], by: str) -> Markup:
     return table(
         [by, "present", "AUROC", "average precision", "ECE"],
         rows,
-        caption=f"{label}: AUROC with its 95 % interval (DeLong; over groups of photos, where "
-        "there are).",
+        caption=f"{label}: AUROC with its 95 % interval (over groups of photos, where there are).",
     )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from labelwise.evaluate import Calibration, Curve, Evaluation
-from labelwise.report.charts import AS_GIVEN, wilson
+from labelwise.numeric.bounds import wilson
+from labelwise.report.charts import AS_GIVEN
 from labelwise.system.files import replacing
 
 __all__ = [
