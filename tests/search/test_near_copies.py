@@ -145,7 +145,26 @@ def test_an_index_without_looks_says_so(library):
             answer(index, Query.parse("dog", index.space), photos=DISTINCT)
 
 
-def test_a_promised_list_counts_its_near_copies():
+def test_a_promised_list_counts_its_near_copies(library):
+    with Index(library.folder) as index:
+        query = Query.parse("-beach", index.space)
+        found = answer(index, query, top=99, wrong_at_most=0.5)
+        shots = [hit for hit in found.hits if "shot" in hit.paths[0]]
+        assert found.promised is not None
+        assert found.promised.listed == len(found.hits)
+        assert len(shots) == 3
+        assert found.copies == NearCopies(len(found.hits), 2)
+        assert found.copies_sentence.startswith(
+            "Of the photos of this list, 2 are near copies of an earlier one: "
+            f"{len(found.hits) - 2} different pictures."
+        )
+        distinct = answer(index, query, top=99, wrong_at_most=0.5, photos=DISTINCT)
+        assert distinct.promised is not None
+        assert distinct.promised.listed == len(found.hits) - 2
+        assert distinct.copies_sentence == ""
+
+
+def test_near_copies_are_told_in_words():
     assert NearCopies(120, 14).sentence("the photos of this list") == (
         "of the photos of this list, 14 are near copies of an earlier one: 106 different pictures"
     )

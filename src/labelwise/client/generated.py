@@ -594,6 +594,8 @@ class Client:
         camera: str | None = None,
         rating: int | None = None,
         keyword: list[str] | None = None,
+        distinct: bool | None = None,
+        who: str | None = None,
         cursor: str | None = None,
     ) -> SearchAnswer:
         """Photos that answer a query."""
@@ -616,6 +618,8 @@ class Client:
                     "camera": camera,
                     "rating": rating,
                     "keyword": keyword,
+                    "distinct": distinct,
+                    "who": who,
                     "cursor": cursor,
                 },
             ),

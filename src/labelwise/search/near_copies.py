@@ -76,8 +76,8 @@ def pictures_of(index: Index) -> Rows:
     if firsts is None:
         raise DataError(
             f"{index.folder} does not know what its photos look like, as it was made by an earlier "
-            "version or of features; score them again with `labelwise index --rebuild`, or leave "
-            "--distinct out"
+            "version or of features; score them again with `labelwise index --rebuild`, or do not "
+            "ask for distinct photos"
         )
     return firsts
 

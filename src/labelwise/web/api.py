@@ -299,14 +299,21 @@ def _add_library(api: APIRouter, service: Service, library: Library) -> None:
         keyword: Annotated[
             list[str] | None, Query(max_length=20, description="Of the file or its side-car")
         ] = None,
+        distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
+        who: Annotated[
+            str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
+        ] = "page",
         cursor: Annotated[
             str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
         ] = None,
     ) -> SearchAnswer:
         start = int(cursor or 0)
-        photos = PhotoFilter(folder, since, until, camera, rating, tuple(keyword or ()))
+        words = tuple(keyword or ())
+        photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
         return await library.run(
-            lambda: library.search(q, top, start, at_least, wrong_at_most, promise, sort, photos)
+            lambda: library.search(
+                q, top, start, at_least, wrong_at_most, promise, sort, photos, who
+            )
         )
 
     @api.get("/text-search", summary="Photos that look like a text")

@@ -192,8 +192,9 @@ class Library:
         promise: ListKind,
         sort: Sort,
         photos: PhotoFilter,
+        who: str,
     ) -> SearchAnswer:
-        """Return one page of the answer to a query."""
+        """Return one page of the answer to a query; a receipt of its promise names ``who``."""
         query = Query.parse(text, self.index.space, self.index.taxonomy)
         found = answer(
             self.index,
@@ -205,7 +206,7 @@ class Library:
             sort=sort,
             photos=photos,
         )
-        receipt = keep_found(self.index, query, found, "page")
+        receipt = keep_found(self.index, query, found, who)
         shown = found.hits[start : start + top]
         ids = self.ids([hit.row for hit in shown])
         promised = found.promised

@@ -2,6 +2,7 @@
 
 import { send, thumbnail } from "./api.js";
 import { count, find, make, onKeys, say } from "./dom.js";
+import { signed } from "./who.js";
 
 const ANSWERS = [["yes", "Yes, it matches", "Y", ""], ["no", "No, it does not", "N", "no"], ["unsure", "I cannot tell", "D", "unsure"]];
 
@@ -21,7 +22,7 @@ export function start() {
 // #check/10/dog or, for the best 50 photos, #check/10,50/dog
 const hash = ({ query, percent, top }) => `#check/${percent}${top ? `,${top}` : ""}/${encodeURIComponent(query)}`;
 
-const body = () => ({ q: list.query, wrong_at_most: list.percent / 100, top: list.top });
+const body = () => ({ q: list.query, wrong_at_most: list.percent / 100, top: list.top, ...signed() });
 
 export function open(text) {
   const [, percent, top, query] = /^([1-9][0-9]?)(?:,([1-9][0-9]{0,6}))?\/(.+)$/s.exec(text) ?? [];

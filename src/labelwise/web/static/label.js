@@ -3,11 +3,11 @@
 import { get, onTokenWanted, send, thumbnail } from "./api.js";
 import { count, find, make, say, table } from "./dom.js";
 import { askForToken } from "./sign_in.js";
+import { keepName, who } from "./who.js";
 
 const WORDS = { absent: "no", present: "yes", unsure: "cannot tell" };
 const NEXT = { absent: "present", present: "unsure", unsure: "absent" };
 const KEYS = { Y: "present", N: "absent", D: "unsure" };
-const NAME = "labelwise.who";
 const LEAD = {
   false: "Select the photos that show it; select once more if you cannot tell. All others are answered no.",
   true: "The guesses are selected: correct the wrong ones. Photos set aside for promises have none, so select those that show it.",
@@ -19,7 +19,6 @@ let loads = 0;  // of which the newest counts
 let saved = [];  // batches that can be taken back
 let busy = false;
 
-const who = () => find("who").value.trim();
 const word = () => find("word").value;
 
 function mark(one, state) {
@@ -138,21 +137,13 @@ function pressed(event) {
 async function start() {
   let asking = null;
   onTokenWanted(() => { asking ??= askForToken().finally(() => { asking = null; }); return asking; });
-  try {
-    find("who").value = localStorage.getItem(NAME) ?? "";
-  } catch {
-    // a browser that keeps nothing
-  }
+  keepName(() => { if (who()) reload(); });
   find("who").value ||= "me";
   const view = await get("/labelling");
   find("word").replaceChildren(...view.words.map((one) => make("option", { value: one.label }, one.label)));
   tell(view);
   find("choice").addEventListener("submit", (event) => event.preventDefault());
   find("word").addEventListener("change", reload);
-  find("who").addEventListener("change", () => {
-    try { localStorage.setItem(NAME, who()); } catch { /* a browser that keeps nothing */ }
-    if (who()) reload();
-  });
   find("guesses").addEventListener("change", reload);
   find("save").addEventListener("click", () => once(save));
   find("skip-these").addEventListener("click", () => once(() => load(true)));

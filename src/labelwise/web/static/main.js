@@ -10,6 +10,7 @@ import * as select from "./select.js";
 import { askForToken } from "./sign_in.js";
 import * as tag from "./tag.js";
 import * as trust from "./trust.js";
+import { keepName } from "./who.js";
 
 const VIEWS = { tag: () => {}, search: search.open, photo: photo.open, check: check.open, review: review.open, trust: trust.open };
 let withPhotos = false;
@@ -49,6 +50,7 @@ async function start() {
   find("skip").addEventListener("click", (event) => { event.preventDefault(); find("main").focus(); });
   // Before the server has told of its model, so that nothing a person does first is lost.
   for (const view of [tag, search, select, photo, check, review]) view.start();
+  keepName();
   let model;
   try {
     model = await get("/model");

@@ -3,6 +3,7 @@
 import { get, send, thumbnail } from "./api.js";
 import { chance, find, make, say } from "./dom.js";
 import { tile } from "./search.js";
+import { signed } from "./who.js";
 
 const STATES = [["present", "yes", "y"], ["absent", "no", "n"], ["unknown", "?", "d"]];
 const FEW = 12;
@@ -134,7 +135,7 @@ function keys(event) {
 async function correct(label, state) {
   const id = current.id;
   try {
-    const photo = await send("PUT", `/photos/${id}/labels`, { labels: { [label]: state } });
+    const photo = await send("PUT", `/photos/${id}/labels`, { labels: { [label]: state }, ...signed() });
     undo.push(photo.before);
     if (current?.id === id) show(photo);
     say(`${label} ${WORDS[state]}. U takes it back.`);
@@ -147,7 +148,7 @@ async function takeBack() {
   if (!undo.length || !current) return;
   const before = undo.pop();
   try {
-    show(await send("PUT", `/photos/${current.id}/labels`, { labels: before }));
+    show(await send("PUT", `/photos/${current.id}/labels`, { labels: before, ...signed() }));
     say(`Taken back: ${Object.keys(before).join(", ")}.`);
   } catch (error) {
     undo.push(before);

@@ -2,6 +2,7 @@
 
 import { get, send, thumbnail } from "./api.js";
 import { chance, find, make, onKeys, say } from "./dom.js";
+import { signed } from "./who.js";
 
 const ANSWERS = [["present", "Yes, it is there", "Y", ""], ["absent", "No, it is not", "N", "no"], ["unknown", "I cannot tell", "D", "unsure"]];
 
@@ -69,7 +70,7 @@ async function reply(state) {
   if (!one || busy) return;
   busy = true;
   try {
-    const photo = await send("PUT", `/photos/${one.id}/labels`, { labels: { [one.label]: state }, source: one.source });
+    const photo = await send("PUT", `/photos/${one.id}/labels`, { labels: { [one.label]: state }, source: one.source, ...signed() });
     done.push({ question: one, before: photo.before });
     queue.shift();
     say(`${one.label}: ${{ present: "there", absent: "not there", unknown: "cannot tell" }[state]}`, 2);
@@ -86,7 +87,7 @@ async function takeBack() {
   if (!last || busy) return;
   busy = true;
   try {
-    await send("PUT", `/photos/${last.question.id}/labels`, { labels: last.before });
+    await send("PUT", `/photos/${last.question.id}/labels`, { labels: last.before, ...signed() });
     queue.unshift(last.question);
     show();
     say("Taken back.", 2);

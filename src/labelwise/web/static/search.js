@@ -3,11 +3,12 @@
 import { get, thumbnail } from "./api.js";
 import { chance, count, find, make } from "./dom.js";
 import { box, renew } from "./select.js";
+import { signed } from "./who.js";
 
 const PROMISES = { expected: "Promised on average", sure: "Promised for this list" };
 const LIKE = { alike: "Alike", "shares differ": "Shares differ", "pictures differ": "Pictures differ", unknown: "Not known" };
 
-const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword"];
+const FILTERS = ["folder", "since", "until", "camera", "rating", "keyword", "distinct"];
 const HISTORY = "labelwise.queries";
 const KEPT = 12;
 
@@ -53,9 +54,16 @@ export function open(text) {
 // "a red bicycle", -person: a text in quotation marks, and a query of labels.
 const QUOTED = /^\s*"([^"]+)"\s*(?:,\s*(.*))?$/s;
 
+// What a filter is set to; empty where it leaves nothing out.
+function chosen(name) {
+  const field = find(name);
+  if (field.type === "checkbox") return field.checked ? "true" : "";
+  return field.value.trim();
+}
+
 async function look(text, more) {
   const quoted = QUOTED.exec(text);
-  const filters = Object.fromEntries(FILTERS.map((name) => [name, find(name).value.trim()]));
+  const filters = Object.fromEntries(FILTERS.map((name) => [name, chosen(name)]));
   if (quoted) {
     if (Object.values(filters).some(Boolean)) throw new Error("Folder, days and the other filters do not apply to a text in quotation marks; clear them.");
     const q = quoted[2] ?? "";
@@ -68,6 +76,7 @@ async function look(text, more) {
     at_least: Number(find("cut").value) / 100 || null,
     wrong_at_most: find("promised").checked ? Number(find("wrong").value) / 100 : null,
     promise: find("promised").checked ? find("kind").value : null,
+    ...(find("promised").checked ? signed() : {}),
     ...filters,
     cursor: more ? cursor : null,
   });
@@ -97,7 +106,7 @@ async function run(more = false) {
     counted.classList.remove("error");
     counted.replaceChildren(...words(answer));
     // A check is of a query's list in the whole library.
-    const narrowed = QUOTED.test(text) || FILTERS.some((name) => find(name).value.trim());
+    const narrowed = QUOTED.test(text) || FILTERS.some(chosen);
     find("check-offer").hidden = !answer.hits.length || narrowed;
     find("check-link").href = `#check/${find("wrong").value}/${encodeURIComponent(text)}`;
   } catch (error) {

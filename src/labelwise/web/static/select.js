@@ -2,6 +2,7 @@
 
 import { get, send } from "./api.js";
 import { count, find, make, onKeys, say } from "./dom.js";
+import { signed } from "./who.js";
 
 const STATES = { Y: ["present", "is there"], N: ["absent", "is not there"], D: ["unknown", "cannot be told"] };
 
@@ -115,7 +116,7 @@ async function each(corrections) {
   show();
   try {
     for (const [id, labels] of corrections) {
-      const photo = await send("PUT", `/photos/${id}/labels`, { labels });
+      const photo = await send("PUT", `/photos/${id}/labels`, { labels, ...signed() });
       done.push([id, photo.before]);
       find("select-count").textContent = `${count(done.length)} of ${count(corrections.length)} done`;
     }
