@@ -29,7 +29,13 @@ from labelwise.models.scoring import infer, score
 from labelwise.pictures import PictureImages
 
 LINK_SAMPLES = link_of_each_kind()
-NETWORKS = [*product(BACKBONES, HEADS)]
+# Two heads and BoostLU do the same after any backbone: one shows that they export.
+ON_ONE = {"two-head": "test_vit", "boostlu": "small-cnn"}
+NETWORKS = [
+    (backbone, head)
+    for backbone, head in product(BACKBONES, HEADS)
+    if ON_ONE.get(head, backbone) == backbone
+]
 
 
 def facts(model, **change):
