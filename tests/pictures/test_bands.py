@@ -327,6 +327,11 @@ def test_pictures_of_8_bit_rgb_are_what_they_were():
         decode(dicom(XRAY), "x.dcm")
     with pytest.raises(ImageError, match="holds bands, not 8-bit RGB; train with --bands"):
         decode(tiff(DEEP), "tile.tif")
+    stream = BytesIO()
+    planes = np.zeros((4, 9, 9), np.uint16)
+    tifffile.imwrite(stream, planes, photometric="minisblack", planarconfig="separate")
+    with pytest.raises(ImageError, match=r"cannot be read .*; if it holds bands, train with --ban"):
+        decode(stream.getvalue(), "planes.tif")
     with pytest.raises(ImageError, match=r"must be uint8 \(H, W, 3\), got uint16"):
         PictureImages([DEEP], any_depth=True).read(0)
     pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3)).astype(np.uint8)

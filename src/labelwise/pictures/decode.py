@@ -60,6 +60,7 @@ FORMATS = {
     "TIFF": (".tif", ".tiff"),
     "WEBP": (".webp",),
 }
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # how its files begin, and those of BigTIFF
 NOT_OF_THE_FORMAT = (SyntaxError, IndexError, TypeError, struct.error)  # as Pillow's readers say it
 HAS_HEIF = find_spec("pillow_heif") is not None
 UNREAD_SUFFIXES = frozenset(
@@ -134,14 +135,15 @@ def by_pillow(content: bytes, name: str, at_least: int | None = None) -> Image.I
         raise ImageError(f"{name}: {_kind_of(content)}") from None
     except Exception as error:  # decoders raise a dozen kinds for broken bytes
         reason = str(error).strip() or type(error).__name__
-        raise ImageError(f"{name}: the image cannot be read ({reason})") from error
+        hint = "; if it holds bands, train with --bands all" if content.startswith(TIFF) else ""
+        raise ImageError(f"{name}: the image cannot be read ({reason}){hint}") from error
 
 
 def _kind_of(content: bytes) -> str:
     """Return what a file is that no model of 8-bit RGB reads."""
     if is_dicom(content):
         return "is a DICOM file, which is not 8-bit RGB; train with --bands all"
-    if content.startswith((b"\x93NUMPY", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")):
+    if content.startswith((b"\x93NUMPY", *TIFF)):
         return "holds bands, not 8-bit RGB; train with --bands all, or name them"
     return "this is not an image file"
 
