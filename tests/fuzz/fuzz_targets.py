@@ -3,6 +3,7 @@
 Another area registers its reader by one more ``Target`` in the list of its kind.
 """
 
+from fuzz_fields import FIELDS
 from fuzz_kept import KEPT
 from fuzz_library import LIBRARY
 from fuzz_official import OFFICIAL
@@ -11,5 +12,5 @@ from fuzz_results import RESULTS
 from fuzz_served import SERVED
 from fuzz_tables import TABLES
 
-EVERY = (*TABLES, *OFFICIAL, *RESULTS, *LIBRARY, *REQUESTS, *SERVED, *KEPT)
+EVERY = (*TABLES, *OFFICIAL, *FIELDS, *RESULTS, *LIBRARY, *REQUESTS, *SERVED, *KEPT)
 TARGETS = {target.name: target for target in EVERY}

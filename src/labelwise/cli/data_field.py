@@ -65,7 +65,6 @@ def write_back(
     Of MegaDetector's results: classes of the crops. Of Camtrap DP: machine observations of the
     photos; what people and other models observed stays, and the photos are not copied.
     """
-    import csv
     import json
     import os
     from datetime import UTC, datetime
@@ -73,7 +72,7 @@ def write_back(
     from labelwise.cli.text import say
     from labelwise.data.camera_results import read_camera_results, with_classes
     from labelwise.data.camtrap_answers import write_camtrap
-    from labelwise.data.rows import read_json
+    from labelwise.data.rows import read_csv_rows, read_json
     from labelwise.errors import DataError, SettingsError
     from labelwise.fitting import read_unlabelled
     from labelwise.system.files import replacing
@@ -105,9 +104,10 @@ def write_back(
             "for MegaDetector's results give the table of crops, --crops crops/crops.csv, and no "
             "--threshold: all probabilities are written"
         )
-    read_camera_results(source)
-    with crops.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    results = read_camera_results(source)
+    if results.program != "MegaDetector":
+        raise DataError(f"{source} is of {results.program}; classes go into MegaDetector's results")
+    rows = read_csv_rows(crops, ("path", "image", "detection"))
     named = {os.path.basename(name): row for name, row in given.items()}
     content, count = with_classes(read_json(source), rows, named)
     if not count:
@@ -136,7 +136,7 @@ def fetch_iiif(
     """Fetch pictures of IIIF services, with their addresses.
 
     Pictures that are there already are not fetched again. This opens the addresses that the
-    source names, and nothing else.
+    source names, and where their servers redirect to.
     """
     from labelwise.cli.text import complain, say
     from labelwise.data.iiif import fetch_pictures

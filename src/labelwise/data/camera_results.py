@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps
-
 from labelwise.data.rows import read_json
 from labelwise.errors import DataError
+from labelwise.pictures.decode import decode
+from labelwise.pictures.sources import read_image_file
 from labelwise.system.files import replacing
 
 __all__ = [
@@ -138,7 +138,7 @@ def _megadetector(
     scores: dict[str, float] = {}
     for box, found in zip(boxes, listed, strict=True):
         _raise(scores, box.category, box.conf)
-        for pair in found.get("classifications") or ():
+        for pair in _listed(found, "classifications", where):
             if not isinstance(pair, list) or len(pair) != 2 or str(pair[0]) not in classes:
                 raise DataError(f"{where}: a classification must be [number, share], got {pair!r}")
             name = classes[str(pair[0])]
@@ -156,12 +156,20 @@ def _speciesnet(one: Mapping[str, Any], where: str) -> Found | None:
         raise DataError(f"{where}: 'classifications' must hold as many 'classes' as 'scores'")
     boxes = tuple(
         _box(found, number, where, {"1": "animal", "2": "human", "3": "vehicle"})
-        for number, found in enumerate(one.get("detections") or ())
+        for number, found in enumerate(_listed(one, "detections", where))
     )
     scores: dict[str, float] = {}
     for name, value in zip(classes, values, strict=True):
         _raise(scores, _common_name(name, where), _share(value, where, f"the score of {name!r}"))
     return boxes, scores
+
+
+def _listed(one: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    """Return a list that may be missing or null."""
+    found = one.get(key)
+    if found is not None and not isinstance(found, list):
+        raise DataError(f"{where}: {key!r} must be a list, got {found!r:.60}")
+    return found or []
 
 
 def _common_name(name: Any, where: str) -> str:
@@ -221,11 +229,7 @@ def cut_crops(results: CameraResults, root: Path, out: Path, least: float = 0.2)
 def _cut(
     photo: CameraPhoto, boxes: Sequence[Box], path: Path, out: Path, stem: str
 ) -> Iterator[tuple[str, ...]]:
-    try:
-        with Image.open(path) as picture:
-            upright = ImageOps.exif_transpose(picture).convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path}: the photo cannot be read ({error})") from None
+    upright = decode(read_image_file(path, str(path)), str(path))
     for box in boxes:
         left, top = box.place[0] * upright.width, box.place[1] * upright.height
         right, bottom = left + box.place[2] * upright.width, top + box.place[3] * upright.height
@@ -251,7 +255,7 @@ def with_classes(
     """
     named = dict(content.get("classification_categories") or {})
     number = {name: place for place, name in named.items()}
-    free = max((int(place) for place in named), default=-1) + 1
+    free = max((int(place) for place in named if place.isdecimal()), default=-1) + 1
     fresh = sorted({name for probs in answers.values() for name in probs} - set(number))
     number |= {name: str(free + place) for place, name in enumerate(fresh)}
     photos = {one["file"]: one for one in content["images"]}
@@ -262,11 +266,12 @@ def with_classes(
             continue
         photo = photos.get(row["image"])
         listed = (photo or {}).get("detections") or []
-        place = int(row["detection"])
+        number_there = row["detection"].strip()
+        place = int(number_there) if number_there.isdecimal() else len(listed)
         if place >= len(listed):
             raise DataError(
-                f"{row['path']} was cut from detection {place + 1} of {row['image']}, which is not "
-                "in this file; cut the crops again"
+                f"{row['path']} was cut from detection {number_there!r:.20} of {row['image']}, "
+                "which is not in this file; cut the crops again"
             )
         order = sorted(probs, key=lambda name: -probs[name])
         listed[place]["classifications"] = [[number[name], round(probs[name], 5)] for name in order]

@@ -143,14 +143,14 @@ def read_package(path: Path) -> CamtrapPackage:
             f"{folder}/datapackage.json: it is Camtrap DP {version[1]}.{version[2]}, and only 1.0 "
             "and its patches are read; export the package again in that version"
         )
-    places = {one.get("name"): one.get("path") for one in resources}
     files: dict[str, str] = {}
     for name in NEEDED:
-        place = places.get(name)
+        places = [one.get("path") for one in resources if one.get("name") == name]
+        place = places[0] if len(places) == 1 else None
         if not isinstance(place, str) or not is_inside(place):
             raise DataError(
-                f"{folder}/datapackage.json: the resource {name!r} must have a path within the "
-                f"package, got {place!r}"
+                f"{folder}/datapackage.json: the resource {name!r} must stand there once, with a "
+                f"path within the package, got {places!r:.200}"
             )
         files[name] = place
     tables = {name: _rows(folder / files[name], columns) for name, columns in NEEDED.items()}
@@ -161,7 +161,8 @@ def read_package(path: Path) -> CamtrapPackage:
 
 def is_inside(place: str) -> bool:
     """Return whether a path is relative and stays within its package, as the standard demands."""
-    return bool(place) and "://" not in place and place[0] not in "./~\\" and ".." not in place
+    leads_out = not place or ":" in place or place[0] in "./~\\" or ".." in place
+    return place.isprintable() and not leads_out
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Rows:

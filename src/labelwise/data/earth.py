@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 from labelwise.pictures.cubes import open_cube
 from labelwise.pictures.sources import read_image_file
+from labelwise.system.text import first_line
 
 __all__ = ["read_bigearthnet", "read_ucmerced"]
 
@@ -110,14 +111,16 @@ def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
     wanted = ["patch_id", "split", *(["labels"] if labels == 19 else [])]
     try:
         table = pq.read_table(file, columns=wanted)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{file}: must be the metadata of BigEarthNet v2 ({error})") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{file}: must be the metadata of BigEarthNet v2 ({first_line(error)})"
+        ) from None
     absent = [name for name in wanted if name not in table.column_names]
     if absent:
         raise DataError(f"{file}: must have the columns {', '.join(wanted)}, lacks {absent[0]!r}")
-    patches: list[str] = table.column("patch_id").to_pylist()
+    patches: list[str] = _texts(table.column("patch_id"), "patch_id", file)
     split = []
-    for row, part in enumerate(table.column("split").to_pylist()):
+    for row, part in enumerate(_texts(table.column("split"), "split", file)):
         if part not in SPLITS:
             raise DataError(
                 f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}, got {part!r}"
@@ -126,7 +129,7 @@ def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
     tiles = [_tile(patch, row, file) for row, patch in enumerate(patches)]
     names: Sequence[str] = CLASSES_19
     if labels == 19:
-        rows = table.column("labels").to_pylist()
+        rows = _texts(table.column("labels"), "labels", file, lists=True)
     else:
         names = list(CLASSES_43.values())
         with ThreadPoolExecutor() as pool:
@@ -137,6 +140,20 @@ def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
     )
     note = "each patch is a folder of bands: train with --bands, such as B02,B03,B04,B08"
     return replace(found, notes=(*found.notes, note))
+
+
+def _texts(column: Any, name: str, file: Path, *, lists: bool = False) -> list[Any]:
+    """Return the texts of a column, or its lists of texts; every row must have one."""
+    kind = column.type.value_type if lists and pa.types.is_list(column.type) else column.type
+    is_right = pa.types.is_list(column.type) == lists and kind in (pa.string(), pa.large_string())
+    if not is_right:
+        what = "lists of texts" if lists else "texts"
+        raise DataError(f"{file}: the column {name!r} must hold {what}, got {column.type}")
+    values: list[Any] = column.to_pylist()
+    for row, value in enumerate(values):
+        if value is None or (lists and None in value):
+            raise DataError(f"{file}, row {row + 1}: there is no {name!r}")
+    return values
 
 
 def _tile(patch: str, row: int, file: Path) -> str:

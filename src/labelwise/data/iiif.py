@@ -8,8 +8,8 @@
 
 ``info.json`` of each service is asked first: what is not a IIIF image service, or larger than it
 allows, is said and left out by name. Files that are there already are not fetched again, so an
-interrupted run goes on. Only http and https are opened, at most 64 MiB per picture, and nothing is
-followed but the addresses of the source.
+interrupted run goes on. Only http and https are opened, at most 64 MiB per picture: the addresses
+of the source, and where their servers redirect to.
 
 The width W is that of a picture of at most S pixels each way. ``!S,S`` would ask for the same, but
 only services of level 2 need to know it (IIIF Image API, compliance levels).
@@ -21,11 +21,21 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    UnknownHandler,
+)
 
 from labelwise.data.rows import read_json, read_lines
 from labelwise.errors import DataError
@@ -57,7 +67,10 @@ def services_of(source: str) -> list[tuple[str, str]]:
         content = read_json(Path(source))
     else:
         return [(_address(line.strip(), source), "") for line in read_lines(Path(source))]
-    found = list(_walk(content))
+    try:
+        found = list(_walk(content))
+    except RecursionError:
+        raise DataError(f"{source}: the manifest is nested too deeply") from None
     if not found:
         raise DataError(f"{source}: the manifest names no image service")
     return list(dict.fromkeys((_address(service, source), label) for service, label in found))
@@ -98,10 +111,19 @@ def _words(label: Any) -> str:
 
 
 def _address(text: str, source: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise DataError(f"{source}: an image service must be an http address, got {text!r}")
+    if not _is_http(text):
+        raise DataError(f"{source}: an image service must be an http address, got {text!r:.200}")
     return text.removesuffix("/info.json").rstrip("/")
+
+
+def _is_http(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        has_host = bool(parts.hostname)
+    except ValueError:  # such as a bracket that does not close
+        return False
+    plain = address.isprintable() and " " not in address
+    return parts.scheme in ("http", "https") and has_host and plain
 
 
 def fetch_pictures(
@@ -142,7 +164,7 @@ def _picture(service: str, size: int) -> bytes:
     wide, high = (
         info.get(side) if isinstance(info, dict) else None for side in ("width", "height")
     )
-    if not isinstance(wide, int) or not isinstance(high, int):
+    if not isinstance(wide, int) or not isinstance(high, int) or min(wide, high) < 1:
         raise DataError(f"{service}: it is not a IIIF image service (no width and height)")
     content = _fetched(f"{service}/full/{_size(info, service, wide, high, size)}/0/default.jpg")
     if not content.startswith(b"\xff\xd8"):
@@ -172,13 +194,29 @@ def _size(info: dict[str, Any], service: str, wide: int, high: int, most: int) -
     return f"{width}," if "/image/2/" in str(info.get("@context", "")) else f"{width},{height}"
 
 
+def _opener() -> OpenerDirector:
+    """Return what opens http and https alone: urllib's own follows a redirect to ftp as well."""
+    opener = OpenerDirector()
+    for handler in (
+        ProxyHandler,
+        UnknownHandler,
+        HTTPHandler,
+        HTTPSHandler,
+        HTTPDefaultErrorHandler,
+        HTTPRedirectHandler,
+        HTTPErrorProcessor,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
 def _fetched(address: str) -> bytes:
-    if urlsplit(address).scheme not in ("http", "https"):
-        raise DataError(f"{address}: only http and https are opened")
+    if not _is_http(address):
+        raise DataError(f"{address!r:.200}: only http and https are opened")
     try:
-        with urlopen(address, timeout=PATIENCE) as answer:  # only http(s): checked above
+        with _opener().open(address, timeout=PATIENCE) as answer:
             content: bytes = answer.read(LARGEST + 1)
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise DataError(f"{address}: it cannot be fetched ({reason})") from None
     if len(content) > LARGEST:

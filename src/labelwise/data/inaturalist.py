@@ -8,12 +8,11 @@ is present and every other label unknown. Where the community does not agree yet
 observation are a group.
 """
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from labelwise.data.rows import from_rows, image_files, require_file
+from labelwise.data.rows import from_rows, image_files, read_csv_rows
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
 
@@ -36,13 +35,10 @@ def read_inaturalist(
         if grade not in GRADES:
             raise DataError(f"grades must be of {', '.join(GRADES)}, got {grade!r}")
     folder = Path(root) if root is not None else path.parent
-    with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
-        table = csv.DictReader(stream)
-        header = table.fieldnames or ()
-        for name in (*INATURALIST_COLUMNS, names):
-            if name not in header:
-                raise DataError(f"{path}: there is no column {name!r}; export it from iNaturalist")
-        rows = {row["id"]: row for row in table if row["id"]}
+    rows: dict[str, dict[str, str]] = {}
+    for number, row in enumerate(read_csv_rows(path, (*INATURALIST_COLUMNS, names)), 1):
+        if row["id"] and rows.setdefault(row["id"], row) is not row:
+            raise DataError(f"{path}, row {number}: {row['id']!r} stands there twice; keep one")
     photos: list[str] = []
     group: list[str] = []
     for file in image_files(folder):

@@ -3,6 +3,7 @@
 Only regular files are opened: a pipe or a device in a folder could be read for ever.
 """
 
+import csv
 import json
 import os
 import re
@@ -33,6 +34,7 @@ __all__ = [
     "image_files",
     "label_names",
     "parse_xml",
+    "read_csv_rows",
     "read_json",
     "read_lines",
     "read_xml",
@@ -151,6 +153,19 @@ def require_file(path: Path) -> Path:
     if path.exists():
         raise DataError(f"{path}: must be a regular file, not a folder, pipe or device")
     raise DataError(f"{path}: the file is missing")
+
+
+def read_csv_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that must have these columns; a short row ends in blanks."""
+    try:
+        with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
+            table = csv.DictReader(stream, strict=True)
+            for name in columns:
+                if name not in (table.fieldnames or ()):
+                    raise DataError(f"{path}: there is no column {name!r}")
+            return [{key: value or "" for key, value in row.items() if key} for row in table]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: the table cannot be read ({error})") from None
 
 
 def read_json(path: Path) -> Any:

@@ -381,12 +381,13 @@ def _read(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]:
 def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
     if not table.num_rows:
         raise DataError(f"{source}: there are no detections in it")
+    table = _typed(source, form, table)
     label = table[form.label]
     if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
         label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
     numbers = {}
     for name in (form.start, form.score):
-        numbers[name] = np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
+        numbers[name] = np.asarray(table[name].to_numpy(), np.float64)
         bad = ~np.isfinite(numbers[name])
         if bad.any():
             raise DataError(f"{source}: row {int(bad.argmax()) + 1}: {name!r} must be a number")
@@ -397,7 +398,7 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
         raise DataError(f"{source}: row {place + 1} has no {form.label!r}")
     correct = np.full(len(labels), np.nan)
     if "correct" in table.column_names:
-        words, code = _codes(table["correct"].cast(pa.string()).fill_null(""))
+        words, code = _codes(table["correct"])
         values = [ANSWERS.get(word.strip().lower(), -1.0) for word in words]
         correct = np.array(values)[code]
         odd = correct == -1
@@ -424,6 +425,21 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
     return found
 
 
+def _typed(source: str, form: ResultForm, table: Any) -> Any:
+    """Return a table whose starts and scores are numbers, and all else text; nulls are blank."""
+    for at, name in enumerate(table.column_names):
+        is_number = name in (form.start, form.score)
+        try:
+            column = table[name].cast(pa.float64() if is_number else pa.string())
+        except pa.ArrowException:
+            what = "numbers" if is_number else "text"
+            raise DataError(
+                f"{source}: the column {name!r} must hold {what}, got {table[name].type}"
+            ) from None
+        table = table.set_column(at, name, column if is_number else column.fill_null(""))
+    return table
+
+
 def _check(found: Detections) -> None:
     """Raise unless scores are what they must be, and each detection stands there once."""
     outside = (found.scores < 0) | (found.scores > 1)
@@ -446,9 +462,7 @@ def _check(found: Detections) -> None:
 
 def _codes(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the different texts of a column, sorted, and each row's place (N,) among them."""
-    encoded = column.combine_chunks()
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.cast(pa.string()).fill_null("").dictionary_encode()
+    encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     texts = np.array(encoded.dictionary.to_pylist(), dtype=object)

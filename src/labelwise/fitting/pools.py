@@ -169,6 +169,6 @@ def holds_answers(path: Path) -> bool:
         if suffix == ".csv":
             return first.startswith(",".join(ANSWER_COLUMNS) + ",")
         record = json.loads(first) if suffix == ".jsonl" else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(record, dict) and "path" in record and bool({"probs", "error"} & set(record))

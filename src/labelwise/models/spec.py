@@ -119,6 +119,7 @@ class ModelSpec(BaseModel):
     @model_validator(mode="after")
     def _fits(self, info: ValidationInfo) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
+        space = self.space
         if (info.context or {}).get(TRIED):
             return self
         try:
@@ -126,7 +127,7 @@ class ModelSpec(BaseModel):
         except LabelwiseError as error:
             raise ValueError(f"the taxonomy cannot be used: {one_line_of(error)}") from None
         require_fit(
-            self.space,
+            space,
             link=lambda: self.made_link,
             rule=lambda: self.made_rule,
             promises=self.promises,
