@@ -7,10 +7,11 @@ from fuzz_fields import FIELDS
 from fuzz_kept import KEPT
 from fuzz_library import LIBRARY
 from fuzz_official import OFFICIAL
+from fuzz_pictures import PICTURES
 from fuzz_requests import REQUESTS
 from fuzz_results import RESULTS
 from fuzz_served import SERVED
 from fuzz_tables import TABLES
 
-EVERY = (*TABLES, *OFFICIAL, *FIELDS, *RESULTS, *LIBRARY, *REQUESTS, *SERVED, *KEPT)
+EVERY = (*TABLES, *OFFICIAL, *FIELDS, *PICTURES, *RESULTS, *LIBRARY, *REQUESTS, *SERVED, *KEPT)
 TARGETS = {target.name: target for target in EVERY}

@@ -13,6 +13,7 @@ coordinate reference system) is not read, so an unknown one changes nothing.
 
 import io
 import json
+import logging
 import os
 import re
 import stat
@@ -140,7 +141,7 @@ def _npy_values(content: bytes, name: str) -> NDArray[Any]:
     shape, by_columns, dtype = _npy_head(content[:end])
     if dtype.kind not in "uif":
         raise ImageError(f"{name}: a cube must hold numbers, got {dtype}")
-    if len(shape) not in (2, 3) or 0 in shape:
+    if len(shape) not in (2, 3) or min(shape) < 1:
         raise ImageError(
             f"{name}: a cube must be (height, width) or (height, width, bands), got {shape}"
         )
@@ -204,6 +205,7 @@ def _tiff(content: bytes, name: str) -> Cube:
         raise ImageError(f"{name}: bands of TIFF files need `pip install 'labelwise[bands]'`")
     from tifffile import COMPRESSION, PHOTOMETRIC, TiffFile
 
+    _keep_quiet()
     with TiffFile(io.BytesIO(content)) as file:
         page: Any = file.pages.first
         _check_size(name, page.imagewidth, page.imagelength)
@@ -228,6 +230,12 @@ def _tiff(content: bytes, name: str) -> Cube:
     usual = RGB if is_colour and values.shape[2] == 3 else None
     missing = facts.get(NODATA)
     return Cube(values, names, None if missing is None else float(missing), usual)
+
+
+@cache
+def _keep_quiet() -> None:
+    """Keep a damaged TIFF from filling the terminal, where no program asked for tifffile's log."""
+    logging.getLogger("tifffile").addHandler(logging.NullHandler())
 
 
 def _tiff_values(file: Any, page: Any, name: str) -> NDArray[Any]:

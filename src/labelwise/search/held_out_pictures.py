@@ -112,15 +112,31 @@ class HeldOutPictures:
         """Return what a file holds; None where it is not there or not whole."""
         try:
             tensors = load_tensors(path)
-            return HeldOutPictures(
+            found = HeldOutPictures(
                 tensors["rows"].numpy(),
                 tensors["features"].numpy(),
                 tensors["looks"].numpy(),
                 tensors["fitted"].numpy(),
                 bytes(tensors["weights"].tolist()).hex(),
             )
-        except (CheckpointError, OSError, KeyError):
+        except (CheckpointError, OSError, KeyError, TypeError, ValueError):
             return None
+        return found if found._is_whole() else None
+
+    def _is_whole(self) -> bool:
+        """Return whether the numbers are of the kinds and sizes that belong together."""
+        matrices = (self.features, self.looks, self.fitted)
+        if self.rows.dtype != np.int64 or self.rows.ndim != 1 or (self.rows < 0).any():
+            return False
+        if any(one.dtype != np.float16 or one.ndim != 2 for one in matrices):
+            return False
+        count, width = self.features.shape
+        fits = len(self.rows) == count == len(self.looks) and self.fitted.shape[1] == width
+        return fits and len(self.weights_sha256) == 64 and all(map(_are_finite, matrices))
+
+
+def _are_finite(values: Halves) -> bool:
+    return bool(np.isfinite(values).all())
 
 
 def _sample(name: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:

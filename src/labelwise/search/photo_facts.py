@@ -1,18 +1,22 @@
 """What a photo's own header says of how and where it was taken: the camera, and the place."""
 
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import ExifTags
+from PIL import ExifTags, Image
 
 from labelwise.pictures.decode import open_picture
 from labelwise.pictures.raw import is_raw, raw_header
 
 __all__ = ["PhotoFacts", "read_facts"]
 
-UNREADABLE = (OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError)
+UNREADABLE = (
+    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, struct.error),
+    Image.DecompressionBombError,
+)
 
 
 @dataclass(frozen=True)

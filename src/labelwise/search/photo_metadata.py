@@ -7,11 +7,11 @@
 No pixels are decoded. The XMP of a PNG may stand behind them, so its chunks are gone through.
 """
 
+import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from struct import unpack
 
 from PIL import Image, IptcImagePlugin
 
@@ -23,7 +23,10 @@ __all__ = ["PhotoMetadata", "read_photo_metadata"]
 
 IPTC_KEYWORDS, IPTC_CHARSET, UTF8 = (2, 25), (1, 90), b"\x1b%G"
 XP_KEYWORDS = 0x9C9E
-UNREADABLE = (OSError, ValueError, zlib.error, SyntaxError, Image.DecompressionBombError)
+UNREADABLE = (
+    *(OSError, ValueError, SyntaxError, LookupError, TypeError, ArithmeticError, zlib.error),
+    *(struct.error, Image.DecompressionBombError),
+)
 PNG_START, PNG_PACKET = b"\x89PNG\r\n\x1a\n", b"XML:com.adobe.xmp"
 
 
@@ -57,7 +60,7 @@ def _packet_of_png(path: Path) -> bytes | None:
     with path.open("rb") as file:
         file.seek(len(PNG_START))
         while len(head := file.read(8)) == 8:
-            size, kind = unpack(">I4s", head)
+            size, kind = struct.unpack(">I4s", head)
             if kind == b"iTXt" and size <= LARGEST:
                 keyword, _, rest = file.read(size).partition(b"\0")
                 if keyword == PNG_PACKET:

@@ -36,6 +36,7 @@ from labelwise.search.tag_receipts import (
     tags_of_rows,
 )
 from labelwise.system.files import replacing
+from labelwise.system.text import one_line
 
 __all__ = ["VerifiedLists", "read_list_answers", "verify_lists", "write_list_questions"]
 
@@ -132,7 +133,7 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
             table = csv.DictReader(file)
             columns = set(table.fieldnames or ())
             if not {"path", "answer"} <= columns:
-                got = ", ".join(table.fieldnames or ()) or "nothing"
+                got = one_line(", ".join(table.fieldnames or ())) or "nothing"
                 raise DataError(f"{path} must have the columns path and answer, got {got}")
             if "query" not in columns and len(queries) > 1:
                 raise DataError(
@@ -155,7 +156,7 @@ def read_list_answers(index: Index, path: Path) -> dict[str, dict[int, bool]]:
                 row = index.row_of(line["path"])
                 rows = found.setdefault(query, {})
                 rows[row] = rows.get(row, True) and WORDS[word]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     return found
 

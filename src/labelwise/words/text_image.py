@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from labelwise.backbones import Backbone
@@ -50,11 +51,22 @@ class TextHead:
         """Return the head that was written."""
         tensors = load_tensors(path)
         try:
-            return TextHead(tensors["weight"], tensors["bias"])
+            weight, bias = tensors["weight"], tensors["bias"]
         except KeyError as error:
             raise CheckpointError(
                 f"{path} must hold {error}; run `labelwise start` again"
             ) from None
+        plain = weight.is_floating_point() and bias.is_floating_point() and weight.ndim == 2
+        if not plain or bias.shape != weight.shape[1:] or not _are_finite(weight, bias):
+            raise CheckpointError(
+                f"{path} must hold a weight (D, K) and a bias (K,) of finite numbers; run "
+                "`labelwise start` again"
+            )
+        return TextHead(weight, bias)
+
+
+def _are_finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class TextDirections(ABC):

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from labelwise.backbones.towers import TransformerBlock
-from labelwise.errors import DataError
+from labelwise.errors import DataError, SettingsError
+from labelwise.system.text import first_line
 
 __all__ = ["TextTower", "TextTowerShape", "Tokens"]
 
@@ -38,6 +39,13 @@ class TextTowerShape:
     to: int
     activation: str
     eps: float
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.width % self.heads:
+            raise SettingsError(
+                f"the width of a text tower must be a multiple of its heads, got {self.width} and "
+                f"{self.heads}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +70,11 @@ class Tokens:
         if self.drop_punctuation:
             text = text.translate(str.maketrans("", "", string.punctuation))
             text = re.sub(r"\s+", " ", text).strip()
-        ids: list[int] = self.tokenizer.encode(text).ids
+        try:
+            ids: list[int] = self.tokenizer.encode(text).ids
+        except Exception as error:  # tokenizers raises no class of its own
+            reason = first_line(error)
+            raise DataError(f"the model's tokenizer cannot read {text!r:.200}: {reason}") from None
         if self.fill is None:
             if not ids:
                 raise DataError(f"the model knows no part of the text {text!r}; describe it anew")

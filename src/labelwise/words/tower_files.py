@@ -13,6 +13,7 @@ another way is refused, never read wrongly. Nothing but safetensors and JSON is 
 import hashlib
 import json
 from dataclasses import dataclass
+from math import exp, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from labelwise.backbones.towers import ImageTower, TowerKind, TowerShape
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
-from labelwise.system.text import first_line
+from labelwise.system.text import first_line, one_line_of, shortened
 from labelwise.words.text_tower import TextTower, TextTowerShape, Tokens
 from labelwise.words.tower_states import (
     ReadState,
@@ -55,6 +56,7 @@ DEFAULTS = {  # of transformers, where config.json leaves a number out
 }
 OPEN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
 OPEN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "hf_tokenizer_name"}
+LARGEST_LOG = 100.0  # of a scale: beyond it exp() is no use
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
@@ -96,20 +98,42 @@ def read_towers(folder: Path) -> Towers:
         raise SettingsError(f"{weights} cannot be read: {first_line(error)}") from None
     try:
         halves = _open_clip(folder, state) if is_open else _transformers(folder, state)
+        scale, bias = (_number(state.get(name)) for name in ("logit_scale", "logit_bias"))
     except LookupError as error:
         raise SettingsError(
             f"{folder}: the model is built in a way that is not read here (no {error}); take one "
             "whose towers are vision transformers of CLIP, SigLIP or SigLIP 2"
         ) from None
-    scale, bias = state.get("logit_scale"), state.get("logit_bias")
+    except (TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
+        raise SettingsError(
+            f"{folder}: its settings or weights are not those of a text-image model "
+            f"({shortened(one_line_of(error), 300)})"
+        ) from None
     with weights.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Towers(
         *halves,
-        1.0 if scale is None else float(scale.exp()),
-        None if bias is None else float(bias),
+        1.0 if scale is None else exp(scale),
+        bias,
         digest,
     )
+
+
+def _number(tensor: Tensor | None) -> float | None:
+    """Return the one number of a tensor, None without one."""
+    return None if tensor is None else _finite(float(tensor))
+
+
+def _small(value: float) -> float:
+    if not 0 < value < 1:
+        raise ValueError(f"layer_norm_eps must lie between 0 and 1, got {value:g}")
+    return value
+
+
+def _finite(value: float) -> float:
+    if not isfinite(value) or abs(value) > LARGEST_LOG:
+        raise ValueError(f"a number must be finite and small, got {value:g}")
+    return value
 
 
 def _transformers(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower, Tokens]:
@@ -135,7 +159,7 @@ def _transformers(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower
         patch * round(places**0.5),
         len(image["projection.weight"]) if kind == "clip" else image["positions"].shape[1],
         _activation(folder, vision),
-        float(vision["layer_norm_eps"]),
+        _small(float(vision["layer_norm_eps"])),
     )
     text_shape = TextTowerShape(
         kind == "clip",
@@ -147,7 +171,7 @@ def _transformers(folder: Path, state: ReadState) -> tuple[ImageTower, TextTower
         len(text["blocks.0.mlp.fc1.weight"]),
         len(text["projection.weight"]),
         _activation(folder, words),
-        float(words["layer_norm_eps"]),
+        _small(float(words["layer_norm_eps"])),
     )
     tower = ImageTower(shape, _preprocessing(folder, shape.side))
     tokens = _tokens(folder, text_shape, siglip_2=model_type == "siglip2")
@@ -291,6 +315,8 @@ def _loaded(network: Half, state: dict[str, Tensor], folder: Path) -> Half:
         raise SettingsError(
             f"{folder}: the weights do not fit the configuration: {reason}"
         ) from None
+    if not all(bool(one.isfinite().all()) for one in network.parameters()):
+        raise SettingsError(f"{folder}: the weights must be finite numbers; copy the model again")
     return network.eval()
 
 
