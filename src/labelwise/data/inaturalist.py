@@ -36,9 +36,9 @@ def read_inaturalist(
             raise DataError(f"grades must be of {', '.join(GRADES)}, got {grade!r}")
     folder = Path(root) if root is not None else path.parent
     rows: dict[str, dict[str, str]] = {}
-    for number, row in enumerate(read_csv_rows(path, (*INATURALIST_COLUMNS, names)), 1):
+    for place, row in enumerate(read_csv_rows(path, (*INATURALIST_COLUMNS, names)), 1):
         if row["id"] and rows.setdefault(row["id"], row) is not row:
-            raise DataError(f"{path}, row {number}: {row['id']!r} stands there twice; keep one")
+            raise DataError(f"{path}, row {place}: {row['id']!r} stands there twice; keep one")
     photos: list[str] = []
     group: list[str] = []
     for file in image_files(folder):

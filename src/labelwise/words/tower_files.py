@@ -56,7 +56,7 @@ DEFAULTS = {  # of transformers, where config.json leaves a number out
 }
 OPEN_VISION = {"image_size", "layers", "width", "patch_size", "head_width", "mlp_ratio"}
 OPEN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "hf_tokenizer_name"}
-LARGEST_LOG = 100.0  # of a scale: beyond it exp() is no use
+LARGEST_LOG = 100.0  # of a scale, which is stored as its logarithm
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
