@@ -20,7 +20,7 @@ from labelwise.data import load
 from labelwise.data.camera_results import cut_crops, read_camera_results, with_classes
 from labelwise.data.camtrap import write_camtrap
 from labelwise.data.iiif import fetch_pictures, services_of
-from labelwise.data.rows import is_path_within
+from labelwise.data.rows import is_path_within, parse_xml
 from labelwise.errors import DataError
 from labelwise.fitting.detections import read_detections
 from labelwise.fitting.pools import holds_answers
@@ -236,6 +236,19 @@ def test_observations_cut_short_or_told_twice(tmp_path):
         table.write_bytes(text)
         with pytest.raises(DataError, match=r"cannot be read|stands there twice"):
             load(f"inaturalist:{table}")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be"])
+def test_entities_are_not_allowed_in_any_encoding(encoding):
+    """Expat knows four encodings, and in UTF-16 every other byte is zero."""
+    told = encoding[:6].rstrip("-")
+    head = f'<?xml version="1.0" encoding="{told}"?>'
+    mark = "" if encoding in ("utf-8", "utf-16") else "\ufeff"
+    plain = f"{mark}{head}<a>b</a>".encode(encoding)
+    assert parse_xml(plain, "a.xml").text == "b"
+    forged = f'{mark}{head}<!DOCTYPE a [<!ENTITY b "b">]><a>&b;</a>'.encode(encoding)
+    with pytest.raises(DataError, match="entities are not allowed"):
+        parse_xml(forged, "a.xml")
 
 
 def test_a_line_of_brackets_is_not_an_answer(tmp_path):
