@@ -7,13 +7,11 @@ the rest that the answer is one sentence.
 
 import io
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lying_server import answering
 from PIL import Image
 
 from labelwise.data import load
@@ -118,28 +116,6 @@ def test_detections_that_are_not_a_list(tmp_path, facts):
         read_camera_results(tmp_path / "s.json")
 
 
-@contextmanager
-def answering(*answers):
-    """A server that gives these bytes, one after another, whatever is asked."""
-    left = list(answers)
-
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.wfile.write(left.pop(0))
-
-        def log_message(self, *_):
-            return
-
-    with HTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/a"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
@@ -223,6 +199,21 @@ def test_columns_of_detections_that_hold_something_else(tmp_path, name):
     pq.write_table(pa.table(CALL | {name: [{"a": 1}]}), tmp_path / "d.parquet")
     with pytest.raises(DataError, match=r"the column .* must hold"):
         read_detections(tmp_path / "d.parquet")
+
+
+def test_text_of_a_table_that_is_not_text(tmp_path):
+    """A byte changed in the file, which Arrow does not look at until a text is made of it."""
+    for old, new in ((b"Parus", b"P\xecrus"), (b"Scientific name", b"Scientific\xecname")):
+        pq.write_table(pa.table(CALL), tmp_path / "d.parquet", compression="none")
+        content = (tmp_path / "d.parquet").read_bytes()
+        (tmp_path / "d.parquet").write_bytes(content.replace(old, new))
+        with pytest.raises(DataError):
+            read_detections(tmp_path / "d.parquet")
+    pq.write_table(pa.table(PATCH), tmp_path / "metadata.parquet", compression="none")
+    content = (tmp_path / "metadata.parquet").read_bytes()
+    (tmp_path / "metadata.parquet").write_bytes(content.replace(b"Pastures", b"P\xecstures"))
+    with pytest.raises(DataError):
+        load(f"bigearthnet:{tmp_path}", check_files=False)
 
 
 def test_observations_cut_short_or_told_twice(tmp_path):

@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from band_files import npy, tiff
+from band_files import dicom, npy, tiff
 from PIL import Image
 from safetensors.torch import load, save
 from tifffile import TiffFile
@@ -140,6 +140,13 @@ def test_a_cube_of_negative_sides(tmp_path):
     assert open_cube(content, "a.npy").values.shape == (4, 1, 1)
     with pytest.raises(ImageError, match="a cube must be"):
         open_cube(content.replace(b"(4, 1)", b"(-1,1)"), "a.npy")
+
+
+def test_what_a_dicom_file_says_of_itself_stays_on_one_line():
+    content = dicom(np.zeros((4, 4), np.uint16))
+    syntax = content.replace(b"1.2.840.10008.1.2.1", b"1.2.840.10008.\n.2.1")
+    with pytest.raises(ImageError, match=r"its pixels \(1.2.840.10008. .2.1\) are not read"):
+        open_cube(syntax, "a.dcm")
 
 
 def test_a_damaged_tiff_does_not_write_on_the_terminal(capfd, monkeypatch):

@@ -10,7 +10,13 @@ import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -25,6 +31,8 @@ Picture = bytes | str | os.PathLike[str]
 """The encoded bytes of a picture, or the path of its file."""
 
 LONGEST_WAIT = 60
+PIECE = 1 << 20  # bytes that are read of an answer at a time
+MOST_BYTES = 2 << 30
 SECONDS = re.compile("[0-9]{1,6}")
 IN_FORMS = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})  # as browsers send names
 
@@ -109,12 +117,25 @@ class Connection:
             answer = connection.getresponse()
             wait = answer.headers.get("retry-after", "1")
             seconds = min(LONGEST_WAIT, int(wait)) if SECONDS.fullmatch(wait) else 1
-            return answer.status, seconds, answer.read()
+            return answer.status, seconds, _content(answer)
         except (OSError, HTTPException) as error:
             reason = shortened(one_line_of(error))
             raise ServerError(0, f"{self._parts.netloc} does not answer: {reason}") from None
         finally:
             connection.close()
+
+
+def _content(answer: HTTPResponse) -> bytes:
+    """Return the content of an answer, read in pieces: what a server says of its length may lie."""
+    pieces, size = [], 0
+    while piece := answer.read(PIECE):
+        size += len(piece)
+        if size > MOST_BYTES:
+            raise HTTPException(f"its answer has more than {MOST_BYTES:,} bytes")
+        pieces.append(piece)
+    if answer.length:
+        raise IncompleteRead(b"", answer.length)
+    return b"".join(pieces)
 
 
 def part(value: object) -> str:

@@ -111,7 +111,8 @@ def read_bigearthnet(path: Path, labels: Literal[19, 43] = 19) -> LabelTable:
     wanted = ["patch_id", "split", *(["labels"] if labels == 19 else [])]
     try:
         table = pq.read_table(file, columns=wanted)
-    except (pa.ArrowException, OSError) as error:
+        table.validate(full=True)  # text of a damaged file need not be UTF-8
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise DataError(
             f"{file}: must be the metadata of BigEarthNet v2 ({first_line(error)})"
         ) from None

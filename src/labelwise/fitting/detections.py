@@ -329,7 +329,7 @@ def _header(path: Path) -> list[str]:
 def _schema(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeError):
         return list(parquet_table(path).column_names)  # which says what is wrong
 
 
@@ -431,6 +431,7 @@ def _typed(source: str, form: ResultForm, table: Any) -> Any:
         is_number = name in (form.start, form.score)
         try:
             column = table[name].cast(pa.float64() if is_number else pa.string())
+            column.validate(full=True)  # text of a damaged file need not be UTF-8
         except pa.ArrowException:
             what = "numbers" if is_number else "text"
             raise DataError(

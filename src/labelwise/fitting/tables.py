@@ -137,10 +137,12 @@ def _refuse_facts(source: str, keep: Sequence[str]) -> None:
 def parquet_table(path: Path) -> Any:
     """Return a Parquet file as a table."""
     try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        table = pq.read_table(path)
+        _ = table.column_names  # which need not be text
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = (str(error).splitlines() or ["unknown reason"])[0]
         raise DataError(f"{path}: not a readable Parquet file ({reason})") from None
+    return table
 
 
 def _delimited(path: Path) -> Any:

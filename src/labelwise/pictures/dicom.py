@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from labelwise.errors import ImageError
 from labelwise.pictures.bands import parse_window
+from labelwise.system.text import one_line
 
 __all__ = ["HAS_DICOM", "is_dicom", "load_dicom_readers", "read_dicom"]
 
@@ -74,7 +75,7 @@ def _pixels(facts: Any, name: str, pixel_array: Any) -> NDArray[Any]:
         stored: NDArray[Any] = pixel_array(facts)
     except (RuntimeError, NotImplementedError) as error:
         syntax = facts.file_meta.get("TransferSyntaxUID")
-        kind = getattr(syntax, "name", "an unknown syntax")
+        kind = one_line(str(getattr(syntax, "name", "an unknown syntax")))[:80]
         raise ImageError(
             f"{name}: its pixels ({kind}) are not read by what is installed; `{MORE_DECODERS}` "
             "reads more"
