@@ -135,6 +135,16 @@ def test_a_tokenizer_that_fails_when_it_is_used(tmp_path):
         tokens.of("a zebra")
 
 
+def test_a_token_beyond_what_the_model_knows(tmp_path):
+    clip(tmp_path)
+    place = tmp_path / "tokenizer.json"
+    facts = json.loads(place.read_text())
+    facts["model"]["vocab"]["dog"] = 6  # of six, counted from 0
+    place.write_text(json.dumps(facts))
+    with pytest.raises(SettingsError, match="has 7 tokens and the model knows 6"):
+        read_towers(tmp_path)
+
+
 def test_a_cube_of_negative_sides(tmp_path):
     content = npy(np.zeros((4, 1), np.uint8))
     assert open_cube(content, "a.npy").values.shape == (4, 1, 1)

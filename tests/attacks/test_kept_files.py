@@ -4,15 +4,27 @@ The oracle is the error: each of these ended in an internal one, or was read as 
 """
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from search_setup import LABELS, save_model
 
+from labelwise.decide import Threshold
 from labelwise.errors import CheckpointError, DataError
-from labelwise.shards.scoring_task import Plan, plan_name, plan_rows
+from labelwise.fitting.aggregating import aggregate_table
+from labelwise.links import Sigmoid
+from labelwise.models import ModelSpec
+from labelwise.models.graph_file import Facts
+from labelwise.pictures import Transform
+from labelwise.search.database import create_database, open_database
+from labelwise.shards.inputs import InputRow
+from labelwise.shards.scoring_task import PLAN_SCHEMA, Plan, plan_name, plan_rows
 from labelwise.system.skos import read_skos
 from labelwise.system.storage import storage_at
+from labelwise.types import LabelSpace
 from labelwise.words.answer_log import AnswerLog
 from labelwise.words.answers import KeptAnswers
 
@@ -73,3 +85,57 @@ def test_a_language_that_is_not_text_is_none(tmp_path):
     place = tmp_path / "v.jsonld"
     place.write_text(json.dumps([*names, {"@id": "u:a", "broader": {"@id": "u:b"}}]))
     assert read_skos(place).parents == {"a": "b"}
+
+
+def test_a_database_whose_tables_have_no_names_is_damaged(tmp_path):
+    """SQLite repeats the name in its message, and Python could not read that."""
+    place = tmp_path / "photos.sqlite"
+    create_database(place, "CREATE TABLE roots (id INTEGER)")
+    open_database(place).close()
+    with closing(sqlite3.connect(place)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET name = CAST(X'd9' AS TEXT), sql = 'x'")
+        database.commit()
+    with pytest.raises(CheckpointError, match="it is malformed"):
+        open_database(place)
+
+
+def test_two_labels_of_one_name_in_the_model_of_an_index(tmp_path):
+    model = save_model(tmp_path / "model")
+    place = tmp_path / "model" / "model.json"
+    assert ModelSpec.load(place, tried=True).labels == LABELS
+    place.write_text(place.read_text().replace(f'"{LABELS[0]}"', f'"{LABELS[1]}"'))
+    with pytest.raises(CheckpointError, match="must be distinct"):
+        ModelSpec.load(model / "model.json", tried=True)
+
+
+def test_text_of_a_plan_that_is_not_text_is_damaged(tmp_path):
+    rows = [InputRow("parus.jpg", "photos", b"a.jpg")]
+    columns = zip(PLAN_SCHEMA, zip(*rows, strict=True), strict=True)
+    table = pa.table([pa.array(values, field.type) for field, values in columns], PLAN_SCHEMA)
+    place = tmp_path / plan_name(0)
+    place.parent.mkdir()
+    pq.write_table(table, place, compression="none")
+    assert plan_rows(storage_at(str(tmp_path)), 0) == rows
+    place.write_bytes(place.read_bytes().replace(b"parus", b"p\xecrus"))
+    with pytest.raises(CheckpointError, match="damaged"):
+        plan_rows(storage_at(str(tmp_path)), 0)
+
+
+def test_names_of_units_that_end_in_a_null_are_not_joined(tmp_path):
+    """NumPy leaves a null out at the end of a text: two units would become one."""
+    table = tmp_path / "s.csv"
+    table.write_text("id,burst,score:x\na,1,0.5\nb,1 ,0.5\n")
+    assert len(aggregate_table(table, "probs", ["burst"], "any").names) == 2
+    table.write_text("id,burst,score:x\na,1,0.5\nb,1\0,0.5\n")
+    with pytest.raises(DataError, match="must not hold a null"):
+        aggregate_table(table, "probs", ["burst"], "any")
+
+
+def test_an_entry_of_a_transform_that_nobody_knows_is_refused():
+    facts = Facts(LabelSpace(LABELS), Sigmoid(), Threshold(0.5), Transform(32), "bce", "0" * 64)
+    stated = facts.metadata()
+    assert Facts.read(stated).transform == Transform(32)
+    stated["transform"] = json.dumps(Transform(32).spec() | {"gamma": 2})
+    with pytest.raises(ValueError, match="must not have the entry 'gamma'"):
+        Facts.read(stated)

@@ -271,6 +271,8 @@ CALLS = {
 
 def same_calls(read: Detections, folder: Path) -> bool:
     rows = rows_of(folder / "d.csv")
+    if not {"Scientific name", "Start (s)", "Common name", "Confidence"} <= set(rows[0]):
+        return False  # a name in odd quotes, or another form
     assert len(rows) == len(read.scores)
     for at, row in enumerate(rows):
         assert read.scores[at] == float(row["Confidence"])

@@ -81,7 +81,7 @@ def tensor(rng: Random) -> dict[str, Any]:
 def drawn_request(rng: Random) -> bytes:
     photo = rng.choice([*server().photos, "0" * 64, "x", "..%2f..%2fetc"])
     picture_bytes = encoded(rng.choice(("PNG", "JPEG")), seed=rng.randrange(5))
-    kind = rng.randrange(14)
+    kind = rng.randrange(18)
     if kind == 0:
         files = [(f"{n}.png", encoded(seed=n)) for n in range(rng.randint(1, 3))]
         return request("POST", "/api/v1/predict", *form(*files))
@@ -130,7 +130,28 @@ def drawn_request(rng: Random) -> bytes:
     if kind == 13:
         path = rng.choice(("/api/v1/models/model/reload", "/v2/repository/index", "/v2/repository"))
         return request("POST", path, as_json(strange_value(rng)), "application/json")
-    paths = ("/", "/static/app.js", "/api/v1/model", "/api/v1/labels", "/api/v1/trust", "/v2")
+    if kind == 14:
+        step = rng.choice(("list", "answer", "undo"))
+        asked = {"q": LABELS[0], "wrong_at_most": 0.2, "top": 2, "who": "a"}
+        answer = {"checked": asked, "photo": photo, "answer": "yes"}
+        body = as_json(strange_json(rng, answer if step == "answer" else asked))
+        return request("POST", f"/api/v1/check/{step}", body, "application/json")
+    if kind == 15:
+        places = ("receipts", "promises", "trust", "text-search", f"photos/{photo}/facts", "models")
+        path = f"/api/v1/{rng.choice(places)}"
+        return request("GET", strange_query(rng, path, ("q", "top", "query", "model", "label")))
+    if kind == 16:
+        path = f"/api/v1/jobs/{rng.choice(['0' * 32, 'x', '..%2f'])}"
+        if rng.random() < 0.3:
+            return request("DELETE", path)
+        body = as_json(strange_value(rng))
+        step = rng.choice(("close", "cancel"))
+        return request("POST", f"{path}/{step}", body, "application/json")
+    if kind == 17:
+        path = rng.choice(("label-studio/setup", "label-studio/webhook", "api/v1/session"))
+        facts = {"project": "1", "schema": "<View/>", "action": "START_TRAINING", "token": "x"}
+        return request("POST", f"/{path}", as_json(strange_json(rng, facts)), "application/json")
+    paths = ("/", "/static/style.css", "/api/v1/model", "/api/v1/labels", "/api/v1/trust", "/v2")
     method = rng.choice(("GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "POST", "\x00"))
     return request(method, rng.choice(paths))
 

@@ -265,7 +265,7 @@ def same_csv_scores(read: Any, folder: Path) -> bool:
         raise AssertionError("two columns have one name")
     for row, logits in zip(rows, read.predictions.logits, strict=True):
         cells = dict(zip(header, row, strict=True))
-        given = [float(cells[f"score:{name}"]) for name in names]
+        given = [float(cells[f"score:{name}"].strip()) for name in names]
         assert np.allclose(logits.sigmoid().numpy(), given, atol=1e-9), "scores changed"
     return True
 

@@ -158,6 +158,9 @@ def aggregate_table(source: Path, kind: Kind | None, by: Sequence[str], how: How
         raise SettingsError("scores that only rank cannot be aggregated; calibrate them first")
     log_p, log_q = (part.double().numpy() for part in link.log_probs(scores.logits))
     keys = [" / ".join(cells) for cells in zip(*values, strict=True)]
+    odd = next((row for row, key in enumerate(keys) if "\0" in key), None)
+    if odd is not None:  # which NumPy would leave out at an end
+        raise DataError(f"{source}: row {odd + 1}: the name of a unit must not hold a null")
     names, first, unit = np.unique(np.array(keys), return_index=True, return_inverse=True)
     unit = unit.astype(np.int64)
     shares = _shares(raw, np.exp(log_p))

@@ -7,14 +7,14 @@ a weight, is found when the file is opened.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
-from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
+from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError, field_validator
 
 from labelwise import __version__
 from labelwise.decide import Rule
@@ -185,6 +185,16 @@ class StatedFacts(BaseModel):
     open_thresholds: StrictBool = True  # files of 0.1 are open
     judgement: str = ""
     caution: str | None = None
+
+    @field_validator("transform", mode="before")
+    @classmethod
+    def _is_known(cls, value: Any) -> Any:
+        """Refuse an entry of a later version: without it the pixels would be other ones."""
+        known = {field.name for field in fields(Transform)}
+        odd = sorted(set(value) - known) if isinstance(value, dict) else []
+        if odd:
+            raise ValueError(f"the transform must not have the entry {odd[0]!r:.60}")
+        return value
 
 
 def sealed(model: ModelProto) -> bytes:

@@ -134,6 +134,8 @@ def _in_words(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
         raise  # a mistake of ours
+    except UnicodeDecodeError:  # what SQLite says of a damaged table repeats its bytes
+        raise CheckpointError(f"{path} cannot be read: it is malformed; {DAMAGED}") from None
     except sqlite3.DatabaseError as error:
         name = str(getattr(error, "sqlite_errorname", ""))
         for kind, words in WRITING.items():

@@ -153,15 +153,14 @@ def plan_rows(storage: Storage, number: int) -> list[InputRow]:
     try:
         table = pq.read_table(io.BytesIO(storage.read(plan_name(number))))
         is_whole = table.schema.equals(PLAN_SCHEMA)
+        columns = [column.to_pylist() for column in table.columns]
     except (OSError, ValueError, pa.ArrowException):
         is_whole = False
     if not is_whole or any(table[name].null_count for name in ("id", "root", "file")):
         raise CheckpointError(
             f"{storage.address}: {plan_name(number)} is damaged; choose another folder"
         )
-    return [
-        InputRow(*values) for values in zip(*(c.to_pylist() for c in table.columns), strict=True)
-    ]
+    return [InputRow(*values) for values in zip(*columns, strict=True)]
 
 
 @dataclass(frozen=True)

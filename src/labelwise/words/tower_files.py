@@ -285,10 +285,11 @@ def _tokens(folder: Path, shape: TextTowerShape, *, siglip_2: bool) -> Tokens:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no class of its own
         raise SettingsError(f"{path} cannot be read: {first_line(error)}") from None
-    if tokenizer.get_vocab_size() > shape.vocabulary:
+    tokens = max(tokenizer.get_vocab().values(), default=-1) + 1  # numbers may be left out
+    if tokens > shape.vocabulary:
         raise SettingsError(
-            f"{path} has {tokenizer.get_vocab_size():,} tokens and the model knows "
-            f"{shape.vocabulary:,}; it belongs to another model"
+            f"{path} has {tokens:,} tokens and the model knows {shape.vocabulary:,}; it belongs to "
+            "another model"
         )
     if shape.causal:
         return Tokens(tokenizer, shape.places)
