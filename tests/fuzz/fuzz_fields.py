@@ -103,10 +103,17 @@ def camtrap() -> Files:
     return {
         "datapackage.json": json.dumps(PACKAGE).encode(),
         "deployments.csv": b"deploymentID,locationID\nd,hill\n",
-        "media.csv": b"mediaID,deploymentID,filePath,eventID\nm1,d,a.jpg,e\nm2,d,b.jpg,\n",
+        "media.csv": (
+            b"mediaID,deploymentID,timestamp,filePath,fileMediatype\n"
+            b"m1,d,2024-05-01T06:30:00Z,a.jpg,image/jpeg\n"
+            b"m2,d,2024-05-01T06:31:00Z,b.jpg,image/jpeg\n"
+        ),
         "observations.csv": (
-            b"observationID,mediaID,eventID,observationType,scientificName,classificationMethod\n"
-            b"o1,m1,e,animal,Vulpes vulpes,human\no2,m2,,blank,,human\no3,m2,,animal,Sus,machine\n"
+            b"observationID,deploymentID,mediaID,eventStart,eventEnd,observationLevel,"
+            b"observationType,scientificName,classificationMethod\n"
+            b"o1,d,m1,2024-05-01T06:30:00Z,2024-05-01T06:30:00Z,media,animal,Vulpes vulpes,human\n"
+            b"o2,d,m2,2024-05-01T06:31:00Z,2024-05-01T06:31:00Z,media,blank,,human\n"
+            b"o3,d,m2,2024-05-01T06:31:00Z,2024-05-01T06:31:00Z,media,animal,Sus,machine\n"
         ),
     }
 
@@ -116,8 +123,13 @@ def camtrap_by_hand(folder: Path) -> Rows | None:
     if stated != PACKAGE:
         return None
     media, seen = (rows_of(folder / f"{name}.csv") for name in ("media", "observations"))
-    if any(not row["mediaID"] for row in seen) or any(None in row for row in (*media, *seen)):
-        return None  # what is said of an event, or a row that is longer than its header
+    cells = [cell for row in (*media, *seen) for cell in row.values()]
+    if any(row["observationLevel"] != "media" for row in seen) or {"NA", "NaN", "nan"} & set(cells):
+        return None  # what is said of an event, or a word for a missing value
+    if any(None in row for row in (*media, *seen)):
+        return None  # a row that is longer than its header
+    if any((row["fileMediatype"] or "image/")[:6] != "image/" for row in media):
+        return None  # videos are left out
     people = [row for row in seen if row.get("classificationMethod") != "machine"]
     rows: Rows = {}
     for row in media:
