@@ -92,6 +92,32 @@ def test_words_between_labels_are_answered_by_the_signs_for_them(text, meant):
     assert Query.parse(suggested, SPACE) == Query.parse(meant)
 
 
+STREET = LabelSpace(("traffic light", "light", "car", "T-shirt", "red car", "light red"))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("traffic light car", "traffic light, car"),
+        ("car Traffic  Light t-shirt, -red car", "car, traffic light, T-shirt, -red car"),
+        ("traffic light car | car", None),  # it could be read in two ways
+        ("car -traffic light", "car, -traffic light"),
+        ("car !light", "car, -light"),
+        ("car red car", "car, red car"),
+        ("light red car", None),  # light, red car; or light red, car
+        ("traffic car", None),
+        ("car " * 51, None),  # nobody means that
+    ],
+)
+def test_labels_of_several_words_are_told_apart_where_a_comma_is_missing(text, meant):
+    with pytest.raises(DataError) as refused:
+        Query.parse(text, STREET)
+    if meant is None:
+        assert str(refused.value).startswith("unknown label")
+    else:
+        assert str(refused.value).endswith(f"did you mean {meant!r}?")
+
+
 NAMES = st.sampled_from([*SPACE.names, "a|b", "x (y)", "-dash", 'q"t', "label:x", "!", "a<b"])
 TREES = st.recursive(
     NAMES.map(Has) | st.just(Nothing()),

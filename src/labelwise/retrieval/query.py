@@ -36,8 +36,11 @@ __all__ = [
 
 DEEPEST = 50  # of what stands in parentheses
 SHOWN = 120  # letters of a query in an error
+MOST_WORDS = 50  # of a query that are taken apart
 _BUT_NOT = r"(?i)(?<=\w)\s+(?:(?:and\s+|but\s+)?not|without)\s+(?=\w)"
 _AND, _OR = r"(?i)(?<=\w)\s+and\s+(?=\S)", r"(?i)(?<=\w)\s+or\s+(?=\S)"
+_SIGN = r"(?<=\w)\s+(?=[-!]\w)"  # before a sign of what is not wanted
+_WORDS = r"\w[^\s,|&()<>]*(?:\s+\w[^\s,|&()<>]*)+"
 
 
 @dataclass(frozen=True)
@@ -220,8 +223,10 @@ def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | Non
 
     None if that does not give known labels alone, or could be read in two ways.
     """
+    known = {name.casefold(): name for name in (*taxonomy.parents.values(), *space.names)}
     worded = re.sub(_OR, " | ", re.sub(_AND, ", ", re.sub(_BUT_NOT, ", -", text)))
-    for signs in (worded, re.sub(r"(?<=\w)\s+(?=\w)", ", ", worded)):
+    apart = re.sub(_WORDS, lambda run: _names_in(run[0], known), re.sub(_SIGN, ", ", worded))
+    for signs in (worded, apart):
         if "|" in signs and set(signs) & set(",&"):
             continue
         try:
@@ -232,6 +237,28 @@ def _with_signs(text: str, space: LabelSpace, taxonomy: Taxonomy) -> Query | Non
             continue
         return query
     return None
+
+
+def _names_in(text: str, known: dict[str, str]) -> str:
+    """Return words that are known names one after another with commas between the names.
+
+    As few names as possible; words that are not such names, or are so in two ways, stay as they
+    are. ``known`` has each name by how it is compared.
+    """
+    words = text.split()
+    if len(words) > MOST_WORDS:
+        return text
+    ways: list[list[tuple[str, ...]]] = [[()]]  # the shortest ways to write the first n words
+    for end in range(1, len(words) + 1):
+        found = [
+            (*before, _quoted(known[name]))
+            for start in range(end)
+            if (name := " ".join(words[start:end]).casefold()) in known
+            for before in ways[start]
+        ]
+        fewest = min(map(len, found), default=0)
+        ways.append([way for way in found if len(way) == fewest][:2])
+    return ", ".join(ways[-1][0]) if len(ways[-1]) == 1 else text
 
 
 def _joined(kind: type[AllOf] | type[AnyOf], parts: Sequence[Expression]) -> Expression:
