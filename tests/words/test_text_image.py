@@ -1,11 +1,15 @@
 """Text-image models. Oracles: the encoder's table itself, timm's own network, the formula."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import timm
 import torch
+from tokenizers import Tokenizer, models
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
 from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo, word_vectors
 
 from labelwise.errors import SettingsError
@@ -72,6 +76,35 @@ def test_words_that_cannot_be_scored_well_are_named(words_model):
     assert "'red' and 'crimson' mean nearly the same" in doubts[2]
     assert model.doubts(WordList.of(*COLOURS)) == []
     assert model.nearest_classes(WordList.of("crimson", "grass")) == ["red", "green"]
+
+
+def test_words_that_the_encoder_spells_out_are_named(words_model, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(words_model, folder)
+    pieces = ["с", *(f"##{letter}" for letter in "обак"), "gi", "##raf", "##fe", "t", "##g", "##v"]
+    words = {piece: number for number, piece in enumerate((*VOCABULARY, *pieces))}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = Lowercase(), Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    texts = ClassesAndWords(folder, image_size=SIDE).texts
+    doubt = texts.doubt("dog", ("a photo of a red", "a photo of a собака"))
+    assert doubt.startswith("the encoder takes 'собака' letter by letter and hardly knows it")
+    assert texts.doubt("red", ("a photo of a red", "red")) is None
+    spelled = {text: texts.encoder.spelled(text) for text in ("giraffe", "a TGV", "с", "justice")}
+    assert spelled == {"giraffe": None, "a TGV": "TGV", "с": None, "justice": None}
+
+
+def test_a_text_is_encoded_once(words_model, monkeypatch):
+    encoder, runs = SentenceEncoder(words_model), []
+    asked = encoder.session.run
+    monkeypatch.setattr(
+        encoder, "session", SimpleNamespace(run=lambda *given: runs.append(1) or asked(*given))
+    )
+    first = encoder.encode(["red", "green"])
+    first[:] = 0  # what a caller does with it stays with the caller
+    again = encoder.encode(["green", "red", "a red"])
+    assert len(runs) == 3
+    np.testing.assert_allclose(again[1], mean_vector("red"), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,9 @@ def test_lines_are_read_as_the_help_says(tmp_path):
         ("cat\ndog;\n", "line 2: after the semicolon must come one word"),
         (": a dog\n", "line 1: a line must start with a word"),
         ("dog; cat\ncat; dog\n", "dog"),
+        ("cat\ndog, car, sea\n", "line 2: a word must have no comma, got 'dog, car, sea'; write one"),
+        ("dog\ta dog\n", r"line 1: a line must have no tabs or control characters"),
+        ("dog: a\x00b\n", r"got 'dog: a\\x00b'; write one word per line"),
         ("\n".join(f"word{n}" for n in range(1001)), "may have 1,000 words, got 1,001"),
     ],
 )
@@ -53,10 +56,24 @@ def test_wrong_lists_are_refused_with_the_way_out(tmp_path, text, sentence):
     assert sentence in str(error.value)
 
 
+def test_lists_of_windows_and_of_other_scripts_are_read(tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_bytes(b"\xef\xbb\xbfdog\r\n\r\ncat:\ta cat\t\r\n")
+    assert WordList.read(file).words == (
+        Word("dog", ("a photo of a dog", "dog")),
+        Word("cat", ("a cat",)),
+    )
+    joined = "می‌خواهم"  # two parts of a Persian word, which a sign without width keeps apart
+    file.write_text(f"{joined}\n犬\n", encoding="utf-8")
+    assert WordList.read(file).names == (joined, "犬")
+
+
 def test_files_that_are_no_text_are_refused(tmp_path):
     file = tmp_path / "words.txt"
-    file.write_bytes(b"\xff\xfe\x00d")
-    with pytest.raises(DataError, match="must be a text file in UTF-8"):
+    file.write_bytes(b"d\xfcrr\n")
+    with pytest.raises(DataError, match="in UTF-8, and byte 2 is not; save it as UTF-8"):
         WordList.read(file)
+    with pytest.raises(DataError, match="cannot be read"):
+        WordList.read(tmp_path)
     with pytest.raises(DataError, match="there is no such file"):
         WordList.read(tmp_path / "none.txt")

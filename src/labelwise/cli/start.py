@@ -111,9 +111,10 @@ def _tell(done: "Started") -> None:
     """Say what the run knows, and what to do next."""
     from labelwise.cli.text import say, show_table
     from labelwise.models.spec import NOT_CALIBRATED
+    from labelwise.system.text import counted
 
     names = done.predictor.space.names
-    say(f"{done.photos:,} photos and {len(names):,} words: {done.folder}")
+    say(f"{counted(done.photos, 'photo')} and {counted(len(names), 'word')}: {done.folder}")
     if done.calibration is None:
         if done.nearest_classes:
             pairs = list(zip(names, done.nearest_classes, strict=True))

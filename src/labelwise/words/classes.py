@@ -91,6 +91,12 @@ class WeighedTexts(TextDirections):
                 f"the encoder does not know all of {unknown[0]!r}: describe {name!r} in the "
                 "language it was trained on, as in: name: a text in English"
             )
+        spelled = [word for word in map(self.encoder.spelled, texts) if word is not None]
+        if spelled:
+            return (
+                f"the encoder takes {spelled[0]!r} letter by letter and hardly knows it: describe "
+                f"{name!r} in the language it was trained on, as in: name: a text in English"
+            )
         nearest, cosine = self.classes.nearest(self.encoder.describe(texts))
         if cosine < FAR:
             return (

@@ -9,7 +9,9 @@ files of 8-bit weights answer otherwise when a text has company.
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ __all__ = ["SentenceEncoder"]
 EXTRA = "pip install 'labelwise[words]'"
 TOKENIZER_FILE = "tokenizer.json"
 LONGEST = 128  # tokens; what comes after is cut off, as all-MiniLM-L6-v2 does
+REMEMBERED = 4096  # vectors; a list of words is asked about several times
+SHORTEST = 3  # letters of a word that may be spelled out
+PIECE = 1.5  # letters per piece, below which a word is spelled out
 
 
 class SentenceEncoder:
@@ -52,6 +57,7 @@ class SentenceEncoder:
         self.digest = hashlib.sha256(content).hexdigest()
         self.session = open_session(content, threads=1, name=str(graph))
         self.inputs = {one.name for one in self.session.get_inputs()}
+        self._vector = lru_cache(REMEMBERED)(self._encoded)
         unknown = self.inputs - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or "input_ids" not in self.inputs:
             raise SettingsError(
@@ -75,7 +81,7 @@ class SentenceEncoder:
         """Return one unit vector (D,) per text."""
         return np.stack([self._vector(text) for text in texts])
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
+    def _encoded(self, text: str) -> NDArray[np.float32]:
         encoding = self.tokenizer.encode(text)
         ids = np.array([encoding.ids], np.int64)
         if not ids.size:
@@ -104,3 +110,19 @@ class SentenceEncoder:
         """Return whether the tokenizer has a piece for every part of a text."""
         unknown = {self.tokenizer.token_to_id(mark) for mark in ("[UNK]", "<unk>")} - {None}
         return not unknown & set(self.tokenizer.encode(text).ids)
+
+    def spelled(self, text: str) -> str | None:
+        """Return the first word of a text that the tokenizer has to take letter by letter, if any.
+
+        Such a word was rare where the encoder was trained, as those in other letters often are.
+        """
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for word, span in zip(encoding.word_ids, encoding.offsets, strict=True):
+            if word is not None:
+                spans[word].append(span)
+        for pieces in spans.values():
+            word = text[pieces[0][0] : pieces[-1][1]]
+            if word.isalpha() and SHORTEST <= len(word) < PIECE * len(pieces):
+                return word
+        return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelwise.errors import DataError
+from labelwise.system.text import for_terminal, shortened
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace, nearest
 
@@ -96,10 +97,17 @@ class WordList:
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            raise DataError(f"{path}: there is no such file; write one word per line") from None
-        except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{path}: the words cannot be read ({error}); they must be a text file in UTF-8"
+                f"{path}: there is no such file; write one with a word per line"
+            ) from None
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: the words must be a text file in UTF-8, and byte {error.start + 1:,} is "
+                "not; save it as UTF-8, one word per line"
+            ) from None
+        except OSError as error:
+            raise DataError(
+                f"{path}: the words cannot be read ({error.strerror}); they must be a text file"
             ) from None
         return cls(tuple(_words_of(text, str(path))), str(path))
 
@@ -122,6 +130,11 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
         name, parent = name.strip(), after.strip()
         if not name:
             raise DataError(f"{source}, line {number}: a line must start with a word, got {line!r}")
+        if "," in name:
+            raise DataError(
+                f"{source}, line {number}: a word must have no comma, got {shortened(name)!r}; "
+                "write one word per line, and texts that describe it after a colon"
+            )
         texts = tuple(one.strip() for one in written.split(",") if one.strip())
         if colon and not texts:
             raise DataError(
@@ -132,5 +145,11 @@ def _words_of(text: str, source: str) -> Iterator[Word]:
             raise DataError(
                 f"{source}, line {number}: after the semicolon must come one word that {name!r} is "
                 f"a kind of, got {parent!r}"
+            )
+        if any(for_terminal(part) != part for part in (name, *texts, parent)):
+            raise DataError(
+                f"{source}, line {number}: a line must have no tabs or control characters between "
+                f"its words, got {shortened(for_terminal(line))!r}; write one word per line, and "
+                "texts that describe it after a colon"
             )
         yield Word(name, texts or usual_texts(name), parent or None)
