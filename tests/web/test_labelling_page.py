@@ -211,6 +211,7 @@ def test_a_person_answers_undoes_and_comes_back(folder, browser):
         tiles.nth(4).click()
         expect(tiles.nth(4)).to_have_attribute("aria-pressed", "true")
         names = [tiles.nth(n).get_attribute("aria-label").partition(":")[0] for n in range(20)]
+        expect(page.get_by_role("button", name="Save")).to_be_enabled()  # all photos are shown
         page.keyboard.press("s")
         expect(tiles).to_have_count(5)
         told = states_of(folder)
@@ -235,3 +236,40 @@ def test_a_person_answers_undoes_and_comes_back(folder, browser):
         assert page.heard == []
         context.close()
     assert states_of(folder) == told
+
+
+def test_nothing_is_saved_unseen_and_the_next_photos_begin_at_the_top(tmp_path, browser):
+    for number in range(45):
+        picture(tmp_path / "photos" / f"{number:02d}.png", number)
+    held = []
+    with labelling(tmp_path) as server:
+        page = browser.new_page(viewport={"width": 390, "height": 800}, reduced_motion="reduce")
+        page.set_default_timeout(1000 * PATIENCE)
+        page.route(
+            "**/thumbnail*", lambda route: held.append(route) if not held else route.continue_()
+        )
+        page.goto(server.address)
+        tiles, save = page.locator("#grid button"), page.get_by_role("button", name="Save")
+        expect(tiles).to_have_count(20)
+        wait_until(lambda: held)
+        expect(save).to_be_disabled()
+
+        def told_to_wait():
+            page.keyboard.press("s")
+            return "Some photos are still loading" in page.locator("#toast").inner_text()
+
+        wait_until(told_to_wait)
+        assert not (tmp_path / "answers.csv").exists()
+        held[0].continue_()
+        expect(save).to_be_enabled()
+
+        first = tiles.nth(0).get_attribute("aria-label")
+        tiles.nth(19).scroll_into_view_if_needed()
+        expect(tiles.nth(0)).not_to_be_in_viewport()
+        save.click()
+        expect(tiles.nth(0)).not_to_have_attribute("aria-label", first)
+        expect(tiles.nth(0)).to_be_in_viewport()
+        assert len(states_of(tmp_path)) == 20
+        below = page.evaluate("getComputedStyle(document.getElementById('toast')).bottom")
+        assert float(below.removesuffix("px")) > page.locator(".actions").bounding_box()["height"]
+        page.close()

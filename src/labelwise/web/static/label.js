@@ -13,7 +13,7 @@ const LEAD = {
   true: "The guesses are selected: correct the wrong ones. Photos set aside for promises have none, so select those that show it.",
 };
 
-let asked = [];  // { photo, state, gone, button }
+let asked = [];  // { photo, state, shown, gone, button }
 let askedWord = "";  // that the photos shown are asked about
 let loads = 0;  // of which the newest counts
 let saved = [];  // batches that can be taken back
@@ -29,16 +29,25 @@ function mark(one, state) {
   one.button.setAttribute("aria-label", `${one.photo.name}: ${WORDS[state]}`);
 }
 
+// Not selected means no, so nothing is saved before all photos could be seen.
+const awaited = () => asked.some((one) => !one.shown && !one.gone);
+
+function allowSaving() {
+  find("save").disabled = !asked.length || awaited();
+}
+
 function lose(one) {
   one.gone = true;
   one.button.disabled = true;
   one.button.dataset.state = "gone";
   one.button.lastChild.textContent = "cannot be shown";
+  allowSaving();
 }
 
 function tile(photo, state) {
-  const one = { photo, state, gone: false };
-  const image = make("img", { src: thumbnail(photo.id), alt: "", width: 320, height: 320, onerror: () => lose(one) });
+  const one = { photo, state, shown: false, gone: false };
+  const onload = () => { one.shown = true; allowSaving(); };
+  const image = make("img", { src: thumbnail(photo.id), alt: "", width: 320, height: 320, onload, onerror: () => lose(one) });
   one.button = make("button", { type: "button", onclick: () => mark(one, NEXT[one.state]) }, image, make("span", {}));
   mark(one, state);
   return one;
@@ -48,10 +57,17 @@ function show(label, photos) {
   askedWord = label;
   asked = photos.map(({ photo, state }) => tile(photo, state));
   find("grid").replaceChildren(...asked.map((one) => make("li", {}, one.button)));
-  find("save").disabled = find("skip-these").disabled = !asked.length;
+  find("skip-these").disabled = !asked.length;
+  allowSaving();
   find("undo").disabled = !saved.length;
   find("ask").textContent = asked.length ? `Is there: ${label}?` : `Every photo was answered for: ${label}`;
   asked[0]?.button.focus({ preventScroll: true });
+}
+
+// Where a person scrolled down to the buttons, the next photos begin above.
+async function loadNext(fresh = false) {
+  await load(fresh);
+  find("ask").scrollIntoView({ block: "nearest" });
 }
 
 async function load(fresh = false) {
@@ -91,6 +107,7 @@ async function once(work) {
 const reload = () => load().catch((error) => say(error.message));
 
 async function save() {
+  if (awaited()) throw new Error("Some photos are still loading: save when you have seen them, or skip these.");
   const here = asked.filter((one) => !one.gone);
   if (!who()) { find("who").focus(); throw new Error("Say who you are first: answers are kept by name."); }
   if (here.length) {
@@ -100,7 +117,7 @@ async function save() {
     saved.push({ label, who: who(), photos: here.map(({ photo, state }) => ({ photo, state })) });
     say(`${count(here.length)} answers saved.`, 2);
   }
-  await load();
+  await loadNext();
 }
 
 async function takeBack() {
@@ -112,6 +129,7 @@ async function takeBack() {
   find("word").value = last.label;
   loads += 1;
   show(last.label, last.photos);
+  find("ask").scrollIntoView({ block: "nearest" });
   say("Taken back.", 2);
 }
 
@@ -128,7 +146,7 @@ function pressed(event) {
   else if (one && event.key === "ArrowRight") step(one.button, 1);
   else if (one && event.key === "ArrowLeft") step(one.button, -1);
   else if (key === "S") once(save);
-  else if (key === "K") once(() => load(true));
+  else if (key === "K") once(() => loadNext(true));
   else if (key === "U") once(takeBack);
   else return;
   event.preventDefault();
@@ -146,7 +164,7 @@ async function start() {
   find("word").addEventListener("change", reload);
   find("guesses").addEventListener("change", reload);
   find("save").addEventListener("click", () => once(save));
-  find("skip-these").addEventListener("click", () => once(() => load(true)));
+  find("skip-these").addEventListener("click", () => once(() => loadNext(true)));
   find("undo").addEventListener("click", () => once(takeBack));
   document.addEventListener("keydown", pressed);
   await load();
