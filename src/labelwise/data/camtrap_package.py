@@ -10,7 +10,6 @@ rs.gbif.org); 1.0.1 and 1.0.2 have the same tables. Versions before 1.0 name the
 and are refused. A cell of NA, NaN or nan is a missing value, as from 1.0.2 on.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.data.moments import read_times
-from labelwise.data.rows import read_json, require_file
+from labelwise.data.rows import read_csv_rows, read_json
 from labelwise.errors import DataError
 
 __all__ = ["OBSERVATION_COLUMNS", "CamtrapPackage", "Rows", "is_inside", "read_package"]
@@ -166,18 +165,10 @@ def is_inside(place: str) -> bool:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Rows:
-    try:
-        with require_file(path).open(encoding="utf-8-sig", newline="") as stream:
-            table = csv.DictReader(stream, strict=True)
-            for name in columns:
-                if name not in (table.fieldnames or ()):
-                    raise DataError(f"{path}: there is no column {name!r} of Camtrap DP 1.0")
-            return [
-                {key: "" if value in MISSING else value or "" for key, value in row.items() if key}
-                for row in table
-            ]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: the table cannot be read ({error})") from None
+    return [
+        {key: "" if value in MISSING else value for key, value in row.items()}
+        for row in read_csv_rows(path, columns)
+    ]
 
 
 def _check(package: CamtrapPackage) -> None:
