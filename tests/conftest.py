@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import hypothesis
 import pytest
 import torch
 from open_indexes import count_connections, nothing_left_open
@@ -21,6 +22,11 @@ from warm_commands import WarmCommands
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
+# On a busy machine examples are drawn, and tried, slowly: no test fails for that.
+hypothesis.settings.register_profile(
+    "any weather", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any weather")
 
 
 def pytest_collection_modifyitems(config, items):
