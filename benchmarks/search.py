@@ -16,7 +16,6 @@ is timed instead, beside decoding its photos and running the network alone.
 import argparse
 import importlib.util
 import os
-import resource
 import sqlite3
 import statistics
 import subprocess
@@ -30,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import record
+from search_large import resident
 
 from labelwise.decide import Threshold
 from labelwise.links import Sigmoid
@@ -327,30 +327,8 @@ def large(rows):
             order["row"], order["value"] = largest_rows(values)
             shape = (len(order), 1)
             files.grown(f"order-{name}", ORDER, shape, lambda done, _, order=order: [order[done:]])
-        in_a_process_of_its_own(f"best_of_large({folder!r}, {rows})")
-
-
-def best_of_large(folder, rows):
-    files, before = CacheFiles(Path(folder)), resident()
-
-    def mapped(name):
-        return files.grown(name, np.dtype(np.float32), (rows, 1), None)[:, 0]
-
-    def largest(name):
-        order = files.grown(f"order-{name}", ORDER, (tried_rows(rows), 1), None)[:, 0]
-        return order["row"], order["value"]
-
-    terms = [ScanTerm(partial(mapped, name), partial(largest, name)) for name in ("dog", "beach")]
-    start = time.perf_counter()
-    best_rows(terms, TOP)
-    line("large", rows, "first, with the check", 1e3 * (time.perf_counter() - start))
-    again, _ = milliseconds(lambda: best_rows(terms, TOP))
-    line("large", rows, "best 50", again, "goal 20")
-    print(
-        f"memory      {rows:>11,}  {resident():.0f} MiB, {resident() - before:.0f} of them mapped"
-    )
-    record(f"large-best-{rows:.0e}", again)
-    record(f"large-memory-{rows:.0e}", resident())
+        program = Path(__file__).with_name("search_large.py")
+        subprocess.run([sys.executable, str(program), folder, str(rows)], check=True)
 
 
 def make_index(rows, folder):
@@ -385,12 +363,6 @@ def make_index(rows, folder):
             "row, 'ok', NULL FROM contents"
         )
     store.close()
-
-
-def resident():
-    """Return the MiB of memory this process has, mapped files included."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * resource.getpagesize() / 2**20
 
 
 def touched(folder, rows):
