@@ -12,8 +12,10 @@ from labelwise.decide import Threshold, TopK
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid, Softmax
 from labelwise.methods import link_to_spec, rule_to_spec
+from labelwise.models.run_folder import RunFolder
 from labelwise.retrieval import HitCount, Query, ScoredLibrary, bind, calibrate_query
-from labelwise.search import Found, answer, questions
+from labelwise.search import Found, Index, answer, questions
+from labelwise.search.index_facts import IndexFacts
 
 DOG = LABELS.index("dog")
 
@@ -237,3 +239,13 @@ def test_a_query_that_no_held_out_photo_answers_says_that_it_was_never_tested():
     assert never.counted.endswith("; never tested: none of the 300 held-out photos matches")
     without = replace(never, checked_on=0)
     assert without.counted.endswith("no held-out photos of which the answer is known")
+
+
+def test_a_model_that_was_changed_is_noticed_before_the_first_update(model, tmp_path):
+    """An index that was only made has no photos, and its model is held to its hash."""
+    folder = tmp_path / "new.index"
+    Index.create(folder, RunFolder(model).spec, IndexFacts(model=str(model))).close()
+    path = folder / "model.json"
+    path.write_text(path.read_text().replace('"method": "', '"method": "x'))
+    with pytest.raises(LabelwiseError, match=r"model\.json is damaged: it is not what was written"):
+        open_index(folder)

@@ -89,9 +89,12 @@ class Index:
     @classmethod
     def create(cls, folder: Path, spec: ModelSpec, facts: IndexFacts) -> "Index":
         """Make an empty index for a model."""
-        Store.create(folder, spec.space.names).close()
-        spec.save(folder / "model.json")
-        facts.save(folder / "index.json")
+        with (
+            Store.create(folder, spec.space.names) as store,
+            store.checksums.rewriting("model.json", "index.json"),
+        ):
+            spec.save(folder / "model.json")  # a spec that exists was tried
+            facts.save(folder / "index.json")
         return cls(folder)
 
     def close(self) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from labelwise.errors import CheckpointError, DataError
-from labelwise.models import Predictor
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.pictures.cubes import BAND_SUFFIXES
 from labelwise.search.held_out_pictures import PICTURES_FILE, HeldOutPictures
@@ -72,7 +71,7 @@ def update_index(
     with locked(folder, busy), ExitStack() as opened:
         if taxonomy is not None:
             Taxonomy.read(taxonomy)
-        index, place = _opened(opened, folder, model, rebuild, decode)
+        index, run = _opened(opened, folder, model, rebuild, decode)
         _require_device(index, device)
         if taxonomy is not None:
             with (
@@ -90,9 +89,9 @@ def update_index(
                 _require_photos(root)
         changes, todo = _looked_at(index, dict.fromkeys(places) if only is None else only)
         if todo:  # else the model need not be read
-            predictor = Predictor.load(place, device).fused(len(todo))
+            predictor = run.model(device).fused(len(todo))
             if index.look_alikes.projection is None:
-                pictures = HeldOutPictures.of_run(RunFolder(place), predictor, watch)
+                pictures = HeldOutPictures.of_run(run, predictor, watch)
                 if pictures is not None:
                     index.start_with(pictures)
             score_files(
@@ -171,8 +170,8 @@ def _opened(
     model: str | Path | None,
     rebuild: bool,
     decode: Literal["cpu", "cuda"] | None,
-) -> tuple[Index, Path]:
-    """Return the index, new if there is none, and the folder of the model of its logits.
+) -> tuple[Index, RunFolder]:
+    """Return the index, new if there is none, and the run whose model gives its logits.
 
     ``opened`` closes it.
     """
@@ -185,8 +184,8 @@ def _opened(
         _start_rebuild(folder)  # of an index with a damaged file
         index = None
     named = str(model) if model is not None else index.facts.model if index else ""
-    place = fetched_run(named)
-    spec = RunFolder(place).spec
+    run = RunFolder(fetched_run(named))
+    spec = run.spec
     if index is not None and decode not in (None, index.facts.decode):
         if not rebuild:
             raise DataError(
@@ -203,13 +202,12 @@ def _opened(
         _set_aside(index)
         index = None
     if index is not None and model is None and spec == index.spec:
-        return index, place
+        return index, run
     if index is not None and not same:
         raise DataError(
             f"{folder} was made with other weights than {named} has; "
             "add --rebuild to score every photo again with them"
         )
-    run = RunFolder(place)
     held_out = run.held_out()
     promising = held_out is not None and held_out.may_promise
     split = None if held_out is None else str(held_out) if promising else "val"
@@ -228,7 +226,7 @@ def _opened(
     # Beside photos that fitted nothing, those of validation say which cuts are worth a test.
     validation = run.predictions("val") if promising and "val" in run.splits else None
     index.use(spec, None if held_out is None else held_out.predictions, validation)
-    return index, place
+    return index, run
 
 
 def _set_aside(index: Index) -> None:
