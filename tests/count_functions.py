@@ -3,9 +3,11 @@
     python tests/count_functions.py        # the figures of docs/decisions.md
 
 A function is counted once however often it runs, in whichever thread; what happens in processes of
-their own is not seen, so pictures are opened in threads. Rooms are the folders of the package.
+their own is not seen, so pictures are opened in threads. The body of a class, which runs when its
+module is first imported, is not a function. Rooms are the folders of the package.
 """
 
+import inspect
 import sys
 import tempfile
 import threading
@@ -30,7 +32,8 @@ class Counter:
         if not self.counts or event != "call":
             return
         code = frame.f_code
-        if code.co_filename.startswith(HOME) and not code.co_name.startswith("<"):
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+        if is_function and code.co_filename.startswith(HOME):
             place = code.co_filename[len(HOME) :]
             self.seen.add((place, code.co_qualname))
             if self.until is not None and self.until(place, code.co_name):
