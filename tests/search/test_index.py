@@ -116,6 +116,8 @@ def test_given_labels_are_the_rules_and_then_peoples(index, rule):
     index.correct(row, {"dog": "absent"})
     assert not index.given(DOG)[row]
     assert not index.sets(slice(row, row + 1))[0, DOG]
+    open_index(index.folder).correct(row, {"dog": "present"})  # as another program would
+    assert index.given(DOG)[row]
 
 
 def test_an_index_may_be_read_by_someone_who_cannot_write_it(index, monkeypatch):

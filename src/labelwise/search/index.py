@@ -51,7 +51,7 @@ __all__ = ["Index"]
 LABELS_KEPT = 64
 CACHED_OF_MODEL = (
     *("link", "held_out", "held_out_photos", "validation_photos", "held_out_pictures"),
-    *("taxonomy", "query_taxonomy", "corrections", "_model_odds", "_model_key", "_sets"),
+    *("taxonomy", "query_taxonomy", "corrections", "_model_odds", "_model_key"),
 )  # properties of an index that follow from its model
 
 Rows = NDArray[np.int64]
@@ -79,6 +79,7 @@ class Index:
             raise
         self.look_alikes = LookAlikes(self.folder, self.store)
         self._odds: OrderedDict[tuple[int, str], tuple[Any, LabelOdds]] = OrderedDict()
+        self._sets: tuple[Any, NDArray[np.bool_]] | None = None
 
     def _read_spec(self, *, tried: bool) -> ModelSpec:
         try:
@@ -324,8 +325,7 @@ class Index:
             value = rule.value if isinstance(rule.value, float) else rule.value[label]
             above: NDArray[np.bool_] = np.exp(log_p) >= value
             return above
-        sets: NDArray[np.bool_] = self._sets
-        return sets[:, label]
+        return self._every_set()[:, label]
 
     def sets(self, rows: slice | Rows, rule: Rule | None = None) -> NDArray[np.bool_]:
         """Return the label sets (n, K) of some photos; what people said stands above the rule.
@@ -338,12 +338,15 @@ class Index:
         certain: NDArray[np.bool_] = (sets | (log_p == 0)) & ~np.isneginf(log_p)
         return certain
 
-    @cached_property
-    def _sets(self) -> NDArray[np.bool_]:
-        """The label sets of a rule that looks at all labels of a photo together."""
-        starts = range(0, len(self), ROWS_AT_ONCE)
-        parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
-        return np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
+    def _every_set(self) -> NDArray[np.bool_]:
+        """Return the label sets of a rule that looks at all labels of a photo together."""
+        state = (len(self), self.spec, self.store.corrections())  # others may write, too
+        if self._sets is None or self._sets[0] != state:
+            starts = range(0, len(self), ROWS_AT_ONCE)
+            parts = [self.sets(slice(start, start + ROWS_AT_ONCE)) for start in starts]
+            found = np.concatenate([np.empty((0, len(self.space)), np.bool_), *parts])
+            self._sets = state, found
+        return self._sets[1]
 
     # Corrections
 
@@ -368,7 +371,6 @@ class Index:
                 raise DataError(f"what is said of {name!r} must be one of {known}, got {state!r}")
         if not 0 <= row < len(self):
             raise DataError(f"photos are numbered from 0 to {len(self) - 1}, got {row}")
-        self.__dict__.pop("_sets", None)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         self.store.correct(
             [
