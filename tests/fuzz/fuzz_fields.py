@@ -123,11 +123,11 @@ def camtrap_by_hand(folder: Path) -> Rows | None:
     if stated != PACKAGE:
         return None
     media, seen = (rows_of(folder / f"{name}.csv") for name in ("media", "observations"))
+    if any(None in row for row in (*media, *seen)):
+        return None  # a row that is longer than its header
     cells = [cell for row in (*media, *seen) for cell in row.values()]
     if any(row["observationLevel"] != "media" for row in seen) or {"NA", "NaN", "nan"} & set(cells):
         return None  # what is said of an event, or a word for a missing value
-    if any(None in row for row in (*media, *seen)):
-        return None  # a row that is longer than its header
     if any((row["fileMediatype"] or "image/")[:6] != "image/" for row in media):
         return None  # videos are left out
     people = [row for row in seen if row.get("classificationMethod") != "machine"]
