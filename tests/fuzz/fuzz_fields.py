@@ -128,7 +128,7 @@ def camtrap_by_hand(folder: Path) -> Rows | None:
     cells = [cell for row in (*media, *seen) for cell in row.values()]
     if any(row["observationLevel"] != "media" for row in seen) or {"NA", "NaN", "nan"} & set(cells):
         return None  # what is said of an event, or a word for a missing value
-    if any((row["fileMediatype"] or "image/")[:6] != "image/" for row in media):
+    if any((row["fileMediatype"] or "")[:6] != "image/" for row in media):
         return None  # videos are left out
     people = [row for row in seen if row.get("classificationMethod") != "machine"]
     rows: Rows = {}
