@@ -1,10 +1,14 @@
-"""Servers that lie to our client. The oracle is its one error, in a sentence, at bounded cost."""
+"""Servers that lie to those who ask them: our client, and tags for Immich.
+
+The oracle is the one error that each knows, in a sentence.
+"""
 
 import pytest
 from lying_server import answering
 
 import labelwise.client.connection as connection
 from labelwise.client import Client, ServerError
+from labelwise.integrations.immich import Immich, ImmichError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -33,3 +37,17 @@ def test_an_answer_without_end_is_given_up(monkeypatch):
     assert jobs(OK + b"\r\n[" + b" " * 998 + b"]") == []
     with pytest.raises(ServerError, match="more than 1,000 bytes"):
         jobs(OK + b"\r\n[" + b" " * 999 + b"]")
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b"nonsense\r\n\r\n", "does not answer"),
+        (OK + b"a: b\r\n" * 200 + b"\r\n[]", "does not answer"),
+        (OK + b"\r\n" + b"[" * 100_000, "with no JSON"),
+        (OK + b"Content-Length: 9\r\n\r\n[", "with no JSON"),
+    ],
+)
+def test_a_server_that_is_not_immich(answer, sentence):
+    with answering(answer) as address, pytest.raises(ImmichError, match=sentence):
+        Immich(address, "key").tags()

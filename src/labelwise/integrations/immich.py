@@ -17,6 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from labelwise.decide import Rule
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.search.index import Index
 from labelwise.search.tagging import tags_of
+from labelwise.system.text import one_line
 
 __all__ = ["Immich", "ImmichError", "ImmichTags", "remove_tags", "write_tags"]
 
@@ -131,14 +133,14 @@ class Immich:
             raise ImmichError(
                 f"{self.address} answers {method} {path} with {error.code} {error.reason}"
             ) from None
-        except (URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
+        except (URLError, HTTPException, OSError) as error:
+            reason = one_line(str(getattr(error, "reason", error)))
             raise ImmichError(f"{self.address} does not answer: {reason}") from None
         if len(content) > LARGEST_ANSWER:
             raise ImmichError(f"{self.address} answers with more than {LARGEST_ANSWER:,} bytes")
         try:
             return json.loads(content) if content else None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ImmichError(f"{self.address} answers {method} {path} with no JSON") from None
 
 
