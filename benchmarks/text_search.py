@@ -14,6 +14,9 @@ sentence encoder: its photos' features, and COCO's label names as texts. A libra
 made of them: each photo is the mean of two, drawn at random, and noise of a tenth of the spread.
 That is not a real library. ``--real`` takes the photos as they are, however few, and only says what
 share must be measured for the best in 1,000. Without ``--features``, vectors are normal.
+
+``--products`` only times what a first pass could be made of, by one thread, on normal numbers: the
+product of the fronts in each kind of number that NumPy and torch multiply, and reading them.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from labelwise.search import similar
@@ -47,7 +51,11 @@ def main() -> None:
     parser.add_argument("--features", type=Path, help="folder embeddings of a run")
     parser.add_argument("--model", type=Path, help="folder of its sentence encoder")
     parser.add_argument("--real", action="store_true", help="the photos as they are")
+    parser.add_argument("--products", action="store_true", help="kinds of first passes alone")
     given = parser.parse_args()
+    if given.products:
+        products(given.photos, given.rounds)
+        return
     if (given.features is None) != (given.model is None) or (given.real and not given.features):
         parser.error("--features and --model go together, and --real needs both")
     random = np.random.default_rng(0)
@@ -114,6 +122,40 @@ def shares(embeddings: NDArray[np.float16], texts: NDArray[np.float64]) -> None:
     print(
         f"{len(embeddings):,} photos: measured {middle:.1%} (median of texts), {most:.1%} at most"
     )
+
+
+def products(photos: int, rounds: int) -> None:
+    """Time products of (photos, 128) numbers with one text, in turns."""
+    torch.set_num_threads(1)
+    random = np.random.default_rng(0)
+    wide = random.standard_normal((photos, WIDTH // 2), np.float32)
+    text = random.standard_normal(WIDTH // 2).astype(np.float32)
+    half, short = torch.from_numpy(wide).half(), np.ascontiguousarray(wide[:, : WIDTH // 4])
+    small = np.clip(wide * 30, -127, 127).astype(np.int8)
+    target, buffer = torch.from_numpy(text), torch.empty(1 << 13, WIDTH // 2)
+
+    def widened() -> None:
+        for start in range(0, photos, len(buffer)):
+            part = torch.from_numpy(small[start : start + len(buffer)])
+            torch.mv(buffer[: len(part)].copy_(part), target)
+
+    ways: dict[str, Callable[[], object]] = {
+        "128 float32, NumPy": lambda: wide @ text,
+        "64 float32, NumPy": lambda: short @ text[: WIDTH // 4],
+        "128 float16, torch": lambda: torch.mv(half, target.half()),
+        "128 int8, widened by torch": widened,
+        "reading 128 float32": lambda: wide.view(np.int64).max(),
+        "reading 128 int8": lambda: small.view(np.int64).max(),
+    }
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            clock, spent = perf_counter(), process_time()
+            way()
+            took[name].append((perf_counter() - clock, process_time() - spent))
+    for name, times in took.items():
+        clock, spent = (1e3 * min(column) for column in zip(*times, strict=True))
+        print(f"{name:<28} {clock:6.0f} ms on the clock {spent:6.0f} ms of processors")
 
 
 def measure(
