@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -254,7 +255,7 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
 
 def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, painted, tmp_path):
     folder, colours = painted
-    (tmp_path / "words.txt").write_text("red\n")
+    (tmp_path / "words.txt").write_text("red\njustice\n")
     shutil.copytree(folder / "photos", tmp_path / "photos")
     table = answer_table(tmp_path / "answers.csv", tmp_path, colours, wanted=30)
     for name in ("000.png", "001.png"):
@@ -265,6 +266,9 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
     )
     assert done.exit_code == 0, done.output
     assert "2 of 30 images are missing" in " ".join(done.output.split())
+    assert re.search(r"red +\d+\.\d\d%", done.output)
+    assert re.search(r"justice +no answers yet", done.output)
+    assert "1 word without answers: probabilities of these are a guess" in done.output
     assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 28
 
 

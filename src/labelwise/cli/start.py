@@ -122,7 +122,9 @@ def _tell(done: "Started") -> None:
         say(NOT_CALIBRATED)
         return
     rows = [
-        (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
+        (name, "no answers yet", "")
+        if name in done.unanswered
+        else (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
         for name, (share, low, high) in zip(names, done.calibration.shares.tolist(), strict=True)
     ]
     show_table(("word", "share of the photos", "90 % interval"), rows)
@@ -132,6 +134,11 @@ def _tell(done: "Started") -> None:
         f"{done.calibration.error:.4f}"
         + ("" if more is None else f"; about {more:,} in all would halve that")
     )
+    if done.unanswered:
+        say(
+            f"{counted(len(done.unanswered), 'word')} without answers: probabilities of these are "
+            "a guess from the answers about other words"
+        )
     if done.aside:
         say(f"{done.aside:,} answered photos were set aside: promises are made on them")
     else:

@@ -71,6 +71,7 @@ class Started:
     """What a start came to: photos read and unread, answers, and what is to be said.
 
     ``nearest_classes`` are those of the classifier that the words lean on most, if there is one.
+    ``unanswered`` are the words that no answer speaks of, of those that the run was fitted to.
     """
 
     folder: Path
@@ -82,6 +83,7 @@ class Started:
     aside: int
     calibration: FewLabels | None
     nearest_classes: tuple[str, ...]
+    unanswered: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -221,8 +223,14 @@ class _Start:
             len(aside[0]),
             calibration,
             tuple(self.model.nearest_classes(self.words)),
+            self._unanswered(fitting[2]),
             tuple(notes),
         )
+
+    def _unanswered(self, observed: Tensor) -> tuple[str, ...]:
+        """Return the words of the columns in which nothing is known."""
+        known = observed.any(dim=0).tolist()
+        return tuple(name for name, own in zip(self.words.names, known, strict=True) if not own)
 
     def _name(self, digest: bytes) -> str:
         """Return where a photo lies, or else what it was called when it was answered."""
