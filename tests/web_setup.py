@@ -39,8 +39,8 @@ class Client:
             if body is not None and "Content-Length" not in (headers or {}):
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
-            answer = connection.getresponse()
-            return answer.status, dict(answer.headers), answer.read()
+            with connection.getresponse() as answer:
+                return answer.status, dict(answer.headers), answer.read()
         finally:
             connection.close()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing, suppress
 from itertools import count
 
 import pytest
@@ -139,18 +140,18 @@ def has_no_process(group):
 
 def keep_saying(port, photo, answered):
     """Correct a photo again and again, each time as another person, until nobody answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     kind = {"Content-Type": "application/json"}
-    for number in count():
-        body = f'{{"labels": {{"dog": "absent"}}, "who": "{number}"}}'
-        try:
+    with (
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection,
+        suppress(OSError, http.client.HTTPException),
+    ):
+        for number in count():
+            body = f'{{"labels": {{"dog": "absent"}}, "who": "{number}"}}'
             connection.request("PUT", f"/api/v1/photos/{photo}/labels", body, kind)
-            answer = connection.getresponse()
-            answer.read()
-        except (OSError, http.client.HTTPException):
-            return
-        assert answer.status == 200
-        answered.append(number)
+            with connection.getresponse() as answer:
+                answer.read()
+            assert answer.status == 200
+            answered.append(number)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def peers(monkeypatch):
 
 
 def test_the_docs_show_the_figures_that_are_kept(peers):
-    kept = ROOT / "benchmarks" / "results" / "promise-peers.json"
+    kept = ROOT / "benchmarks" / "promise_peers.json"
     table = peers.table(json.loads(kept.read_text(encoding="utf-8")))
     assert table in (ROOT / "docs" / "decide.md").read_text(encoding="utf-8")
 

@@ -121,3 +121,10 @@ def test_a_sequence_ends_at_its_first_failure():
     assert first_failure(np.array([0.2, 0.01]), 0.05) == 0
     assert first_failure(np.array([0.01, 0.05]), 0.05) == 2
     assert first_failure(np.array([np.nan]), 0.05) == 0
+
+
+def test_wilson_interval_holds_its_own_share_in_spite_of_rounding():
+    for count in range(1, 60):
+        for share in (0.0, 1 / count, 1.0):
+            low, high = wilson(share, count)
+            assert 0 <= low <= share <= high <= 1

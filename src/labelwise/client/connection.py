@@ -114,10 +114,10 @@ class Connection:
         connection = kind(self._parts.hostname or "", self._parts.port, **options)
         try:
             connection.request(method, target, content, dict(headers))
-            answer = connection.getresponse()
-            wait = answer.headers.get("retry-after", "1")
-            seconds = min(LONGEST_WAIT, int(wait)) if SECONDS.fullmatch(wait) else 1
-            return answer.status, seconds, _content(answer)
+            with connection.getresponse() as answer:
+                wait = answer.headers.get("retry-after", "1")
+                seconds = min(LONGEST_WAIT, int(wait)) if SECONDS.fullmatch(wait) else 1
+                return answer.status, seconds, _content(answer)
         except (OSError, HTTPException) as error:
             reason = shortened(one_line_of(error))
             raise ServerError(0, f"{self._parts.netloc} does not answer: {reason}") from None

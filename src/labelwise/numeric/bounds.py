@@ -112,7 +112,7 @@ def wilson(share: float, count: float) -> tuple[float, float]:
     z, share = 1.959964, min(max(share, 0.0), 1.0)  # a mean may be off by its rounding
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z * z / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def ratio_interval(
