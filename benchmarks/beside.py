@@ -7,6 +7,9 @@ runs it. The peers are what their documentation shows: ``ray.data.read_binary_fi
 UDF of two processes; both decode with Pillow and transform with torchvision. Each does a few photos
 and then many; photos per second are those of the difference, so that no start counts. What they do
 not do: a row that fails stays in the answer, and a killed run is resumed to the same bytes.
+
+Daft is left out where it is not installed; its 0.7 wants a pyarrow before 26, so it goes into an
+environment of its own, without ``constraints.txt``.
 """
 
 import argparse
