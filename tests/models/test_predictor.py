@@ -1,6 +1,7 @@
 """Predictors. Oracles: link and rule of the logits, means over views, and what was saved."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from labelwise.decide import TopK
 from labelwise.errors import CheckpointError, LabelwiseError, SettingsError
 from labelwise.models import HeadSpec, Predictor
 from labelwise.models.predictor import FUSED_FROM
+from labelwise.models.spec import NOT_CALIBRATED, caution_after
 
 
 def test_a_saved_model_answers_as_before(tmp_path):
@@ -100,6 +102,20 @@ def test_models_that_do_not_speak_of_crops_look_once(tmp_path):
     assert Predictor.load(tmp_path).model.crops == 1
     change(tmp_path / "model.json", crops=4)
     with pytest.raises(CheckpointError, match="'crops': "):
+        Predictor.load(tmp_path)
+
+
+def test_labels_that_nobody_answered_for_are_named_with_the_model(tmp_path):
+    replace(make(), answers=12, unanswered=NAMES[:2]).save(tmp_path)
+    named = "not calibrated for 'dog', 'cat': no answers yet; their probabilities are a guess"
+    assert Predictor.load(tmp_path).caution.startswith(named)
+    assert caution_after(0, NAMES) == NOT_CALIBRATED
+    assert "'4' and 3 more: no" in caution_after(12, list(map(str, range(8))))
+    replace(make(), answers=12).save(tmp_path)
+    assert "unanswered" not in (tmp_path / "model.json").read_text()
+    assert Predictor.load(tmp_path).caution is None
+    change(tmp_path / "model.json", unanswered=["bird"])
+    with pytest.raises(CheckpointError, match="must name labels of the model, got 'bird'"):
         Predictor.load(tmp_path)
 
 

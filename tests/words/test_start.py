@@ -268,7 +268,9 @@ def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, p
     assert "2 of 30 images are missing" in " ".join(done.output.split())
     assert re.search(r"red +\d+\.\d\d%", done.output)
     assert re.search(r"justice +no answers yet", done.output)
-    assert "1 word without answers: probabilities of these are a guess" in done.output
+    assert "not calibrated for 'justice': no answers yet" in " ".join(done.output.split())
+    told = run_verb("predict", tmp_path / "run", tmp_path / "photos")
+    assert "not calibrated for 'justice': no answers yet" in " ".join(told.output.split())
     assert len(KeptAnswers.load(tmp_path / "run" / "answers.parquet")) == 28
 
 

@@ -123,7 +123,7 @@ def _tell(done: "Started") -> None:
         return
     rows = [
         (name, "no answers yet", "")
-        if name in done.unanswered
+        if name in done.predictor.unanswered
         else (name, f"{share:.2%}", f"{low:.2%} to {high:.2%}")
         for name, (share, low, high) in zip(names, done.calibration.shares.tolist(), strict=True)
     ]
@@ -134,11 +134,8 @@ def _tell(done: "Started") -> None:
         f"{done.calibration.error:.4f}"
         + ("" if more is None else f"; about {more:,} in all would halve that")
     )
-    if done.unanswered:
-        say(
-            f"{counted(len(done.unanswered), 'word')} without answers: probabilities of these are "
-            "a guess from the answers about other words"
-        )
+    if done.predictor.caution is not None:
+        say(done.predictor.caution)
     if done.aside:
         say(f"{done.aside:,} answered photos were set aside: promises are made on them")
     else:

@@ -46,7 +46,8 @@ class Predictor:
 
     ``link is None`` means that the logits only rank labels; asking for probabilities then raises.
     Link and rule obey the ``taxonomy`` the model was trained with, if any. ``answers`` says how
-    many photos people answered, of a model that began with words.
+    many photos people answered, of a model that began with words, and ``unanswered`` of which
+    labels they said nothing.
     It is a :class:`~labelwise.models.scoring.Scorer`: link and rule stay on the CPU, where they
     are used.
     """
@@ -60,11 +61,12 @@ class Predictor:
     promises: tuple[Mapping[str, Any], ...] = ()
     taxonomy: Taxonomy | None = None
     answers: int | None = None
+    unanswered: tuple[str, ...] = ()
 
     @property
     def caution(self) -> str | None:
         """What must stand beside every probability of this model, None if nothing must."""
-        return caution_after(self.answers)
+        return caution_after(self.answers, self.unanswered)
 
     @property
     def transform(self) -> Transform:
@@ -177,6 +179,7 @@ class Predictor:
             promises=tuple(dict(promise) for promise in self.promises),
             taxonomy=None if self.taxonomy is None else dict(self.taxonomy.parents),
             answers=self.answers,
+            unanswered=self.unanswered,
             weights_sha256=weights_sha256,
             weight_names=weight_names,
         )
@@ -202,6 +205,7 @@ class Predictor:
             spec.promises,
             spec.made_taxonomy,
             spec.answers,
+            spec.unanswered,
         )
 
     @staticmethod

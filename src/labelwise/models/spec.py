@@ -52,17 +52,28 @@ NOT_CALIBRATED = (
     "not calibrated: no answers yet; probabilities are a guess until photos are answered "
     "(labelwise start PHOTOS --words WORDS --answers TABLE)"
 )
+SHOWN = 5  # labels of a caution
 NOT_USABLE = (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError)
 
 WeightNames = Literal["labelwise", "timm"]
 
 
-def caution_after(answers: int | None) -> str | None:
+def caution_after(answers: int | None, unanswered: Sequence[str] = ()) -> str | None:
     """Return what must stand beside the probabilities of a model that so many answers made.
 
-    None answers: a model that was trained, beside which nothing must stand.
+    None answers: a model that was trained, beside which nothing must stand. ``unanswered`` are the
+    labels that no answer speaks of.
     """
-    return NOT_CALIBRATED if answers == 0 else None
+    if answers == 0:
+        return NOT_CALIBRATED
+    if not unanswered:
+        return None
+    named = ", ".join(map(repr, unanswered[:SHOWN]))
+    more = f" and {len(unanswered) - SHOWN:,} more" if len(unanswered) > SHOWN else ""
+    return (
+        f"not calibrated for {named}{more}: no answers yet; their probabilities are a guess from "
+        "the answers about other labels"
+    )
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,7 @@ class ModelSpec(BaseModel):
     promises: tuple[dict[str, Any], ...] = ()
     taxonomy: dict[str, str] | None = None  # each child's parent
     answers: Annotated[int, Field(ge=0)] | None = None  # photos people answered; of words alone
+    unanswered: tuple[str, ...] = ()  # labels of which those say nothing
     weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     weight_names: WeightNames = "labelwise"
 
@@ -120,6 +132,9 @@ class ModelSpec(BaseModel):
     def _fits(self, info: ValidationInfo) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
         space = self.space
+        strange = [name for name in self.unanswered if name not in space.names]
+        if strange:
+            raise ValueError(f"unanswered must name labels of the model, got {strange[0]!r}")
         if (info.context or {}).get(TRIED):
             return self
         try:
@@ -177,7 +192,7 @@ class ModelSpec(BaseModel):
     @property
     def caution(self) -> str | None:
         """What must stand beside every probability of this model, None if nothing must."""
-        return caution_after(self.answers)
+        return caution_after(self.answers, self.unanswered)
 
     def save(self, path: Path) -> None:
         """Write the JSON file; an interrupted write leaves the old file whole."""
@@ -186,6 +201,7 @@ class ModelSpec(BaseModel):
             "weight_names": self.weight_names != "labelwise",
             "taxonomy": self.taxonomy,
             "answers": self.answers is not None,
+            "unanswered": self.unanswered,
         }
         usual = {name for name, value in given.items() if not value}
         facts = self.model_dump(mode="json", exclude=usual)

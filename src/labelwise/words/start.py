@@ -17,7 +17,7 @@ probability says so too. With answers the head is :func:`labelwise.words.answere
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -71,7 +71,6 @@ class Started:
     """What a start came to: photos read and unread, answers, and what is to be said.
 
     ``nearest_classes`` are those of the classifier that the words lean on most, if there is one.
-    ``unanswered`` are the words that no answer speaks of, of those that the run was fitted to.
     """
 
     folder: Path
@@ -83,7 +82,6 @@ class Started:
     aside: int
     calibration: FewLabels | None
     nearest_classes: tuple[str, ...]
-    unanswered: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -210,7 +208,8 @@ class _Start:
             answered = answered_head(text, self.photos.of(digests), labels, observed, pool=every)
             head, calibration = answered.head, answered.calibration
             link = calibration.link
-        predictor = self._predictor(head, link, count)
+        unanswered = self._unanswered(fitting[2]) if count else ()
+        predictor = replace(self._predictor(head, link), answers=count, unanswered=unanswered)
         text.save(self.run.path / TEXT_HEAD_FILE)
         self._save(predictor, {"train": fitting, "test": aside} if count else {})
         return Started(
@@ -223,7 +222,6 @@ class _Start:
             len(aside[0]),
             calibration,
             tuple(self.model.nearest_classes(self.words)),
-            self._unanswered(fitting[2]),
             tuple(notes),
         )
 
@@ -236,7 +234,7 @@ class _Start:
         """Return where a photo lies, or else what it was called when it was answered."""
         return self.paths.get(digest, self.answers.photos[digest].id)
 
-    def _predictor(self, head: TextHead, link: Link, answers: int) -> Predictor:
+    def _predictor(self, head: TextHead, link: Link) -> Predictor:
         space, taxonomy = self.words.space, self.words.taxonomy
         rule: Rule = Threshold(0.5)
         if taxonomy is not None:
@@ -247,9 +245,7 @@ class _Start:
             linear.classifier.weight.copy_(head.weight.T)
             linear.classifier.bias.copy_(head.bias)
         network = Model(self.model.backbone, linear).eval()
-        return Predictor(
-            network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy, answers
-        )
+        return Predictor(network, HeadSpec("linear"), space, link, rule, "words", (), taxonomy)
 
     def _save(
         self,
