@@ -20,6 +20,9 @@ import torch
 from open_indexes import count_connections, nothing_left_open
 from warm_commands import WarmCommands
 
+# Looked at for doctests, they would be imported by one name where several folders are run.
+collect_ignore_glob = ["*conftest.py"]
+
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 count_connections()
 # On a busy machine examples are drawn, and tried, slowly: no test fails for that.
