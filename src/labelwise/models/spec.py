@@ -132,9 +132,9 @@ class ModelSpec(BaseModel):
     def _fits(self, info: ValidationInfo) -> "ModelSpec":
         """Try the link and the rule on one row, so that a wrong width is found here."""
         space = self.space
-        strange = [name for name in self.unanswered if name not in space.names]
+        strange = set(self.unanswered).difference(space.names)
         if strange:
-            raise ValueError(f"unanswered must name labels of the model, got {strange[0]!r}")
+            raise ValueError(f"unanswered must name labels of the model, got {min(strange)!r}")
         if (info.context or {}).get(TRIED):
             return self
         try:
