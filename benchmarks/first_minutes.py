@@ -7,6 +7,8 @@ eager     nothing is compiled
 cold      network, head and objective compiled as one function, nothing kept from earlier runs
 warm      the same again, with the compiler's files of the run before
 regional  each block of the backbone compiled by itself, nothing kept
+beside    steps computed one by one for eight epochs, while another process on the same GPU compiles
+          for the cache on disk; compiled from then on, however long the other takes
 
 The figures are the seconds of the first epoch and of the best of the others, and what a run of
 10,000 steps takes in all, in multiples of 10,000 steps at the steady rate (goal 1.15). The losses
@@ -25,18 +27,20 @@ import time
 import numpy as np
 import torch
 from measure import record
+from torch import Tensor
 from training import LABELS, make_model, make_sgd
 
 from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
 from labelwise.objectives import BCE
 from labelwise.pictures.sources import ArrayImages
-from labelwise.training.execution import accelerated
+from labelwise.training.execution import LossFunction, accelerated
 from labelwise.training.loader import Loader
+from labelwise.types import Targets
 
-WAYS = ("eager", "cold", "warm", "regional")
-BACKBONE, SIDE, BATCH = "tf_efficientnet_lite0", 192, 128
-RUN_STEPS, EPOCHS = 10_000, 3
+WAYS = ("cold", "warm", "eager", "regional", "beside")
+BACKBONE, SIDE = "tf_efficientnet_lite0", 192
+RUN_STEPS, EPOCHS, EAGER_EPOCHS = 10_000, 3, 8
 
 
 def photos(count: int) -> LabelTable:
@@ -48,13 +52,16 @@ def photos(count: int) -> LabelTable:
     return LabelTable.from_arrays(names, ArrayImages(pixels, resized=True), labels)
 
 
-def train(way: str, count: int, device: torch.device) -> dict[str, object]:
-    """Train a few epochs in this process; return their seconds and the first losses."""
+def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, object]:
+    """Train a few epochs in this process; return their seconds and the first losses.
+
+    ``before`` are the seconds of steps that were computed one by one, and of waiting after them.
+    """
     transform = create_backbone(BACKBONE, image_size=SIDE).transform
     loader = Loader(
         photos(count),
         transform,
-        batch_size=BATCH,
+        batch_size=batch,
         device=device,
         augment="flip",
         shuffle=True,
@@ -66,16 +73,16 @@ def train(way: str, count: int, device: torch.device) -> dict[str, object]:
         for block in model.backbone.modules():
             if type(block).__name__ in ("InvertedResidual", "DepthwiseSeparableConv"):
                 block.compile(dynamic=False)
-    loss_of = accelerated(
-        lambda images, targets: objective(model(images), targets),
-        precision=torch.bfloat16,
-        compiled=way in ("cold", "warm"),
-    )
-    seconds, losses = [], []
-    for epoch in range(EPOCHS):
+
+    def loss_of(images: Tensor, targets: Targets) -> Tensor:
+        return objective(model(images), targets)
+
+    losses: list[str] = []
+
+    def epoch_seconds(number: int, function: LossFunction) -> float:
         begun, last = time.perf_counter(), None
-        for batch in loader.epoch(epoch):
-            loss = loss_of(batch.images, batch.targets)
+        for some in loader.epoch(number):
+            loss = function(some.images, some.targets)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -84,8 +91,34 @@ def train(way: str, count: int, device: torch.device) -> dict[str, object]:
                 losses.append(float(last).hex())
         if last is None or not last.isfinite():
             raise SystemExit(f"{way}: the loss is no longer a number")
-        seconds.append(time.perf_counter() - begun)
-    return {"seconds": seconds, "losses": losses, "steps": len(loader)}
+        return time.perf_counter() - begun
+
+    before = []
+    if way == "beside":
+        with started("cold", 2 * batch, batch, device) as compiling:
+            plain = accelerated(loss_of, precision=torch.bfloat16)
+            before = [epoch_seconds(number, plain) for number in range(EAGER_EPOCHS)]
+            begun = time.perf_counter()
+            compiling.communicate()
+            before.append(time.perf_counter() - begun)
+    compiled = accelerated(
+        loss_of, precision=torch.bfloat16, compiled=way in ("cold", "warm", "beside")
+    )
+    seconds = [epoch_seconds(len(before) + number, compiled) for number in range(EPOCHS)]
+    return {"before": before, "seconds": seconds, "losses": losses, "steps": len(loader)}
+
+
+def started(
+    way: str, count: int, batch: int, device: torch.device, **places: str
+) -> subprocess.Popen[str]:
+    """Start one way in a process of its own, which prints what :func:`train` returns."""
+    command = [sys.executable, __file__, "--only", way, "--device", str(device)]
+    return subprocess.Popen(
+        [*command, "--photos", str(count), "--batch", str(batch)],
+        env={**os.environ, **places},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def main() -> None:
@@ -93,31 +126,36 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--photos", type=int, default=11_392)
+    parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    size = given.photos, given.batch, torch.device(given.device)
     if given.only:
-        print(json.dumps(train(given.only, given.photos, torch.device(given.device))))
+        print(json.dumps(train(given.only, *size)))
         return
-    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as regional:
+    with tempfile.TemporaryDirectory() as folder:
         for way in given.ways:
-            kept = regional if way == "regional" else whole
+            kept = f"{folder}/{'cold' if way == 'warm' else way}"
             places = {"TORCHINDUCTOR_CACHE_DIR": kept, "TRITON_CACHE_DIR": f"{kept}/triton"}
-            command = [sys.executable, __file__, "--only", way, "--photos", str(given.photos)]
-            done = subprocess.run(
-                [*command, "--device", given.device],
-                env={**os.environ, **places},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            if done.returncode:
-                print(f"{way}: ended with status {done.returncode}", flush=True)
+            process = started(way, *size, **places)
+            written, _ = process.communicate()
+            if process.returncode:
+                print(f"{way}: ended with status {process.returncode}", flush=True)
                 continue
-            found = json.loads(done.stdout.splitlines()[-1])
+            found = json.loads(written.splitlines()[-1])
             first, steady = found["seconds"][0], min(found["seconds"][1:])
             run = RUN_STEPS / found["steps"] * steady
-            times = (first - steady + run) / run
+            eager = found["before"][:-1]
+            late = first - steady + sum(found["before"]) - len(eager) * steady
+            times = (late + run) / run
+            if eager:
+                print(
+                    f"{way:9s} {len(eager)} epochs one by one: {eager[0]:.1f} s the first, "
+                    f"{eager[-1]:.1f} s the last; then waited {found['before'][-1]:.1f} s",
+                    flush=True,
+                )
             print(
                 f"{way:9s} first epoch {first:6.1f} s, then {steady:5.2f} s; {RUN_STEPS:,} steps "
                 f"{times:.3f} of the steady rate; losses {' '.join(found['losses'])}",
