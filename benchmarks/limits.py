@@ -28,14 +28,17 @@ RESULTS = HERE / "limits"
 COMMANDS = {
     "search": "search.py --rows 1e6 1e7 --large 1e8 --similar 1e5 --files 0",
     "heads": "heads.py",
+    "heads_large": "heads_large.py --part memory",
+    "heads_gpu": "heads_large.py",
     "starts": "starts.py",
     "serve": "serve.py clients attack",
     "scoring_gpu": "scoring.py --device cuda --decode both --sizes 500x375",
+    "overlap": "overlap.py",
     "training": "training.py --part files",
     "first_minutes": "first_minutes.py",
     "beside": "beside.py",
 }
-ON_GPU = ("scoring_gpu", "training", "first_minutes")
+ON_GPU = ("heads_gpu", "scoring_gpu", "overlap", "training", "first_minutes")
 HEAD = """# At the limit
 
 What labelwise was held to, beside the peer or the limit named, both measured in one run. This page

@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import one_hot
 
 from labelwise.objectives.convex import CoinLoss, ShareLoss
+from labelwise.training import solve as solver
 from labelwise.training.solve import Design, minimise, solve
 
 TIGHT = 1e-14
@@ -190,6 +191,37 @@ def test_a_label_leaves_the_common_weight_as_far_as_its_validation_rows_speak_fo
     few = slice(5)
     l2 = solve(x, CoinLoss(y, 1 - y), vx[few], CoinLoss(vy[few], 1 - vy[few])).l2
     assert l2.max() < 3 * l2.min()
+
+
+class Counted(CoinLoss):
+    """Keeps how many labels it was ever asked for at once."""
+
+    most = 0
+
+    def rows(self, logits):
+        Counted.most = max(Counted.most, logits.shape[1])
+        return super().rows(logits)
+
+    def derivatives(self, logits):
+        Counted.most = max(Counted.most, logits.shape[1])
+        return super().derivatives(logits)
+
+
+def test_labels_in_portions_are_solved_as_all_at_once(monkeypatch):
+    # Oracle: the solution with all labels in memory.
+    x, y = draw(120, labels=7, seed=5)
+    vx, vy = draw(200, labels=7, seed=6)
+    y, vy = y.to(torch.uint8), vy.to(torch.uint8)  # as they are kept until they are needed
+    y[:, 4] = 0  # a label that is never present gets its half entry in its own portion
+    expected = solve(x, CoinLoss(y, 1 - y), vx, CoinLoss(vy, 1 - vy), tolerance=TIGHT)
+    monkeypatch.setattr(solver, "AT_ONCE", 3 * 120 + 5)
+    monkeypatch.setattr(Counted, "most", 0)
+    found = solve(x, Counted(y, 1 - y), vx, CoinLoss(vy, 1 - vy), tolerance=TIGHT)
+    assert Counted.most == 3
+    assert found.validation == pytest.approx(expected.validation, rel=1e-4)
+    torch.testing.assert_close(found.l2, expected.l2, rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.weight, expected.weight, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.bias, expected.bias, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", losses())

@@ -10,9 +10,12 @@ eigenvalues s^2. There the Hessian of a label, X^T diag(h) X + l2, is nearly the
 mean(h) s^2 + l2, which preconditions the conjugate gradients of Newton steps for every label and
 every weight: a few products with the rows per step, made for all labels together. Weights are
 tried in float32 and to a rough optimum, the chosen ones are solved in float64 to the end.
+
+Labels whose logits of all rows would be many numbers are solved some at a time, and only these are
+in memory: beside the features it grows with the number of labels, not with labels times rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -29,6 +32,7 @@ NEWTON_STEPS, GRADIENT_STEPS, HALVINGS = 100, 50, 40
 LOOSEST = 0.3  # of a gradient may be left by the conjugate gradients of one Newton step
 ENOUGH = 1e-4  # of the gain that the slope promises, for a step to be taken
 NO_LESS = 0.9999  # of the loss of ten times the weight: weaker ones are not tried
+AT_ONCE = 1 << 24  # logits: some ten times 8 bytes each, in the products of a float64 step
 APART = 0.3  # powers of ten by which labels' weights differ, before their validation rows are seen
 
 P = TypeVar("P", float, Tensor)
@@ -135,13 +139,41 @@ def solve(
     some rows is a guess, more so for rare labels. ``tried`` is told each weight and its loss.
     """
     exact = Design.of(features)
-    loss = loss.to(exact.rows).bounded()
     path = _Path(exact.to(torch.float32), loss, exact.seen(val_features), val_loss, tried)
     path.search()
     l2 = path.chosen()
-    w = minimise(path.design, path.loss, l2[None], path.nearest(l2), tolerance=FINE)
-    w = minimise(exact, loss, l2[None], w.to(exact.rows), tolerance=tolerance)
+    w = _solved(path.design, loss, l2[None], path.nearest(l2), tolerance=FINE)
+    w = _solved(exact, loss, l2[None], w.to(exact.rows), tolerance=tolerance)
     return Solution(*exact.linear(w), l2, path.means)
+
+
+def _portions(loss: ConvexLoss, rows: Tensor) -> Iterator[tuple[slice, ConvexLoss]]:
+    """Yield columns and the loss of their labels as the rows are, with at most AT_ONCE logits."""
+    together = loss.num_labels if loss.joint else max(1, AT_ONCE // len(rows))
+    if loss.num_labels <= together:
+        yield slice(None), loss.to(rows)
+        return
+    for start in range(0, loss.num_labels, together):
+        some = slice(start, min(start + together, loss.num_labels))
+        columns = torch.arange(some.start, some.stop)
+        yield some, loss.columns(columns).to(rows)
+
+
+def _solved(
+    design: "Design", loss: ConvexLoss, l2: Tensor, start: Tensor, *, tolerance: float
+) -> Tensor:
+    """Return what :func:`minimise` does, of a loss in any type, some labels at a time."""
+    parts = [
+        minimise(
+            design,
+            some.bounded(),
+            l2[:, columns],
+            start[:, columns],
+            tolerance=tolerance,
+        )
+        for columns, some in _portions(loss, design.rows)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class _Path:
@@ -155,10 +187,11 @@ class _Path:
         val_loss: ConvexLoss,
         tried: Callable[[float, float], None],
     ) -> None:
-        self.design, self.loss = design, loss.to(design.rows)
-        self.val_rows, self.val_loss = val_rows.to(design.rows), val_loss.to(design.rows)
+        self.design, self.loss = design, loss
+        self.val_rows, self.val_loss = val_rows.to(design.rows), val_loss
         self.tried = tried
         self.found: dict[float, Tensor] = {}  # by the power of ten of the weight
+        self.sums: dict[float, Tensor] = {}  # the validation loss of each problem
         self.losses: dict[float, float] = {}
 
     @property
@@ -190,9 +223,10 @@ class _Path:
         near = min(weaker, key=lambda other: abs(other - power), default=None)
         start = self._start() if near is None else self.found[near]
         l2 = torch.full((1, self.loss.num_labels), self._l2(power))
-        w = minimise(self.design, self.loss, l2, start, tolerance=ROUGH)
+        w = _solved(self.design, self.loss, l2, start, tolerance=ROUGH)
         self.found[power] = w
-        value = self._validation(w).double().mean(dim=0).sum().item()
+        self.sums[power] = self._validation(w)
+        value = self.sums[power].sum().item() / len(self.val_rows)
         self.losses[power] = value
         self.tried(self._l2(power), value)
 
@@ -200,12 +234,17 @@ class _Path:
         """Return the classifier whose logits are the same for all rows."""
         rows = self.design.rows
         start = rows.new_zeros(rows.shape[1], self.loss.num_labels)
-        start[-1] = self.loss.prior()
+        for columns, loss in _portions(self.loss, rows):
+            start[-1, columns] = loss.bounded().prior()
         return start
 
     def _validation(self, w: Tensor) -> Tensor:
-        """Return the validation loss of each row and problem."""
-        return self.val_loss.rows(self.val_rows @ w)
+        """Return the validation loss of each problem."""
+        parts = [
+            loss.rows(self.val_rows @ w[:, columns]).double().sum(dim=0)
+            for columns, loss in _portions(self.val_loss, self.val_rows)
+        ]
+        return torch.cat(parts).cpu()
 
     def chosen(self) -> Tensor:
         """Return the weight (K,) of each label.
@@ -218,11 +257,11 @@ class _Path:
         powers = torch.tensor(sorted(self.found), dtype=torch.float64)
         if self.loss.joint:
             return self._l2(torch.full((self.loss.num_labels,), common, dtype=torch.float64))
-        losses = [self._validation(self.found[power]).sum(dim=0) for power in powers.tolist()]
+        losses = [self.sums[power] for power in powers.tolist()]
         between = torch.nn.functional.pad(powers.diff(), (1, 1))
         share = (between[1:] + between[:-1])[:, None]  # of the powers that a tried one stands for
         prior = share.log() - ((powers[:, None] - common) / APART).square() / 2
-        joint = prior - torch.stack(losses).double().cpu()
+        joint = prior - torch.stack(losses)
         posterior = (joint - joint.logsumexp(dim=0)).exp()
         return self._l2((posterior * powers[:, None]).sum(dim=0))
 

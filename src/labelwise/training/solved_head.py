@@ -99,4 +99,5 @@ def _features(training: Training, split: str) -> Tensor:
 
 def _loss(training: Training, split: str) -> ConvexLoss | None:
     labels, observed = training.targets(split)
-    return training.objective.convex(Targets(labels.double(), observed))
+    kept = labels.double() if labels.is_floating_point() else labels.float()  # 0 and 1 are exact
+    return training.objective.convex(Targets(kept, observed))
