@@ -44,6 +44,8 @@ def test_derivatives_are_autograds(raw, unknown):
     whole = torch.autograd.functional.hessian(lambda t: loss(t).sum(), theta)
     torch.testing.assert_close(hess, torch.stack([whole[k, :, k] for k in range(5)]))
     torch.testing.assert_close(gradient(entries, features, theta), grad)
+    several = derivatives(entries, features, torch.stack([theta + 1, theta]))
+    torch.testing.assert_close([one[1] for one in several], [value, grad, hess])
 
 
 def test_far_starts_come_back():
@@ -144,3 +146,21 @@ def test_problem_gradients_are_those_they_evaluate():
     for problem_, theta in ((Shared(features), center + 0.5), (each, center.repeat(5, 1) + 0.5)):
         expected = problem_.evaluate(entries, theta)[1]
         torch.testing.assert_close(problem_.gradient(entries, theta), expected)
+
+
+@pytest.mark.parametrize("strengths", [(50.0, 0.5), (1e4, 1.0, 0.1)])
+def test_problems_side_by_side_have_the_answers_they_have_alone(strengths):
+    logits, labels, _ = problem(120)
+    labels[:, 3] = 0  # of this label no slope can be learned
+    entries = read_entries(logits, labels, None, None)
+    features = scaled(entries, one, 1e-6)
+    center = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    pulls = torch.tensor(strengths, dtype=torch.float64)[:, None].expand(-1, 5)
+    lacking = torch.tensor([False, False, False, True, False])
+
+    def solved(pull):
+        for made in (PerLabel(features, center, pull, lacking), TiedSlope(features, center, pull)):
+            yield made.solve(entries, center.repeat(pull.numel(), 1), 1e-12)
+
+    alone = [torch.cat(some) for some in zip(*map(solved, pulls), strict=True)]
+    torch.testing.assert_close([*solved(pulls)], alone, atol=1e-5, rtol=0)

@@ -123,11 +123,15 @@ ROWS = 1000  # 2^ROWS is still a float64
 
 
 def derivatives(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
-    """Return loss (K,), gradient (K, F), Hessian (K, F, F) of each label at theta (K or 1, F)."""
-    width, last = theta.shape[1], theta.shape[1] - 1
-    loss = theta.new_zeros(rows.num_labels)
-    grad = theta.new_zeros(width, rows.num_labels)
-    hess = theta.new_zeros(width, width, rows.num_labels)
+    """Return loss (K,), gradient (K, F), Hessian (K, F, F) of each label at theta (K or 1, F).
+
+    Of several theta at once, (T, K or 1, F), they are (T, K), (T, K, F) and (T, K, F, F).
+    """
+    *tries, _, width = theta.shape
+    last = width - 1
+    loss = theta.new_zeros(*tries, rows.num_labels)
+    grad = theta.new_zeros(width, *loss.shape)
+    hess = theta.new_zeros(width, width, *loss.shape)
     for u, y, w in rows.rows():
         phi, one = features(u.double()), theta.new_ones(len(u))
         z = _scores(phi, theta)
@@ -137,8 +141,8 @@ def derivatives(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
         curve, residual = p - p * p, p - y
         if w is None:
             loss += one @ (z.clamp(min=0) - y * z)
-            for some in torch.split(whole, ROWS):
-                loss += some.prod(0).log_()
+            for some in torch.split(whole, ROWS, dim=-2):
+                loss += some.prod(-2).log_()
         else:
             loss += one @ (w * (whole.log_() + z.clamp(min=0) - y * z))
             curve, residual = curve * w, residual * w
@@ -150,8 +154,8 @@ def derivatives(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
             hess[f, last] += one @ weighted
             for g in range(f, last):
                 hess[f, g] += one @ (weighted * phi[g])
-    hess = hess.permute(2, 0, 1)
-    return loss, grad.T, hess + hess.triu(1).mT
+    hess = hess.movedim((0, 1), (-2, -1))
+    return loss, grad.movedim(0, -1), hess + hess.triu(1).mT
 
 
 def gradient(rows: Rows, features: Features, theta: Tensor) -> Tensor:
@@ -174,10 +178,12 @@ def gradient(rows: Rows, features: Features, theta: Tensor) -> Tensor:
 
 
 def _scores(phi: tuple[Tensor, ...], theta: Tensor) -> Tensor:
-    z = theta[:, 0] * phi[0]
-    for f in range(1, len(phi)):
-        z.addcmul_(theta[:, f], phi[f])
-    return z.add_(theta[:, -1])
+    """Return the scores (..., N, K) of all rows at theta (..., K or 1, F)."""
+    *weights, constant = theta[..., None, :, :].unbind(-1)
+    z = weights[0] * phi[0]
+    for weight, values in zip(weights[1:], phi[1:], strict=True):
+        z.addcmul_(weight, values)
+    return z.add_(constant)
 
 
 def minimise(
@@ -186,22 +192,27 @@ def minimise(
     lower: Tensor,
     upper: Tensor,
     tolerance: float = TOLERANCE,
+    *,
+    step: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+    summed: Callable[[Tensor], Tensor] = lambda values: values,
 ) -> Tensor:
     """Return theta (G, F) between ``lower`` and ``upper`` with the least loss of each group.
 
     The search ends where the next step promises each group a gain below ``tolerance`` nats.
     ``evaluate`` maps theta to each group's loss (G,), gradient (G, F) and Hessian (G, F, F).
+    Groups that have a weight in common bring the ``step`` (G, F) from theta, gradient and Hessian,
+    and ``summed``, which gives each of them (G,) the sum over all of them.
     """
     theta = start.clamp(lower, upper)
     loss, grad, hess = evaluate(theta)
     damping = torch.ones_like(loss)
+    step = step or partial(newton_step, lower=lower, upper=upper)
     for _ in range(STEPS):
-        step = newton_step(theta, grad, hess, lower, upper)
-        trial = (theta - damping[:, None] * step).clamp(lower, upper)
-        if ((grad * (theta - trial)).sum(1) <= tolerance).all():
+        trial = (theta - damping[:, None] * step(theta, grad, hess)).clamp(lower, upper)
+        if (summed((grad * (theta - trial)).sum(1)) <= tolerance).all():
             return trial
         new_loss, new_grad, new_hess = evaluate(trial)
-        better = new_loss <= loss * (1 + 1e-14)
+        better = summed(new_loss) <= summed(loss) * (1 + 1e-14)
         theta = torch.where(better[:, None], trial, theta)
         loss = torch.where(better, new_loss, loss)
         grad = torch.where(better[:, None], new_grad, grad)
@@ -288,12 +299,19 @@ class Shared(Problem):
         return min(self.features.starts, key=lambda theta: self.evaluate(rows, theta)[0].item())
 
 
+def side_by_side(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
+    """Return the derivatives at several theta, one after the other (T K, F), of each."""
+    found = derivatives(rows, features, theta.unflatten(0, (-1, rows.num_labels)))
+    loss, grad, hess = (value.flatten(0, 1) for value in found)
+    return loss, grad, hess
+
+
 @dataclass(frozen=True)
 class PerLabel(Problem):
     """A fit (K, F) for each label, pulled towards ``center`` (1, F) with strength ``pull`` (K,).
 
     Labels that are ``lacking`` (K,) positives or negatives say nothing of slopes: they keep those
-    of the center.
+    of the center. A ``pull`` (T, K) makes T such problems, with their fits one after the other.
     """
 
     center: Tensor
@@ -302,14 +320,14 @@ class PerLabel(Problem):
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        fixed = self.lacking[:, None].repeat(1, self.features.width)
+        fixed = self.lacking.expand_as(self.pull).flatten()[:, None].repeat(1, self.features.width)
         fixed[:, -1] = False
         lower, upper = self.features.bounds
         return torch.where(fixed, self.center, lower), torch.where(fixed, self.center, upper)
 
     def evaluate(self, rows: Rows, theta: Tensor) -> Derivatives:
-        loss, grad, hess = derivatives(rows, self.features, theta)
-        away, pull = theta - self.center, self.pull[:, None]
+        loss, grad, hess = side_by_side(rows, self.features, theta)
+        away, pull = theta - self.center, self.pull.flatten()[:, None]
         ridge = torch.diag_embed(pull.expand_as(away))
         return loss + (pull / 2 * away.square()).sum(1), grad + pull * away, hess + ridge
 
@@ -320,17 +338,20 @@ class PerLabel(Problem):
 
 @dataclass(frozen=True)
 class TiedSlope(Problem):
-    """Weights (K, 2) with equal slopes, and offsets pulled towards that of ``center`` (1, 2)."""
+    """Weights (K, 2) with equal slopes, and offsets pulled towards that of ``center`` (1, 2).
+
+    A ``pull`` (T, K) makes T such problems, each with a slope of its own.
+    """
 
     center: Tensor
     pull: Tensor
 
     def evaluate(self, rows: Rows, theta: Tensor) -> Derivatives:
-        loss, grad, hess = derivatives(rows, self.features, theta)
-        away = theta[:, 1] - self.center[:, 1]
-        grad[:, 1] += self.pull * away
-        hess[:, 1, 1] += self.pull
-        return loss + self.pull / 2 * away.square(), grad, hess
+        loss, grad, hess = side_by_side(rows, self.features, theta)
+        away, pull = theta[:, 1] - self.center[:, 1], self.pull.flatten()
+        grad[:, 1] += pull * away
+        hess[:, 1, 1] += pull
+        return loss + pull / 2 * away.square(), grad, hess
 
     def gradient(self, rows: Rows, theta: Tensor) -> Tensor:
         grad = gradient(rows, self.features, theta)
@@ -338,26 +359,21 @@ class TiedSlope(Problem):
         return grad
 
     def step(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
-        lower, upper = self.bounds
-        ratio = hess[:, 0, 1] / hess[:, 1, 1]
-        left = (grad[:, 0] - ratio * grad[:, 1]).sum()
-        slope = left / (hess[:, 0, 0] - ratio * hess[:, 0, 1]).sum()
-        slope = slope.clamp(theta[0, 0] - upper[0], theta[0, 0] - lower[0])
-        offset = grad[:, 1] / hess[:, 1, 1] - ratio * slope
-        return theta - torch.stack([slope.expand_as(offset), offset], dim=1)
+        return theta - self._eliminated(theta, grad, hess)
 
     def solve(self, rows: Rows, start: Tensor, tolerance: float) -> Tensor:
-        theta = start.clamp(*self.bounds)
-        loss, grad, hess = self.evaluate(rows, theta)
-        damping = 1.0
-        for _ in range(STEPS):
-            trial = theta + damping * (self.step(theta, grad, hess) - theta)
-            if (grad * (theta - trial)).sum() <= tolerance:
-                return trial
-            new = self.evaluate(rows, trial)
-            if new[0].sum() <= loss.sum() * (1 + 1e-14):
-                theta, damping = trial, 1.0
-                loss, grad, hess = new
-            else:
-                damping /= 2
-        return theta
+        evaluate, step = partial(self.evaluate, rows), self._eliminated
+        return minimise(evaluate, start, *self.bounds, tolerance, step=step, summed=self._summed)
+
+    def _eliminated(self, theta: Tensor, grad: Tensor, hess: Tensor) -> Tensor:
+        """Return the Newton step, its slopes found first."""
+        lower, upper = self.bounds
+        ratio = hess[:, 0, 1] / hess[:, 1, 1]
+        left = self._summed(grad[:, 0] - ratio * grad[:, 1])
+        slope = left / self._summed(hess[:, 0, 0] - ratio * hess[:, 0, 1])
+        slope = slope.clamp(theta[:, 0] - upper[0], theta[:, 0] - lower[0])
+        return torch.stack([slope, grad[:, 1] / hess[:, 1, 1] - ratio * slope], dim=1)
+
+    def _summed(self, values: Tensor) -> Tensor:
+        labels = self.pull.shape[-1]
+        return values.view(-1, labels).sum(1).repeat_interleave(labels)

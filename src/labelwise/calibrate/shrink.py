@@ -39,6 +39,7 @@ __all__ = ["fit_labels", "fit_shared"]
 STRENGTHS = (1e4, 1e3, 1e2, 1e1, 1.0, 0.1)
 FOLDS = 3
 ROUGH = 1e-3
+FEW = 1 << 15  # entries, counted once for each strength
 
 Each = Callable[[Features, Tensor, Tensor, Tensor], Problem]
 
@@ -98,13 +99,20 @@ def _center(rows: Rows, features: Features) -> Tensor:
 
 
 def _losses(train: Rows, test: Rows, features: Features, each: Each) -> list[float]:
-    """Return the held-out log loss of each strength."""
-    center = _center(train, features)
-    theta, losses, lacking = center.expand(train.num_labels, -1), [], _one_sided(train)
-    for strength in STRENGTHS:
-        problem = each(features, center, torch.full_like(theta[:, 0], strength), lacking)
-        theta = problem.solve(train, theta, ROUGH)
-        losses.append(derivatives(test, features, theta)[0].sum().item())
+    """Return the held-out log loss of each strength.
+
+    Where entries are few, calls cost more than what they compute: strengths are solved together.
+    """
+    center, lacking, labels = _center(train, features), _one_sided(train), train.num_labels
+    theta, losses = center.expand(labels, -1), list[float]()
+    entries = sum(u.numel() for u, _, _ in train.rows())
+    together = max(1, min(len(STRENGTHS), FEW // entries))
+    for first in range(0, len(STRENGTHS), together):
+        strengths = center.new_tensor(STRENGTHS[first : first + together])
+        problem = each(features, center, strengths[:, None].expand(-1, labels), lacking)
+        theta = problem.solve(train, theta[-labels:].repeat(len(strengths), 1), ROUGH)
+        tried = theta.unflatten(0, (-1, labels))
+        losses += derivatives(test, features, tried)[0].sum(1).tolist()
     return losses
 
 
