@@ -103,6 +103,35 @@ def test_a_birdnet_table_is_read_as_it_stands(tmp_path):
             ("Engine",),
             "night",
         ),
+        (
+            "kaleidoscope.csv",
+            "INDIR,FOLDER,IN FILE,OFFSET,DURATION,scientific_name,common_name,confidence,lat,lon,"
+            "week,overlap,sensitivity\n"
+            "/data/,wood,x.wav,3.0,3.0,Strix aluco,Tawny Owl,0.5,-1.0000,-1.0000,-1,0.0,1.0\n",
+            "probs",
+            ("Strix aluco",),
+            "/data/wood/x.wav",
+        ),
+        (
+            "r.csv",
+            "filepath,start,end,scientific_name,common_name,confidence,lat,lon,week,overlap,"
+            "sensitivity,min_conf,species_list,model\n"
+            "x.wav,3.0,6.0,,Engine,0.5,-1.0000,-1.0000,-1,0.0,1.0,0.1,,model.tflite\n",
+            "probs",
+            ("Engine",),
+            "x.wav",
+        ),
+        *(
+            (
+                f"{file}.csv",
+                f"{file},start_time,end_time,species_name,confidence\n"
+                '"/a/x.wav","00:00:03.00","00:00:06.00","Strix aluco_Tawny Owl",0.500000\n',
+                "probs",
+                ("Strix aluco",),
+                "/a/x.wav",
+            )
+            for file in ("input", "file_path")
+        ),
     ],
 )
 def test_other_layouts(tmp_path, name, text, kind, labels, file):
@@ -117,6 +146,25 @@ def test_other_layouts(tmp_path, name, text, kind, labels, file):
     assert is_detections(tmp_path / name)
     again = read_detections(tmp_path)  # the folder holds this one table
     assert (again.names, again.files) == (found.names, found.files)
+
+
+def test_times_of_a_clock_are_seconds(tmp_path):
+    rows = ["00:00:00.00", "00:01:03.50", "12:00:00", "100:59:59.999"]
+    text = "input,start_time,end_time,species_name,confidence\n"
+    (tmp_path / "long.csv").write_text(
+        text + "".join(f'"x.wav","{time}","","Strix aluco_Tawny Owl",0.5\n' for time in rows)
+    )
+    found = read_detections(tmp_path / "long.csv")
+    assert found.start.tolist() == pytest.approx([0, 63.5, 43_200, 100 * 3600 + 3599.999])
+    (tmp_path / "long.csv").write_text(text + "x.wav,00:00:03,,a_b,0.5\nx.wav,00:61:00,,a_b,0.5\n")
+    with pytest.raises(DataError, match=r"row 2: 'start_time' must be a time .* got '00:61:00'"):
+        read_detections(tmp_path / "long.csv")
+
+
+def test_a_table_that_only_resembles_results_is_none(tmp_path):
+    """Columns of the same names without a recording may be anybody's."""
+    (tmp_path / "own.csv").write_text("start,scientific_name,confidence\n3,Strix aluco,0.5\n")
+    assert not is_detections(tmp_path / "own.csv")
 
 
 def test_a_raven_table_without_detections_has_none(tmp_path):

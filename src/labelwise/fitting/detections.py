@@ -1,20 +1,13 @@
 """Detections: tables in which a row is one label heard or seen in one clip, with its score.
 
-    BirdNET           Start (s), End (s), Scientific name, Common name, Confidence, File
-    BirdNET (Raven)   Begin Time (s), Common Name, Confidence, Begin Path, File Offset (s)
-    Perch (hoplite)   filename, window_start, window_end, label, logits
-    Perch (chirp)     filename, timestamp_s, label, logit
-    MegaDetector, SpeciesNet   JSON (:mod:`labelwise.data.camera_results`); a photo is a clip
+Tables of BirdNET and Perch are read (:mod:`labelwise.fitting.result_tables`), and the JSON of
+MegaDetector and SpeciesNet (:mod:`labelwise.data.camera_results`), where a photo is a clip.
 
 Further columns that are read: ``correct`` (1, 0, yes, no, or empty where nobody checked),
 ``split``, and those that are asked for, such as ``site``. What a person checked may also stand in a
 second table with the same columns of recording, start and label, and ``correct``. A folder holds
 one table per recording; BirdNET's names ``x.BirdNET.results.csv`` say which, where there is no
 column for it.
-
-Layouts were read in what writes them: birdnet-team/BirdNET-Analyzer (analyze/utils.py) and Perch's
-``write_inference_csv``; hoplite's in files of its users. A Raven table of a recording without
-detections has one row "nocall", which is left out.
 
 What the program did not report (below its least confidence) is unknown, neither absent nor present.
 Clips of one recording are alike, so the recording is the group.
@@ -27,51 +20,30 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from pyarrow import compute
-from pyarrow import csv as arrow_csv
 from torch import Tensor
 
 from labelwise.data import LabelTable
 from labelwise.data.camera_results import read_camera_results
 from labelwise.errors import DataError
-from labelwise.fitting.tables import Kind, parquet_table
+from labelwise.fitting.result_tables import (
+    ResultForm,
+    is_result_table,
+    read_result_table,
+    result_tables,
+    typed_columns,
+)
+from labelwise.fitting.tables import Kind
 from labelwise.links import Sigmoid
 from labelwise.predictions import Predictions
 from labelwise.types import nearest
 
 __all__ = ["Detections", "is_detections", "read_detections"]
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 UNREPORTED = -30.0  # log-odds that stand where nothing was reported, and are never looked at
-NO_CALL = "nocall"
 ANSWERS = {"1": 1.0, "yes": 1.0, "true": 1.0, "0": 0.0, "no": 0.0, "false": 0.0, "": np.nan}
-
-
-@dataclass(frozen=True)
-class ResultForm:
-    """The columns of a program's result table; ``file`` may be missing where a file is one."""
-
-    program: str
-    label: str
-    start: str
-    score: str
-    file: str
-    kind: Kind
-    other_label: str = ""
-
-
-FORMS = (
-    ResultForm(
-        "BirdNET", "Scientific name", "Start (s)", "Confidence", "File", "probs", "Common name"
-    ),
-    ResultForm("BirdNET", "Common Name", "File Offset (s)", "Confidence", "Begin Path", "probs"),
-    ResultForm("BirdNET", "Common Name", "Begin Time (s)", "Confidence", "Begin Path", "probs"),
-    ResultForm("Perch", "label", "window_start", "logits", "filename", "logits"),
-    ResultForm("Perch", "label", "timestamp_s", "logit", "filename", "logits"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,15 +205,10 @@ class Detections:
 def is_detections(path: Path) -> bool:
     """Return whether a file, or the first table of a folder, has the columns of a known program."""
     if path.is_dir():
-        return bool(_tables(path))
+        return bool(result_tables(path))
     if path.is_file() and path.suffix.lower() == ".json":
         return _holds_results(path)
-    if not path.is_file() or path.suffix.lower() not in SUFFIXES:
-        return False
-    try:
-        return _form(_header(path)) is not None
-    except DataError:
-        return False
+    return is_result_table(path)
 
 
 def _holds_results(path: Path) -> bool:
@@ -257,12 +224,12 @@ def read_detections(path: Path, keep: Sequence[str] = ()) -> Detections:
     if path.suffix.lower() == ".json":
         return _of_photos(path, keep)
     if path.is_dir():
-        tables = _tables(path)
+        tables = result_tables(path)
         if not tables:
             raise DataError(f"{path}: there is no result table of BirdNET or Perch in it")
     else:
         tables = [path]
-    parts = [_read(table, keep) for table in tables]
+    parts = [read_result_table(table, keep) for table in tables]
     form = parts[0][0]
     for table, (other, _) in zip(tables, parts, strict=True):
         if other != form:
@@ -302,86 +269,10 @@ def _of_photos(path: Path, keep: Sequence[str]) -> Detections:
     )
 
 
-def _tables(folder: Path) -> list[Path]:
-    """Return the result tables of a folder, in the order of their names."""
-    found = sorted(one for one in folder.iterdir() if one.suffix.lower() in SUFFIXES[:3])
-    return [one for one in found if is_detections(one)]
-
-
-def _options(path: Path) -> Any:
-    delimiter = "\t" if path.suffix.lower() in (".tsv", ".txt") else ","
-    return arrow_csv.ParseOptions(delimiter=delimiter)
-
-
-def _header(path: Path) -> list[str]:
-    if path.suffix.lower() == ".parquet":
-        names = _schema(path)
-    else:
-        try:
-            with path.open(encoding="utf-8-sig") as stream:
-                line = stream.readline().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError):
-            raise DataError(f"{path}: it is not UTF-8 text; save it as UTF-8") from None
-        names = line.replace('"', "").split(_options(path).delimiter)
-    return [name.strip() for name in names]
-
-
-def _schema(path: Path) -> list[str]:
-    try:
-        return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError, UnicodeError):
-        return list(parquet_table(path).column_names)  # which says what is wrong
-
-
-def _form(header: Sequence[str]) -> ResultForm | None:
-    """Return the form with these columns; the one with its column of recordings first."""
-    fitting = [form for form in FORMS if {form.label, form.start, form.score} <= set(header)]
-    return next((form for form in fitting if form.file in header), next(iter(fitting), None))
-
-
-def _read(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]:
-    """Return the form of a table and its columns under the names of the form."""
-    header = _header(path)
-    form = _form(header)
-    if form is None:
-        raise DataError(f"{path}: these are not the columns of BirdNET's or Perch's results")
-    for name in keep:
-        if name not in header:
-            raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
-    if path.suffix.lower() == ".parquet":
-        table = parquet_table(path)
-    else:
-        numbers = {form.start: pa.float64(), form.score: pa.float64()}
-        types = {name: numbers.get(name, pa.string()) for name in header}
-        try:
-            table = arrow_csv.read_csv(
-                path,
-                parse_options=_options(path),
-                read_options=arrow_csv.ReadOptions(column_names=header, skip_rows=1),
-                convert_options=arrow_csv.ConvertOptions(
-                    column_types=types, strings_can_be_null=False
-                ),
-            )
-        except pa.ArrowInvalid as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{path}: the table cannot be read ({reason})") from None
-    if form.file not in header:
-        name = path.name.partition(".BirdNET")[0]
-        table = table.append_column(form.file, pa.array([name] * table.num_rows, pa.string()))
-    if "Species Code" in header:
-        silent = compute.and_(
-            compute.equal(table[form.label], NO_CALL), compute.equal(table["Species Code"], NO_CALL)
-        )
-        table = table.filter(compute.invert(silent))
-    wanted = [form.label, form.start, form.score, form.file, form.other_label, "correct", "split"]
-    columns = dict.fromkeys(name for name in [*wanted, *keep] if name in table.column_names)
-    return form, table.select(list(columns))
-
-
 def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) -> Detections:
     if not table.num_rows:
         raise DataError(f"{source}: there are no detections in it")
-    table = _typed(source, form, table)
+    table = typed_columns(source, form, table)
     label = table[form.label]
     if form.other_label in table.column_names:  # BirdNET's noises have a common name alone
         label = compute.if_else(compute.equal(label, ""), table[form.other_label], label)
@@ -423,22 +314,6 @@ def _detections(source: str, form: ResultForm, table: Any, keep: Sequence[str]) 
     )
     _check(found)
     return found
-
-
-def _typed(source: str, form: ResultForm, table: Any) -> Any:
-    """Return a table whose starts and scores are numbers, and all else text; nulls are blank."""
-    for at, name in enumerate(table.column_names):
-        is_number = name in (form.start, form.score)
-        try:
-            column = table[name].cast(pa.float64() if is_number else pa.string())
-            column.validate(full=True)  # text of a damaged file need not be UTF-8
-        except pa.ArrowException:
-            what = "numbers" if is_number else "text"
-            raise DataError(
-                f"{source}: the column {name!r} must hold {what}, got {table[name].type}"
-            ) from None
-        table = table.set_column(at, name, column if is_number else column.fill_null(""))
-    return table
 
 
 def _check(found: Detections) -> None:
