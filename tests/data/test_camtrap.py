@@ -255,6 +255,132 @@ def test_columns_beyond_the_standard_are_kept(package, tmp_path):
     assert moods == ["calm"] * 7 + [""] * 4
 
 
+# Rows of the standard's own example package (MICA, CC0), without the names of people.
+PROCESSIEPARK = {
+    "deploymentID": "00a2c20d",
+    "locationID": "e254a13c",
+    "locationName": "B_HS_val 2_processiepark",
+    "latitude": "51.496",
+    "longitude": "4.774",
+    "coordinateUncertainty": "187",
+    "deploymentStart": "2020-05-30T04:57:37+02:00",
+    "deploymentEnd": "2020-07-01T11:41:41+02:00",
+}
+
+
+PHOTOS = (  # mediaID, the rest of its address, timestamp, fileName
+    ("ef3afb3b", "b922-4347-ad0d-125c20c3d822", "05-31T06:05:13", "20200709093332-RCNX0016.JPG"),
+    ("29aef5c3", "20a6-4701-9027-8b04c620cda0", "05-31T06:05:14", "20200709093333-RCNX0017.JPG"),
+    ("75e6d1df", "1ede-4ca7-a8b0-9cda64493f4d", "05-31T22:06:43", "20200709093333-RCNX0021.JPG"),
+    ("a33837bf", "46c3-415b-9982-50f838f2a0dd", "06-06T06:11:07", "20200709093345-RCNX0071.JPG"),
+)
+OBSERVED = (  # observationID, mediaID, eventID, eventStart, eventEnd, scientificName, count
+    ("1fcdba64", "", "f99bfff4", "05-31T04:05:10Z", "05-31T04:05:16Z", "Anas platyrhynchos", 2),
+    ("ef3afb3b_1", "ef3afb3b", "f99bfff4", *["05-31T04:05:13Z"] * 2, "Anas platyrhynchos", 1),
+    ("29aef5c3_1", "29aef5c3", "f99bfff4", *["05-31T04:05:14Z"] * 2, "", ""),
+    ("4729dc5c", "", "45abeadc", "05-31T20:06:43Z", "05-31T20:07:36Z", "Rattus norvegicus", 1),
+    ("254635b0", "", "52107a58", "06-06T04:11:07Z", "06-06T04:11:13Z", "Anas platyrhynchos", 1),
+    ("22a452e1", "", "52107a58", "06-06T04:11:07Z", "06-06T04:11:13Z", "Anas platyrhynchos", 9),
+    ("a33837bf_1", "a33837bf", "52107a58", *["06-06T04:11:07Z"] * 2, "Anas platyrhynchos", 1),
+    ("a33837bf_2", "a33837bf", "52107a58", *["06-06T04:11:07Z"] * 2, "Anas platyrhynchos", 9),
+)
+
+
+@pytest.fixture
+def published(package, tmp_path):
+    """Rows of the standard's example, whose photos are on the web, and the folder they went to."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    write(package, "deployments", [PROCESSIEPARK])
+    media, observations = [], []
+    for name, rest, moment, file in PHOTOS:
+        Image.new("RGB", (8, 8)).save(photos / file)
+        media.append(
+            {
+                "mediaID": name,
+                "deploymentID": "00a2c20d",
+                "captureMethod": "activityDetection",
+                "timestamp": f"2020-{moment}+02:00",
+                "filePath": f"https://multimedia.agouti.eu/assets/{name}-{rest}/file",
+                "filePublic": "true",
+                "fileName": file,
+                "fileMediatype": "image/jpeg",
+            }
+        )
+    for number, one, event, start, end, species, count in OBSERVED:
+        observations.append(
+            {
+                "observationID": number,
+                "deploymentID": "00a2c20d",
+                "mediaID": one,
+                "eventID": event,
+                "eventStart": f"2020-{start}",
+                "eventEnd": f"2020-{end}",
+                "observationLevel": "media" if one else "event",
+                "observationType": "animal" if species else "blank",
+                "scientificName": species,
+                "count": count,
+                "classificationMethod": "human",
+            }
+        )
+    write(package, "media", media)
+    write(package, "observations", observations)
+    return package, photos
+
+
+def test_a_published_package_is_read_with_its_photos_beside_it(published):
+    package, photos = published
+    assert violations(package) == []
+    with pytest.raises(DataError, match=r"is an address; download the photos .* root="):
+        load(package)
+    table = load(f"camtrap-dp:{package}", root=photos)
+    names = table.space.names
+    found = {
+        file[-6:-4]: (
+            [names[k] for k in table.present.row(row)],
+            [names[k] for k in table.unknown.row(row)],
+        )
+        for row, file in enumerate(table.ids)
+    }
+    assert names == ("Anas platyrhynchos", "Rattus norvegicus")
+    assert found == {
+        "16": (["Anas platyrhynchos"], []),
+        "17": ([], []),  # blank, within an event that saw a duck
+        "21": ([], ["Rattus norvegicus"]),  # no row of its own: one of the event
+        "71": (["Anas platyrhynchos"], []),  # two rows, of an adult and of ducklings
+    }
+    assert set(table.group) == {"e254a13c"}
+    with table.images.read(0, 8) as picture:
+        assert picture.size == (8, 8)
+
+
+def test_answers_go_back_into_a_published_package(published, tmp_path):
+    package, photos = published
+    answers = tmp_path / "answers.csv"
+    first = f"{photos}/20200709093332-RCNX0016.JPG"
+    answers.write_text(f"path,labels,error,Anas platyrhynchos\n{first},,,0.75\n")
+    out = tmp_path / "out"
+    result = run("data", "answers", package, answers, "-o", out)
+    assert result.exit_code == 0, result.output
+    added = [row for row in read(out, "observations") if row["classificationMethod"] == "machine"]
+    assert [(row["mediaID"], float(row["classificationProbability"])) for row in added] == [
+        ("ef3afb3b", 0.75)
+    ]
+    assert violations(out) == []
+    other = "elsewhere/20200709093332-RCNX0016.JPG"
+    answers.write_text(f"path,labels,error,Anas platyrhynchos\n{first},,,0.75\n{other},,,0.5\n")
+    refused = run("data", "answers", package, answers, "-o", tmp_path / "again").exception
+    assert "answer the same photo; keep one" in str(refused)
+
+
+def test_two_photos_of_one_name_are_not_guessed(published):
+    package, photos = published
+    path = package / "media.csv"
+    path.write_text(path.read_text().replace("RCNX0017", "RCNX0016").replace("093333", "093332"))
+    with pytest.raises(DataError, match=r"mediaID 29aef5c3: .* also the name of mediaID ef3afb3b"):
+        load(f"camtrap-dp:{package}", root=photos)
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "sentence"),
     [

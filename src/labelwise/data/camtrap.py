@@ -9,15 +9,22 @@
     group       the location of the deployment; without one, the deployment
 
 What a machine classified is not a label and is left out, unless ``machine`` is true. Videos and
-sounds are left out, which a note says. :mod:`labelwise.data.camtrap_package` holds the tables to
-the standard.
+sounds are left out, which a note says. Published packages name photos by addresses on the web:
+nothing is downloaded, and ``root`` is the folder where they lie by their fileName.
+:mod:`labelwise.data.camtrap_package` holds the tables to the standard.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from labelwise.data.camtrap_package import CamtrapPackage, Rows, is_inside, read_package
+from labelwise.data.camtrap_package import (
+    CamtrapPackage,
+    Rows,
+    is_inside,
+    photo_name,
+    read_package,
+)
 from labelwise.data.rows import from_rows
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
@@ -26,8 +33,13 @@ from labelwise.system.text import counted
 __all__ = ["read_camtrap"]
 
 
-def read_camtrap(path: Path, *, machine: bool = False) -> LabelTable:
-    """Return the photos of a Camtrap DP package; ``path`` is its folder or datapackage.json."""
+def read_camtrap(
+    path: Path, *, machine: bool = False, root: str | Path | None = None
+) -> LabelTable:
+    """Return the photos of a Camtrap DP package; ``path`` is its folder or datapackage.json.
+
+    ``root`` is the folder of the photos, if that is not the package.
+    """
     package = read_package(path)
     folder = package.folder
 
@@ -61,7 +73,7 @@ def read_camtrap(path: Path, *, machine: bool = False) -> LabelTable:
         for row in package.deployments
     }
     table = from_rows(
-        (folder, [_file(row, package) for row in photos]),
+        (Path(root) if root is not None else folder, _files(photos, package, root is not None)),
         present,
         name=folder.name,
         names=names,
@@ -75,20 +87,28 @@ def read_camtrap(path: Path, *, machine: bool = False) -> LabelTable:
     return replace(table, notes=(*table.notes, note))
 
 
-def _file(row: Mapping[str, str], package: CamtrapPackage) -> str:
-    """Return where a photo is, below the package."""
-    file = row["filePath"]
-    if "://" in file:
-        raise DataError(
-            f"{package.path('media')}: {file} is an address; download the photos and write where "
-            "they are, relative to the package"
-        )
-    if not is_inside(file):
-        raise DataError(
-            f"{package.path('media')}: mediaID {row['mediaID']}: filePath must stay within the "
-            f"package, without a dot, slash or ~ before it or '..' in it, got {file!r}"
-        )
-    return file
+def _files(photos: Rows, package: CamtrapPackage, downloaded: bool) -> list[str]:
+    """Return where photos are, below the package or the folder that they were downloaded to."""
+    media, found = package.path("media"), {}
+    for row in photos:
+        on_web, file = "://" in row["filePath"], photo_name(row)
+        if on_web and not downloaded:
+            raise DataError(
+                f"{media}: {row['filePath']} is an address; download the photos and say which "
+                "folder they are in, each under its fileName, with root="
+            )
+        if not is_inside(file):
+            raise DataError(
+                f"{media}: mediaID {row['mediaID']}: {'fileName' if on_web else 'filePath'} must "
+                "stay within the package, without a dot, slash or ~ before it or '..' in it, "
+                f"got {file!r}"
+            )
+        if found.setdefault(file, row["mediaID"]) != row["mediaID"]:
+            raise DataError(
+                f"{media}: mediaID {row['mediaID']}: {file!r} is also the name of mediaID "
+                f"{found[file]}; give each photo a name of its own"
+            )
+    return list(found)
 
 
 def _states(own: Rows, event: Rows, names: Sequence[str]) -> tuple[list[str], list[str]]:

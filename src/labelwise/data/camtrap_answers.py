@@ -14,10 +14,10 @@ was created. Photos are not copied.
 import csv
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from labelwise.data.camtrap_package import (
@@ -25,6 +25,7 @@ from labelwise.data.camtrap_package import (
     CamtrapPackage,
     Rows,
     is_inside,
+    photo_name,
     read_package,
 )
 from labelwise.errors import DataError
@@ -53,18 +54,20 @@ def write_camtrap(
 ) -> int:
     """Write the package again with what a model answered as its machine observations.
 
-    ``answers`` are probabilities and ``sets`` the chosen labels, by the photo's filePath. Return
-    how many observations were added.
+    ``answers`` are probabilities and ``sets`` the chosen labels, by the photo's filePath, or, where
+    that is an address, by a path that ends with its fileName. Return how many observations were
+    added.
     """
     if out.exists():
         raise DataError(f"{out} exists; choose a new folder")
     package = read_package(path)
-    answered = {row["mediaID"] for row in package.media if row["filePath"] in answers}
-    unmatched = set(answers) - {row["filePath"] for row in package.media}
+    given = _by_photo(answers, package)
+    answered = {row["mediaID"] for row in package.media if photo_name(row) in given}
+    unmatched = set(given) - {photo_name(row) for row in package.media}
     if unmatched:
         raise DataError(
             f"{package.path('media')} has no photo {min(unmatched)!r}; answers must name photos by "
-            "their filePath"
+            "their filePath, or by their fileName where that is an address"
         )
     kept = [
         row
@@ -77,13 +80,13 @@ def write_camtrap(
     added: Rows = []
     for row in package.media:
         if row["mediaID"] in answered:
-            file = row["filePath"]
+            name = given[photo_name(row)]
             common = _common(row, package) | {
                 "classifiedBy": as_cell(model),
                 "classificationTimestamp": moment,
             }
             free = _free(row["mediaID"], taken)
-            for own in _told(answers[file], sets.get(file, ())):
+            for own in _told(answers[name], sets.get(name, ())):
                 added.append(common | own | {"observationID": next(free)})
     stated = _stated(package, added, moment)
     with replacing_folder(out) as folder:
@@ -96,6 +99,19 @@ def write_camtrap(
         text = json.dumps(stated, indent=2, ensure_ascii=False)
         (folder / "datapackage.json").write_text(text, encoding="utf-8")
     return len(added)
+
+
+def _by_photo(answers: Iterable[str], package: CamtrapPackage) -> dict[str, str]:
+    """Return the name that each answered photo has among the answers."""
+    on_web = {photo_name(row) for row in package.media if "://" in row["filePath"]}
+    found: dict[str, str] = {}
+    for name in answers:
+        last = PurePath(name).name
+        photo = last if last in on_web else name
+        if photo in found:
+            raise DataError(f"{found[photo]!r} and {name!r} answer the same photo; keep one")
+        found[photo] = name
+    return found
 
 
 def _common(row: Mapping[str, str], package: CamtrapPackage) -> dict[str, str]:

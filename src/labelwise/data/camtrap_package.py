@@ -24,7 +24,14 @@ from labelwise.data.moments import read_times
 from labelwise.data.rows import read_csv_rows, read_json
 from labelwise.errors import DataError
 
-__all__ = ["OBSERVATION_COLUMNS", "CamtrapPackage", "Rows", "is_inside", "read_package"]
+__all__ = [
+    "OBSERVATION_COLUMNS",
+    "CamtrapPackage",
+    "Rows",
+    "is_inside",
+    "photo_name",
+    "read_package",
+]
 
 OBSERVATION_COLUMNS = (
     "observationID", "deploymentID", "mediaID", "eventID", "eventStart", "eventEnd",
@@ -156,6 +163,11 @@ def read_package(path: Path) -> CamtrapPackage:
     package = CamtrapPackage(folder, stated, files, **tables)
     _check(package)
     return package
+
+
+def photo_name(row: Mapping[str, str]) -> str:
+    """Return what names a photo of ``media``: its filePath, of one on the web its fileName."""
+    return row.get("fileName", "") if "://" in row["filePath"] else row["filePath"]
 
 
 def is_inside(place: str) -> bool:

@@ -103,9 +103,7 @@ FORMS = (
         )
         for file in ("input", "file_path")
     ),
-    ResultForm(
-        "Perch", "label", "window_start", "logits", "filename", "logits", by_recording=True
-    ),
+    ResultForm("Perch", "label", "window_start", "logits", "filename", "logits", by_recording=True),
     ResultForm("Perch", "label", "timestamp_s", "logit", "filename", "logits", by_recording=True),
 )
 
