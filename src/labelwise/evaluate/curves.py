@@ -174,11 +174,16 @@ def auroc_interval(
         )
         return area, *wilson(area, centre * (1 - centre) / variance)
     units = min(int(groups.counted(side).sum()) for side in (present, ~present))
-    moved = np.where(present, (placed - area) / len(high), (placed - area) / len(low))
-    variance = float((groups.sums(moved) ** 2).sum()) * groups.count / max(groups.count - 1, 1)
-    if units < 2 or not 0 < area < 1 or variance == 0:
+    if units < 2 or not 0 < area < 1:
         return area, None, None
-    half = student_reach(units) * sqrt(variance) / (area * (1 - area))
+    by_group = np.zeros(groups.count)
+    for side in (present, ~present):  # as the area moves where a group is left out
+        parts = groups.sums(side)
+        by_group += groups.sums((placed - area) * side) / (parts.sum() - parts)
+    variance = float(by_group @ by_group) * (groups.count - 1) / groups.count
+    if variance == 0:
+        return area, None, None
+    half = student_reach(by_group, units - 1) * sqrt(variance) / (area * (1 - area))
     middle = log(area / (1 - area))
     ends = [
         1 / (1 + exp(-max(min(odds, 700.0), -700.0))) for odds in (middle - half, middle + half)

@@ -2,7 +2,8 @@
 
     se^2 = (G - 1) / G sum_g (v_g - mean v)^2,        v_g the figure without group g
 
-with quantiles of Student's law of G - 1 degrees of freedom. The values without a group are exact
+with quantiles of Student's law, whose degrees of freedom are G - 1, or fewer where few groups carry
+the variance (:func:`labelwise.numeric.groups.freedom_of`). The values without a group are exact
 for means (sums less what the group adds), F1 (counts likewise) and average precision (the ranking
 without the group's photos). Of more than 200 groups, whole ones are put together by chance and 200
 are left out in turn, which estimates the same variance.
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelwise.metrics import average_precision
-from labelwise.numeric.groups import Groups
+from labelwise.numeric.groups import Groups, freedom_of
 from labelwise.numeric.special import stdtrit
 from labelwise.system.text import counted
 
@@ -34,9 +35,12 @@ Floats = NDArray[np.float64]
 MOST_LEFT_OUT = 200  # groups that are left out one after another
 
 
-def student_reach(groups: int) -> float:
-    """Return how many standard errors a 95 % interval over so many groups reaches each way."""
-    return float(stdtrit(max(groups - 1, 1), 0.975))
+def student_reach(moved: Floats, most: float = np.inf) -> float:
+    """Return how many standard errors a 95 % interval reaches each way, as groups move it (G,).
+
+    There are at most ``most`` degrees of freedom.
+    """
+    return float(stdtrit(min(freedom_of(moved), most), 0.975))
 
 
 def mean_interval_by_group(
@@ -49,8 +53,9 @@ def mean_interval_by_group(
     if value is None or count < 2 or not np.isfinite(added).all():
         return None, None
     without = (added.sum() - added) / (weights.sum() - weights)
-    error = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
-    half = student_reach(count) * float(error)
+    moved = without - without.mean()
+    error = np.sqrt((count - 1) / count * (moved**2).sum())
+    half = student_reach(moved) * float(error)
     return max(0.0, value - half), min(highest, value + half)
 
 

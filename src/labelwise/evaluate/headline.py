@@ -394,7 +394,7 @@ def _jackknifed(
         low, high = jackknife_interval(value, without())
         return Figure(name, value, f"{how} {LEFT_OUT}", low, high)
     values = without_groups(groups)
-    low, high = jackknife_interval(value, values, student_reach(len(values)))
+    low, high = jackknife_interval(value, values, student_reach(values - values.mean()))
     return Figure(name, value, f"{how} {BY_GROUP.format(groups.count)}", low, high)
 
 

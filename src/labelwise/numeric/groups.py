@@ -10,6 +10,15 @@ m adds to the error of a figure (its influence), Kish's design effect says how m
 
 Photos of groups of m with the correlation r within have D = 1 + (m - 1) r. A figure that no
 photo moves has none.
+
+A variance that is a sum of squares M_g^2 over G groups is carried by as many of them as
+
+    K = (sum of M_g^2)^2 / sum of M_g^4
+
+say: by a third of G where M_g is normal, by few where some groups are large or have all of a rare
+label. Its degrees of freedom are taken as 2 K - 1, from 1 to G - 1. Normal M_g would ask for 3 K;
+with that, 95 % intervals of shares held the truth in 90 to 97 % of draws of 20 and 60 groups of
+uneven sizes, alike by 0.4 to 0.8, and with G - 1 in 88 to 97 % (``benchmarks/group_figures.py``).
 """
 
 from collections.abc import Sequence
@@ -23,7 +32,7 @@ from numpy.typing import NDArray
 from labelwise.errors import DataError
 from labelwise.numeric.special import ndtr, ndtri
 
-__all__ = ["Groups", "error_of_photo_test", "joined_rows"]
+__all__ = ["Groups", "error_of_photo_test", "freedom_of", "joined_rows"]
 
 Numbers = NDArray[np.float64]
 
@@ -112,6 +121,19 @@ class Groups:
             return None
         together = self.sums(influence)
         return float(together @ together) / alone
+
+
+def freedom_of(moved: Numbers) -> float:
+    """Return the degrees of freedom of a variance to which groups add ``moved`` (G,) squared.
+
+    >>> freedom_of(np.ones(10)), round(freedom_of(np.array([3.0, 0.1, 0.1])), 2)
+    (9.0, 1.01)
+    """
+    squares = moved**2
+    fourth = float(squares @ squares)
+    if fourth == 0:
+        return float(max(len(moved) - 1, 1))
+    return float(np.clip(2 * squares.sum() ** 2 / fourth - 1, 1, max(len(moved) - 1, 1)))
 
 
 def error_of_photo_test(delta: float, design_effect: float) -> float:
