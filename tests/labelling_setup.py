@@ -3,19 +3,18 @@
 import threading
 from contextlib import contextmanager
 
-import uvicorn
 from patience import PATIENCE, wait_until
 from web_setup import Client
 
 from labelwise.web import ServeSettings, create_labelling_app
-from labelwise.web.serving import server_config
+from labelwise.web.serving import Server, listen, server_config
 from labelwise.words import WordList
 
 
 @contextmanager
 def labelling(folder, words=("dog", "cat"), guide=None, learn=None, find=None, **options):
     """Serve the labelling page of the photos of a folder in a thread."""
-    settings = ServeSettings(**{"decoders": 0, "rate": 0, **options})
+    settings = ServeSettings(**{"decoders": 0, "rate": 0, "port": 0, **options})
     photos = sorted((folder / "photos").iterdir())
     made = create_labelling_app(
         photos,
@@ -27,13 +26,14 @@ def labelling(folder, words=("dog", "cat"), guide=None, learn=None, find=None, *
         find=find,
     )
     config = server_config(made, settings)
-    config.port, config.timeout_graceful_shutdown = 0, 2
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    config.timeout_graceful_shutdown = 2
+    listener, server = listen(settings), Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())
     try:
-        yield Client(server.servers[0].sockets[0].getsockname()[1])
+        yield Client(listener.getsockname()[1])
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
+        listener.close()

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import uvicorn
 from patience import PATIENCE, wait_until
 from PIL import Image
 
 from labelwise.web import ServeSettings, create_app
-from labelwise.web.serving import server_config
+from labelwise.web.serving import Server, listen, server_config
 
 TOKEN = "0123456789abcdef-token"
 
@@ -86,22 +85,23 @@ def form(*files):
 @contextmanager
 def running(run: Path, index: Path | None = None, **options):
     """Serve in a thread, as ``labelwise serve`` does in its process."""
-    settings = ServeSettings(**{"decoders": 1, "rate": 0, **options})
+    settings = ServeSettings(**{"decoders": 1, "rate": 0, "port": 0, **options})
     app = create_app(run, index, settings)
     config = server_config(app, settings)
-    config.port, config.timeout_graceful_shutdown = 0, 2
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    config.timeout_graceful_shutdown = 2
+    listener, server = listen(settings), Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())
     assert server.started
-    client = Client(server.servers[0].sockets[0].getsockname()[1])
+    client = Client(listener.getsockname()[1])
     client.app, client.connections = app, config.http.keywords["known"]
     try:
         yield client
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
+        listener.close()
         if thread.is_alive():
             faulthandler.dump_traceback(sys.__stderr__)
             raise AssertionError("the server does not stop; where its threads are stands above")

@@ -16,11 +16,12 @@ from starlette.types import ASGIApp
 
 from labelwise.errors import SettingsError
 from labelwise.web.connections import limited_protocol
+from labelwise.web.event_loop import AT_ONCE, new_event_loop
 from labelwise.web.settings import ServeSettings
 
-__all__ = ["listen", "only_new_garbage", "serve", "server_config"]
+__all__ = ["Server", "listen", "only_new_garbage", "serve", "server_config"]
 
-BACKLOG = 128
+BACKLOG = 1024  # connections that the system keeps until they are taken
 
 
 def serve(
@@ -37,7 +38,7 @@ def serve(
     listener = listen(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{listener.getsockname()[1]}/"
-    server = _Server(server_config(app, settings), lambda: started(address), on_hangup)
+    server = Server(server_config(app, settings), lambda: started(address), on_hangup)
     with listener, only_new_garbage():
         server.run(sockets=[listener])
 
@@ -64,6 +65,7 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
         app,
         http=limited_protocol(settings),
         loop="asyncio",  # whatever else is installed: the one that is tested
+        backlog=AT_ONCE,  # to Python's loop this is also how many it takes in one turn
         ws="none",
         lifespan="on",
         log_config=None,
@@ -82,8 +84,8 @@ def _is_news(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
-class _Server(uvicorn.Server):
-    """Tells when requests are taken, and hears SIGHUP.
+class Server(uvicorn.Server):
+    """Runs on a loop with short turns, tells when requests are taken, and hears SIGHUP.
 
     Asked to stop a second time, it waits for no request.
     """
@@ -91,17 +93,23 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        when_started: Callable[[], None],
-        on_hangup: Callable[[], Coroutine[Any, Any, None]] | None,
+        when_started: Callable[[], None] = lambda: None,
+        on_hangup: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         super().__init__(config)
         self.when_started, self.on_hangup = when_started, on_hangup
         self._hung_up: set[asyncio.Task[None]] = set()  # kept until they are done
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(self.serve(sockets=sockets))
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if not self.started:
             return
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # the loop told the system its own number
         if self.on_hangup is not None and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
         self.when_started()

@@ -22,7 +22,7 @@ def test_only_what_is_new_is_searched():
 def test_a_server_runs_so(monkeypatch):
     frozen = []
     monkeypatch.setattr(
-        serving._Server, "run", lambda *_, **__: frozen.append(gc.get_freeze_count())
+        serving.Server, "run", lambda *_, **__: frozen.append(gc.get_freeze_count())
     )
     serving.serve(lambda *_: None, ServeSettings(port=0))
     assert frozen[0] > 10_000
