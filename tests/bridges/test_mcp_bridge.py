@@ -154,6 +154,13 @@ def test_a_client_asks_over_http_with_the_token(library, tmp_path):
     assert [status for status, _, _ in refusals] == [401, 400, 403, 413, 405]
 
 
+def test_a_path_that_no_file_can_have_is_refused_in_words(library):
+    tools = PhotoTools(open_index(library / "index"), RunFolder(library / "model"))
+    asked = [(name, {"photo": photo}) for name in ("tag_photo", "show_photo") for photo in "\0a"]
+    for said in map(refused, asking(tools, *asked)):
+        assert ": " in said  # the SDK tells no reason of an exception that it does not know
+
+
 def test_a_list_says_its_interval_its_promise_and_its_condition(made):
     index = open_index(made)
     asked = {"query": "dog", "wrong_at_most": 0.3, "top": 5}

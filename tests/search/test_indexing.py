@@ -215,6 +215,7 @@ def test_names_of_all_kinds_are_indexed_and_others_passed_over(update, photos):
         row: {row} for row in range(15)
     }
     assert store.row_of(str(photos / r"caf\xe9.png")) is None  # as the other name is shown
+    assert store.row_of("") is None
     assert counts(update()) == {"unchanged": 16}
 
 

@@ -433,6 +433,8 @@ def _inside(path: str, root: str) -> str | None:
     if is_uri(path) or is_uri(root):
         above = without_options(root) + "/"
         return path.removeprefix(above) if is_uri(root) and path.startswith(above) else None
+    if not path:
+        return None
     inside = os.path.relpath(path, root)
     return None if inside.startswith(os.pardir) else inside
 

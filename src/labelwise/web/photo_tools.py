@@ -67,7 +67,10 @@ Asked = Annotated[
         "'none' is photos with none of the labels. describe_library tells which labels there are.",
     ),
 ]
-Photo = Annotated[str, Field(max_length=4096, description="The path of a photo, or its id.")]
+Photo = Annotated[
+    str,
+    Field(max_length=4096, pattern=r"^[^\x00]+$", description="The path of a photo, or its id."),
+]
 Listed = Annotated[int, Field(ge=1, le=MOST_LISTED, description="How many photos at most.")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
