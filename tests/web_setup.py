@@ -87,24 +87,32 @@ def running(run: Path, index: Path | None = None, **options):
     """Serve in a thread, as ``labelwise serve`` does in its process."""
     settings = ServeSettings(**{"decoders": 1, "rate": 0, "port": 0, **options})
     app = create_app(run, index, settings)
+    with served(app, settings) as client:
+        client.app = app
+        yield client
+
+
+@contextmanager
+def served(app, settings: ServeSettings):
+    """Serve any application of ours in a thread."""
     config = server_config(app, settings)
     config.timeout_graceful_shutdown = 2
-    listener, server = listen(settings), Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    wait_until(lambda: server.started or not thread.is_alive())
-    assert server.started
-    client = Client(listener.getsockname()[1])
-    client.app, client.connections = app, config.http.keywords["known"]
-    try:
-        yield client
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
-        listener.close()
-        if thread.is_alive():
-            faulthandler.dump_traceback(sys.__stderr__)
-            raise AssertionError("the server does not stop; where its threads are stands above")
+    with listen(settings) as listener:
+        server = Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        wait_until(lambda: server.started or not thread.is_alive())
+        assert server.started
+        client = Client(listener.getsockname()[1])
+        client.connections = config.http.keywords["known"]
+        try:
+            yield client
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+            if thread.is_alive():
+                faulthandler.dump_traceback(sys.__stderr__)
+                raise AssertionError("the server does not stop; where its threads are stands above")
 
 
 def encoded(kind="PNG", size=(40, 30), seed=0, **options):

@@ -3,6 +3,7 @@
 Another area registers its reader by one more ``Target`` in the list of its kind.
 """
 
+from fuzz_asked import ASKED
 from fuzz_fields import FIELDS
 from fuzz_kept import KEPT
 from fuzz_library import LIBRARY
@@ -13,5 +14,8 @@ from fuzz_results import RESULTS
 from fuzz_served import SERVED
 from fuzz_tables import TABLES
 
-EVERY = (*TABLES, *OFFICIAL, *FIELDS, *PICTURES, *RESULTS, *LIBRARY, *REQUESTS, *SERVED, *KEPT)
+EVERY = (
+    *(*TABLES, *OFFICIAL, *FIELDS, *PICTURES, *RESULTS, *LIBRARY),
+    *(*REQUESTS, *SERVED, *KEPT, *ASKED),
+)
 TARGETS = {target.name: target for target in EVERY}
