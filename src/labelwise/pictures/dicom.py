@@ -11,6 +11,7 @@ So brighter is always more. Colours (RGB, YBR, a palette) come as red, green and
 
 import io
 import warnings
+import zlib
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = ["HAS_DICOM", "is_dicom", "load_dicom_readers", "read_dicom"]
 
 HAS_DICOM = find_spec("pydicom") is not None
 MARK = slice(128, 132)
+PIECE = 1 << 16
 GREY = ("MONOCHROME1", "MONOCHROME2")
 MORE_DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
@@ -45,7 +47,7 @@ def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> NDArr
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # which quote values of the file
-        facts = dcmread(io.BytesIO(content))
+        facts = dcmread(_Inflatable(content, name, max_pixels))
         if not any(key in facts for key in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
             raise ImageError(f"{name}: this DICOM file holds no pixels")
         rows, columns = int(facts.get("Rows", 0)), int(facts.get("Columns", 0))
@@ -68,6 +70,40 @@ def read_dicom(content: bytes, name: str, window: str, max_pixels: int) -> NDArr
             ends = np.asarray(apply_modality_lut(_ends(facts, stored), facts))
             values = ends.sum(dtype=np.float64) - values
         return values[:, :, None]
+
+
+class _Inflatable(io.BytesIO):
+    """The bytes of a file, for pydicom, which inflates the rest of a deflated one as a whole.
+
+    It asks for such a rest by no size, and for nothing else: what would be too large is refused.
+    """
+
+    def __init__(self, content: bytes, name: str, max_pixels: int) -> None:
+        super().__init__(content)
+        self.file, self.max_pixels = name, max_pixels
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes, or raise ImageError."""
+        some = super().read(size)
+        if (size is None or size < 0) and not _inflates_within(some, 3 * self.max_pixels):
+            raise ImageError(
+                f"{self.file}: inflated, it has more than {3 * self.max_pixels:,} bytes; set "
+                "LABELWISE_MAX_PIXELS to a third of what to read"
+            )
+        return some
+
+
+def _inflates_within(content: bytes, most: int) -> bool:
+    """Return whether deflated bytes become no more than so many; none are kept."""
+    inflating = zlib.decompressobj(-zlib.MAX_WBITS)
+    size = 0
+    with suppress(zlib.error):
+        for start in range(0, len(content), PIECE):
+            rest = content[start : start + PIECE]
+            while rest and size <= most:
+                size += len(inflating.decompress(rest, PIECE))
+                rest = inflating.unconsumed_tail
+    return size <= most
 
 
 def _pixels(facts: Any, name: str, pixel_array: Any) -> NDArray[Any]:

@@ -1,0 +1,121 @@
+"""Small files of pictures that claim or become much: HEIC and DICOM, held to memory and to a size.
+
+Oracles: the same pixels in a plain file, and how many bytes Python has asked for at most.
+"""
+
+import io
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pydicom
+import pytest
+from band_files import dicom
+from PIL import Image
+from pydicom.encaps import encapsulate
+from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
+
+from labelwise.errors import ImageError
+from labelwise.pictures.cubes import open_cube
+from labelwise.pictures.decode import decode
+
+GREY = np.arange(20, dtype=np.uint16).reshape(4, 5)
+HEAD = 144  # bytes up to the end of the length of the file's own facts, the last four of these
+
+
+def deflated(more: int) -> bytes:
+    """Return a deflated DICOM file of GREY, with a private field of so many zeros behind it."""
+    file, stream = pydicom.dcmread(io.BytesIO(dicom(GREY))), io.BytesIO()
+    file.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    file.save_as(stream, enforce_file_format=True)
+    whole = stream.getvalue()
+    start = HEAD + struct.unpack("<I", whole[HEAD - 4 : HEAD])[0]
+    fields = zlib.decompress(whole[start:], -zlib.MAX_WBITS)
+    fields += struct.pack("<HH2sHI", 0x7FE3, 0x10, b"OB", 0, more) + bytes(more)
+    deflating = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return whole[:start] + deflating.compress(fields) + deflating.flush()
+
+
+def rle(rows: int, columns: int) -> bytes:
+    """Return a DICOM file that says it has so many values, and holds next to none."""
+    file, stream = pydicom.dcmread(io.BytesIO(dicom(GREY))), io.BytesIO()
+    file.Rows, file.Columns = rows, columns
+    file.file_meta.TransferSyntaxUID = RLELossless
+    frame = struct.pack("<16I", 2, *(64 + 2 * n for n in range(15))) + b"\x81\x00" * 2
+    file.PixelData = encapsulate([frame])
+    file["PixelData"].is_undefined_length = True
+    file.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def heic(*claimed: int) -> bytes:
+    """Return a HEIC photo of 64 x 64 that claims another size."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(stream, "HEIF")
+    head, field, rest = stream.getvalue().partition(b"ispe")
+    assert struct.unpack(">4xII", rest[:12]) == (64, 64)
+    return head + field + rest[:4] + struct.pack(">II", *claimed) + rest[12:]
+
+
+def most_memory(work) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_deflated_dicom_is_read_as_the_plain_one(monkeypatch):
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "1000000")
+    for more in (0, 2_900_000):
+        assert np.array_equal(open_cube(deflated(more), "a.dcm").values[:, :, 0], GREY)
+
+
+def test_deflated_dicom_that_becomes_too_large_is_refused_before(monkeypatch):
+    monkeypatch.setenv("LABELWISE_MAX_PIXELS", "1000000")
+    bomb = deflated(40_000_000)
+    assert len(bomb) < 100_000
+
+    def refused():
+        with pytest.raises(ImageError, match="inflated, it has more than 3,000,000 bytes"):
+            open_cube(bomb, "a.dcm")
+
+    assert most_memory(refused) < 10_000_000
+
+
+def test_dicom_that_holds_less_than_it_says_is_refused():
+    bomb = rle(3000, 3000)
+
+    def refused():
+        with pytest.raises(ImageError, match=r"a\.dcm"):
+            open_cube(bomb, "a.dcm")
+
+    assert most_memory(refused) < 5 * 3000 * 3000  # as a true one of that size
+    with pytest.raises(ImageError, match="more than 89,478,485 pixels"):
+        open_cube(rle(60_000, 60_000), "a.dcm")
+
+
+@pytest.mark.parametrize(
+    ("claimed", "sentence"),
+    [
+        ((60_000, 60_000), "more than 89,478,485 pixels"),
+        ((2**31 - 1, 2), "more than 89,478,485 pixels"),
+        ((9000, 9000), "cannot be read"),
+        ((1, 1), "cannot be read"),
+        ((0, 0), "not an image"),
+        ((2**32 - 1, 2**32 - 1), "not an image"),
+    ],
+)
+def test_a_heic_photo_that_lies_about_its_size_is_refused(claimed, sentence):
+    assert decode(heic(64, 64), "a.heic").size == (64, 64)
+    lie = heic(*claimed)
+
+    def refused():
+        with pytest.raises(ImageError, match=sentence):
+            decode(lie, "a.heic")
+
+    assert most_memory(refused) < 10_000_000
