@@ -17,6 +17,7 @@ import numpy as np
 from fuzz_inputs import Files, damage, damage_json, damage_json_lines
 from fuzz_readers import Target, one, saved
 from made_index import made_index
+from patience import PATIENCE
 from search_setup import LABELS, save_model
 
 from labelwise.client import Client
@@ -84,7 +85,7 @@ def read_answer(folder: Path) -> Any:
         thread = threading.Thread(target=answer)
         thread.start()
         try:
-            return Client(address, retries=0, timeout=2.0).every_job()
+            return Client(address, retries=0, timeout=PATIENCE).every_job()
         finally:
             listener.close()
             thread.join()

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import PATIENCE
+
 RUN = Path(__file__).with_name("fuzz_run.py")
 
 
@@ -20,7 +22,7 @@ def test_no_input_ends_in_an_internal_error(tmp_path):
     command = [sys.executable, str(RUN), "--seconds", str(seconds), "--now", str(now)]
     command += ["--seed", os.environ.get("LABELWISE_FUZZ_SEED", "0")]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds + 240, check=False
+        command, capture_output=True, text=True, timeout=seconds + PATIENCE, check=False
     )
     at_work = now.read_text() if now.exists() else "the start"
     assert done.returncode == 0, f"at {at_work}:\n{done.stdout}\n{done.stderr[-3000:]}"

@@ -14,6 +14,7 @@ import tifffile
 import timm
 import torch
 from band_files import GEO, band_folder, dicom, npy, tiff
+from patience import PATIENCE
 from PIL import Image
 from pydicom import dcmread
 from pydicom.pixels.processing import apply_modality_lut, apply_windowing
@@ -280,7 +281,7 @@ def test_all_kinds_of_source_give_the_same_input(tmp_path):
 
 
 def test_decoding_processes_give_the_same_input():
-    decoders = Decoders(transform(), 1, seconds=60, memory=2 << 30)
+    decoders = Decoders(transform(), 1, seconds=PATIENCE, memory=2 << 30)
     try:
         for content in (tiff(DEEP, compression="lzw"), tiff(DEEP, compression="zstd"), npy(DEEP)):
             found = decoders.pixels(content, "tile")
