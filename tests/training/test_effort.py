@@ -56,6 +56,7 @@ def settings_of(photos, cache, **flags):
     base = {
         "data": str(photos),
         "image_size": 64,
+        "calibrate": "none",
         "recipe.epochs": 1,
         "hardware.accelerator": "cpu",
         "hardware.features_cache": str(cache),

@@ -41,6 +41,9 @@ def photos(tmp_path_factory):
     return folder
 
 
+FROZEN = ("--features", "small-cnn", "--set", "calibrate=none")
+
+
 def typed(*words):
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == 0, result.output
@@ -49,7 +52,7 @@ def typed(*words):
 
 def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    out = typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "run")
+    out = typed("train", photos / "photos.csv", *FROZEN, "-o", "run")
     assert "solving the head: 36 rows of features, 2 labels" in out
     typed("predict", "run", photos / "3.png", photos / "7.png", "-o", "answers.jsonl")
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
@@ -64,10 +67,10 @@ def test_train_on_features_then_predict_photos(photos, tmp_path, monkeypatch):
     )
     assert run.evaluation.ranking.map_class > 0.9
     assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1
-    typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "asl", "--method", "asl")
+    typed("train", photos / "photos.csv", *FROZEN, "-o", "asl", "--method", "asl")
     assert len(list((tmp_path / "runs/features").glob("*.npy"))) == 1  # the same, computed once
     boosted = ("--method", "ll-r+boostlu", "--set", "recipe.epochs=2")  # standardised maps
-    typed("train", photos / "photos.csv", "--features", "small-cnn", "-o", "boosted", *boosted)
+    typed("train", photos / "photos.csv", *FROZEN, "-o", "boosted", *boosted)
     for name in ("asl", "boosted"):
         stepped = Predictor.load(tmp_path / name).predict(test.images).logits
         measured = torch.as_tensor(RunFolder(tmp_path / name).predictions("test").logits)
@@ -99,8 +102,8 @@ def test_features_in_shards_train_as_those_in_one_file(photos, tmp_path, monkeyp
 def test_a_model_of_compare_on_features_predicts_photos(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed(
-        *("compare", photos / "photos.csv", "--features", "small-cnn", "--methods", "bce,asl"),
-        *("--seeds", "1", "--set", "recipe.epochs=20", "-o", "both"),
+        *("compare", photos / "photos.csv", *FROZEN, "--methods", "bce,asl", "--seeds", "1"),
+        *("--set", "recipe.epochs=20", "-o", "both"),
     )
     for method in ("bce", "asl"):
         (folder,) = (path.parent for path in (tmp_path / "both" / method).rglob("model.json"))

@@ -168,6 +168,7 @@ def test_photos_are_tagged_by_a_pretrained_network(photos, tmp_path):
     flags = {
         "data": str(photos),
         "image_size": 96,
+        "calibrate": "none",
         "hardware.features_cache": str(tmp_path / "features"),
         "hardware.accelerator": "cpu",
     }
