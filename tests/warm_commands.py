@@ -4,7 +4,8 @@ A process that starts ``labelwise`` spends seconds on imports before it does any
 what a command does, and not about how it starts, run it here: ``WarmCommands`` starts this file
 once as a program, which imports what commands need and forks itself for each. A command has its
 own folder, session, streams and exit status, and what it leaves in its memory ends with it. One
-that takes longer than ``PATIENCE`` seconds is killed. One runs at a time.
+that takes longer than ``PATIENCE`` seconds is killed. One runs at a time, and one that does not end
+by itself, such as a server, is started by ``running``.
 """
 
 import atexit
@@ -16,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-PATIENCE = 300
+from patience import PATIENCE, wait_until
+
 PRELOADED = (
     "labelwise.api",
     "labelwise.search",
@@ -41,12 +44,25 @@ class StartedCommand:
         server.stdin.flush()
         self.pid = json.loads(server.stdout.readline())
 
+    def line(self, number=0):
+        """Return a line that it has written, with its end, as soon as it is whole."""
+
+        def lines():
+            return self.out.read_text().splitlines(keepends=True) if self.out.exists() else []
+
+        def is_whole():
+            return len(lines()) > number and lines()[number].endswith("\n")
+
+        wait_until(is_whole)
+        return lines()[number]
+
     def wait(self, *, text=True):
         """Return its status and what it wrote, as text or bytes, once it has ended."""
         status = json.loads(self.server.stdout.readline())
         with self.streams:
             read = Path.read_text if text else Path.read_bytes
             written = read(self.out), read(self.err)
+        self.streams = None
         return subprocess.CompletedProcess(self.arguments, status, *written)
 
 
@@ -70,6 +86,18 @@ class WarmCommands:
         order = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "module": str(module)}
         return StartedCommand(self.process, order)
 
+    @contextmanager
+    def running(self, arguments, cwd):
+        """Start a command that is killed at the end of the block unless it was waited for."""
+        command = self.start(arguments, cwd)
+        try:
+            yield command
+        finally:
+            if command.streams is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(command.pid, signal.SIGKILL)
+                command.wait()
+
     def close(self):
         if self.process is not None:
             with self.process:
@@ -79,7 +107,7 @@ class WarmCommands:
 def run_command(order):
     """Be ``python -m labelwise``, or another program, until it ends; return its exit status."""
     os.setsid()
-    signal.alarm(PATIENCE)
+    signal.alarm(int(PATIENCE))
     os.chdir(order["cwd"])
     for number, name in enumerate((os.devnull, order["out"], order["err"])):
         opened = os.open(name, os.O_RDWR | os.O_CREAT)

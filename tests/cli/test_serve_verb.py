@@ -74,32 +74,22 @@ def is_reached(port):
         return line.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_picture_that_pillow_warns_of_is_answered_where_errors_go_to_a_file(tmp_path):
+def test_a_picture_that_pillow_warns_of_is_answered_where_errors_go_to_a_file(
+    tmp_path, warm_commands
+):
     """Oracle: the answer to the same pixels without what is warned of."""
     cut_off = b"Exif\0\0II*\0\x08\0\0\0\x05\0"  # five entries are announced, none follows
-    command = [sys.executable, "-m", "labelwise", "serve", str(save_model(tmp_path / "run"))]
-    log = tmp_path / "log"
-    with (
-        log.open("wb") as stream,
-        subprocess.Popen(
-            [*command, "--port", "0", "--decoders", "1"],
-            stdout=subprocess.PIPE,
-            stderr=stream,
-            text=True,
-        ) as process,
-    ):
-        try:
-            client = Client(int(re.search(r":(\d+)/", process.stdout.readline())[1]))
-            plain = client.upload(("a.jpg", jpeg()))
-            warned = client.upload(("a.jpg", jpeg(exif=cut_off)))
-            process.send_signal(signal.SIGINT)
-            process.wait()
-        finally:
-            process.kill()
+    words = ["serve", save_model(tmp_path / "run"), "--port", "0", "--decoders", "1"]
+    with warm_commands.running(words, tmp_path) as process:
+        client = Client(int(re.search(r":(\d+)/", process.line())[1]))
+        plain = client.upload(("a.jpg", jpeg()))
+        warned = client.upload(("a.jpg", jpeg(exif=cut_off)))
+        os.kill(process.pid, signal.SIGINT)
+        done = process.wait()
     assert plain[0] == warned[0] == 200, warned
     both = [json.loads(answer)["results"] for _, _, answer in (plain, warned)]
     assert both[0] == both[1]
-    assert log.read_text().count("'a.jpg': Corrupt EXIF data") == 1
+    assert done.stderr.count("'a.jpg': Corrupt EXIF data") == 1
 
 
 def jpeg(**options):
@@ -108,24 +98,21 @@ def jpeg(**options):
     return buffer.getvalue()
 
 
-def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(tmp_path):
+def test_a_server_that_is_killed_keeps_what_was_said_and_leaves_nothing_running(
+    tmp_path, warm_commands
+):
     run, index = save_model(tmp_path / "run"), tmp_path / "index"
     photo = picture(tmp_path / "photos" / "a.png", 0)
     update_index(index, [photo.parent], model=run, watch=Silent())
     name = hashlib.sha256(photo.read_bytes()).hexdigest()
-    command = [sys.executable, "-m", "labelwise", "serve", str(run), str(index), "--port", "0"]
-    answered = []
-    with subprocess.Popen(
-        [*command, "--decoders", "1"], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            port = int(re.search(r":(\d+)/", process.stdout.readline())[1])
-            saying = threading.Thread(target=keep_saying, args=(port, name, answered))
-            saying.start()
-            while len(answered) < 5 and saying.is_alive():
-                time.sleep(0.001)
-        finally:
-            process.kill()  # in the middle of a correction
+    words, answered = ["serve", run, index, "--port", "0", "--decoders", "1"], []
+    with warm_commands.running(words, tmp_path) as process:
+        port = int(re.search(r":(\d+)/", process.line())[1])
+        saying = threading.Thread(target=keep_saying, args=(port, name, answered))
+        saying.start()
+        while len(answered) < 5 and saying.is_alive():
+            time.sleep(0.001)
+        # and killed in the middle of a correction
     saying.join(PATIENCE)
     (correction,) = open_index(index).store.corrections()
     assert (correction.label, correction.state) == ("dog", "absent")

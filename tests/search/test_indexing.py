@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -324,11 +322,10 @@ def test_photos_whose_names_differ_in_case_are_two_photos(update, photos, model)
     assert counts(update()) == {"moved": 1, "missing": 1, "unchanged": 12}
 
 
-def test_a_killed_update_leaves_an_index_that_goes_on():
+def test_a_killed_update_leaves_an_index_that_goes_on(tmp_path, warm_commands):
     """The same with 50 kills: ``python tests/kill_indexing.py``."""
     program = Path(__file__).parents[1] / "kill_indexing.py"
-    command = [sys.executable, str(program), "--kills", "2"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = warm_commands.run(["--kills", "2"], tmp_path, program)
     assert result.returncode == 0, result.stderr
     assert "killed 2 of" in result.stdout
 

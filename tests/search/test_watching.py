@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
@@ -116,24 +114,19 @@ def test_an_update_of_some_folders_looks_at_no_others(update, photos):
     assert open_index(update.folder).store.count_files() == {"ok": 13, "missing": 1}
 
 
-def test_a_photo_copied_in_is_searchable_at_once_and_ctrl_c_ends_it(update, photos, model):
+def test_a_photo_copied_in_is_searchable_at_once_and_ctrl_c_ends_it(
+    update, photos, model, warm_commands
+):
     with watching(photos):  # skips where there are none
         pass
     words = ["index", photos, "--model", model, "-o", update.folder, "--watch"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "labelwise", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout.readline() == f"{update.folder}: 12 new\n"
-            assert process.stdout.readline() == "watching 4 folders; Ctrl-C stops\n"
-            picture(photos / "2023" / "new.png", 50)
-            assert process.stdout.readline() == f"{update.folder}: 1 new, 4 unchanged\n"
-            assert open_index(update.folder).store.row_of(str(photos / "2023" / "new.png")) == 12
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) == 130
-            assert process.stderr.read().count("\n") == 1
-        finally:
-            process.kill()
+    with warm_commands.running(words, photos.parent) as process:
+        assert process.line(0) == f"{update.folder}: 12 new\n"
+        assert process.line(1) == "watching 4 folders; Ctrl-C stops\n"
+        picture(photos / "2023" / "new.png", 50)
+        assert process.line(2) == f"{update.folder}: 1 new, 4 unchanged\n"
+        assert open_index(update.folder).store.row_of(str(photos / "2023" / "new.png")) == 12
+        os.kill(process.pid, signal.SIGINT)
+        done = process.wait()
+        assert done.returncode == 130
+        assert done.stderr.count("\n") == 1

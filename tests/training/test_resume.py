@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,15 +21,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, warm_commands):
     """Return what came of each run, all killed and resumed by one process."""
-    done = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path_factory.mktemp("runs"), "3", json.dumps(RUNS)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    folder = tmp_path_factory.mktemp("runs")
+    done = warm_commands.run([folder, "3", json.dumps(RUNS)], folder, SCRIPT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
