@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -112,9 +113,13 @@ def test_the_site_builds_strictly_and_asks_the_network_for_nothing(tmp_path):
     assert shown.index("Parameters") < shown.index("Returns") < shown.index("<h2")
 
 
+@cache
 def public():
-    """Yield the public functions and classes whose arguments the reference describes."""
-    source = griffe.load("labelwise", search_paths=[ROOT / "src"])
+    """Return the public functions and classes whose arguments the reference describes."""
+    return list(described(griffe.load("labelwise", search_paths=[ROOT / "src"])))
+
+
+def described(source):
     for package in DESCRIBED:
         module = source[package]
         for name in map(str, module.exports):

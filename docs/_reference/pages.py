@@ -60,8 +60,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    source = griffe.load("labelwise", search_paths=[ROOT / "src"])
-    pages = {f"reference/{name}.md": package_page(source[name], name) for name in PACKAGES}
+    pages = {f"reference/{name}.md": package_page(package(name), name) for name in PACKAGES}
     pages["reference/index.md"] = index_page()
     pages["reference/cli.md"] = command_page()
     pages["tour.md"] = notebook_page(ROOT / "docs" / "tour.ipynb")
@@ -78,6 +77,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Take out what tells the tests which examples to run; a block inside a note is indented."""
     return re.sub(r"^([ ]*```\w+) no-run$", r"\1", markdown, flags=re.M)
+
+
+def package(name: str) -> griffe.Object:
+    """Return what the file of a package says, without those below it."""
+    place = ROOT.joinpath("src", "labelwise", *name.split("."))
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return griffe.visit(f"labelwise.{name}", filepath=file, code=file.read_text("utf-8"))
 
 
 def public_names(module: griffe.Object) -> Iterator[tuple[str, list[str]]]:
