@@ -32,7 +32,7 @@ NEWTON_STEPS, GRADIENT_STEPS, HALVINGS = 100, 50, 40
 LOOSEST = 0.3  # of a gradient may be left by the conjugate gradients of one Newton step
 ENOUGH = 1e-4  # of the gain that the slope promises, for a step to be taken
 NO_LESS = 0.9999  # of the loss of ten times the weight: weaker ones are not tried
-AT_ONCE = 1 << 24  # logits: some ten times 8 bytes each, in the products of a float64 step
+AT_ONCE = 1 << 22  # logits: some ten times 8 bytes each, in the products of a float64 step
 APART = 0.3  # powers of ten by which labels' weights differ, before their validation rows are seen
 
 P = TypeVar("P", float, Tensor)
