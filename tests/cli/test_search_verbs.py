@@ -306,6 +306,17 @@ def test_corrections_become_a_table_to_train_on(library, tmp_path):
     assert noted == {("05.png", "dog"): True, ("05.png", "beach"): False, ("07.png", "dog"): False}
     assert set(table.split) == {"train"}
     assert table.images.read(0).size == (32, 24)
+    assert table.group is None
+    sites = tmp_path / "sites.csv"
+    sites.write_text(f"path,site\n{library / 'photos' / '07.png'},brook\n")
+    for by, groups in (
+        (("--by", "folder"), {str(library / "photos")}),
+        (("--by", "site", "--table", sites), {"brook", "(not in the table)"}),
+    ):
+        labelwise("label", folder, "--export", out, *by)
+        assert set(load(out).group) == groups
+    with pytest.raises(LabelwiseError, match="--by and --table group what --export writes"):
+        labelwise("label", folder, library / "photos" / "05.png", "dog", "--by", "folder")
     with pytest.raises(LabelwiseError, match="leave out photo"):
         labelwise("label", folder, library / "photos" / "05.png", "dog", "--export", out)
     with pytest.raises(LabelwiseError, match="name a photo"):

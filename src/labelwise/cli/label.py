@@ -27,6 +27,15 @@ def label(
             help="Write all corrections as a label table to train on: .csv .tsv .jsonl .parquet"
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="With --export: name the group of each photo: folder, or a column of the --table."
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="A table of path and the column to group by, as site.")
+    ] = None,
 ) -> None:
     """Record which labels a photo carries and which it does not.
 
@@ -41,8 +50,10 @@ def label(
     if export is not None:
         if photo is not None or undo or who is not None:
             raise SettingsError("--export writes all corrections; leave out photo, --undo, --who")
-        _export(folder, export)
+        _export(folder, export, by, table)
         return
+    if by is not None or table is not None:
+        raise SettingsError("--by and --table group what --export writes; name its file")
     if photo is None or not labels:
         raise SettingsError("name a photo of the index and its labels, or --export FILE")
     states: dict[str, Fact] = {}
@@ -60,14 +71,15 @@ def label(
             say(f"{name}: {'withdrawn' if undo else state}; probability now {chance:.2f}")
 
 
-def _export(folder: Path, out: Path) -> None:
+def _export(folder: Path, out: Path, by: str | None, groups: Path | None) -> None:
     from labelwise.cli.text import say
     from labelwise.data.export import export
     from labelwise.search import Index, corrected_labels
+    from labelwise.search.photo_groups import PhotoGroups
     from labelwise.system.text import counted
 
     with Index(folder) as index:
-        table, tested = corrected_labels(index)
+        table, tested = corrected_labels(index, PhotoGroups(by or "", groups))
     export(table, out)
     known = len(table) * len(table.space) - int(table.unknown.counts().sum())
     labels, photos = counted(known, "label"), counted(len(table), "photo")

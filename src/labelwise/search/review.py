@@ -26,6 +26,7 @@ from labelwise.labelling import Pool, asked_in_turn, changes_set
 from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.pictures import FileImages
 from labelwise.search.index import Index
+from labelwise.search.photo_groups import EVERYTHING, PhotoGroups
 from labelwise.system.storage import is_uri
 
 __all__ = ["Question", "Reason", "corrected_labels", "pool_of", "questions"]
@@ -110,8 +111,10 @@ def _worth(probs: NDArray[np.float32], given: NDArray[np.bool_], by: Reason) -> 
     return worths[by].astype(np.float32)
 
 
-def corrected_labels(index: Index) -> tuple[LabelTable, int]:
+def corrected_labels(index: Index, groups: PhotoGroups = EVERYTHING) -> tuple[LabelTable, int]:
     """Return what people said of photos, to train on, and how many photos are left out of it.
+
+    With ``groups``, the table says of which group each photo is.
 
     Labels nobody spoke of are unknown. Every row is of the split ``train``: people correct what
     they happened to see, which is not a sample to measure a model on. For the same reason photos
@@ -126,6 +129,8 @@ def corrected_labels(index: Index) -> tuple[LabelTable, int]:
             "model is not tested on; say something with `labelwise label`"
         )
     truth, _ = _answers(index, kept)
+    members = groups.of(index, np.array(kept, np.int64)) if groups.by else {}
+    group_of = {int(row): name for name, rows in members.items() for row in rows}
     files = [paths[row][0] for row in kept]
     local = [os.path.dirname(path) for path in files if not is_uri(path)]
     root = os.path.commonpath(local) if local else os.sep
@@ -135,6 +140,7 @@ def corrected_labels(index: Index) -> tuple[LabelTable, int]:
         truth == 1,
         ~np.isnan(truth),
         split=["train"] * len(kept),
+        group=[group_of[row] for row in kept] if groups.by else None,
         name=f"corrections of {index.folder}",
     )
     return table, sum(bool(found) for found in paths.values()) - len(kept)
