@@ -15,6 +15,7 @@ from words_setup import ARCHITECTURE, CLASSES, COLOURS, SIDE, VOCABULARY, photo,
 from labelwise.errors import SettingsError
 from labelwise.words import ClassesAndWords, SentenceEncoder, WordList
 from labelwise.words.classes import TEMPERATURE
+from labelwise.words.word_list import Word
 
 
 def unit(vector):
@@ -73,9 +74,23 @@ def test_words_that_cannot_be_scored_well_are_named(words_model):
     assert len(doubts) == 3
     assert "'justice' is far from everything the classifier knows" in doubts[0]
     assert "does not know all of 'a photo of a Hund'" in doubts[1]
-    assert "'red' and 'crimson' mean nearly the same" in doubts[2]
+    assert "'red' and 'crimson' get nearly the same" in doubts[2]
     assert model.doubts(WordList.of(*COLOURS)) == []
     assert model.nearest_classes(WordList.of("crimson", "grass")) == ["red", "green"]
+
+
+def test_words_that_lean_on_the_same_classes_are_named(words_model):
+    """Their meanings may differ: no class tells them apart. Oracle: the scores of photos."""
+    model = ClassesAndWords(words_model, image_size=SIDE)
+    words = WordList((Word("red", ("red",)), Word("flag", ("red justice",)), Word("sky", ("sky",))))
+    one, other = (model.encoder.describe(word.texts) for word in words.words[:2])
+    assert one @ other < 0.8
+    (doubt,) = model.doubts(words)
+    assert doubt.startswith("'red' and 'flag' get nearly the same first scores")
+    features = torch.randn(50, model.weight.shape[1], generator=torch.Generator().manual_seed(0))
+    head = model.head([word.texts for word in words.words], features.mean(dim=0))
+    likeness = np.corrcoef(head.scores(features.double()).T.numpy())
+    assert likeness[0, 1] > 0.95 > likeness[0, 2]
 
 
 def test_words_that_the_encoder_spells_out_are_named(words_model, tmp_path):

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from labelwise.backbones import Backbone, create_classifier
 from labelwise.backbones.imports import without_compiler
@@ -39,7 +40,7 @@ DEFAULT_NETWORK = "tf_efficientnet_lite0"
 TEMPERATURE = 0.08  # T; on COCO photos .065 to .1 rank about equally well
 CLASSES_FILE = "classes.txt"
 FAR = 0.45  # cosine of a word and the nearest class, below which the word is far from all classes
-ALIKE = 0.95  # cosine of two words, above which a photo can hardly have one without the other
+ALIKE = 0.9  # cosine of what two words make of the classes; couch and sofa have .95
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +51,14 @@ class WeighedClasses:
     vectors: NDArray[np.float32]
     weight: Tensor
 
+    def shares(self, vectors: NDArray[np.float32]) -> Tensor:
+        """Return what each class counts (K, C) for texts that have these vectors (K, E)."""
+        cosines = torch.from_numpy(vectors @ self.vectors.T).double()
+        return (cosines / TEMPERATURE).softmax(dim=1)
+
     def directions(self, vectors: NDArray[np.float32]) -> Tensor:
         """Return the weights (D, K) of texts that have these vectors (K, E)."""
-        cosines = torch.from_numpy(vectors @ self.vectors.T).double()
-        shares = (cosines / TEMPERATURE).softmax(dim=1)
-        return (shares @ self.weight.double()).T
+        return (self.shares(vectors) @ self.weight.double()).T
 
     def nearest(self, vector: NDArray[np.float32]) -> tuple[str, float]:
         """Return the class whose name is nearest to a text, and the cosine."""
@@ -106,9 +110,9 @@ class WeighedTexts(TextDirections):
         return None
 
     def alike(self, texts: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-        vectors = self._vectors(texts)
-        near = np.triu(vectors @ vectors.T, 1) > ALIKE
-        return [(int(one), int(other)) for one, other in zip(*np.nonzero(near), strict=True)]
+        shares = normalize(self.classes.shares(self._vectors(texts)), dim=1)
+        near = (shares @ shares.T).triu(1) > ALIKE
+        return [(int(one), int(other)) for one, other in near.nonzero().tolist()]
 
 
 class ClassesAndWords(TextImageModel):

@@ -38,6 +38,7 @@ from labelwise.pictures import ImageSource
 from labelwise.predictions import Predictions
 from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
+from labelwise.system.text import counted
 from labelwise.words.answer_log import write_answer_table
 from labelwise.words.answered import answered_head
 from labelwise.words.answers import KeptAnswers
@@ -112,7 +113,8 @@ def start(
             images, model.backbone, cache, batch_size=batch_size, device=device, watch=watch
         )
         if not photos.digests:
-            raise DataError(f"none of the {len(images):,} photos could be read")
+            reasons = "; ".join(failure.reason for failure in photos.failures[:1])
+            raise DataError(f"of {counted(len(images), 'photo')} none could be read: {reasons}")
         kept = KeptAnswers.load(run.path / ANSWERS_FILE)
         failures, paths = photos.failures, _paths(images, photos)
         if answers is not None:

@@ -125,8 +125,10 @@ class TextImageModel(ABC):
         found = [sentence for sentence in own if sentence is not None]
         names = words.names
         for one, other in self.texts.alike([word.texts for word in words.words]):
+            if own[one] is not None or own[other] is not None:
+                continue
             found.append(
-                f"{names[one]!r} and {names[other]!r} mean nearly the same to the "
-                "encoder and get nearly the same scores: keep one, or describe them apart"
+                f"{names[one]!r} and {names[other]!r} get nearly the same first scores: keep one, "
+                "describe them apart, or answer about photos"
             )
         return found
