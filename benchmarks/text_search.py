@@ -15,8 +15,8 @@ made of them: each photo is the mean of two, drawn at random, and noise of a ten
 That is not a real library. ``--real`` takes the photos as they are, however few, and only says what
 share must be measured for the best in 1,000. Without ``--features``, vectors are normal.
 
-``--products`` only times what a first pass could be made of, by one thread, on normal numbers: the
-product of the fronts in each kind of number that NumPy and torch multiply, and reading them.
+``--products`` only times the first pass, by one thread, on random numbers: the product of
+128 floats as it was, that of the fronts with three digits of a text, and reading either.
 """
 
 import argparse
@@ -29,9 +29,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from labelwise.numeric.small_products import SmallColumns, _by_numpy
 from labelwise.search import similar
 from labelwise.search.cache import CacheFiles
-from labelwise.search.fronts import Fronts, front_values, fronts_of, main_axes
+from labelwise.search.fronts import LENGTHS, Fronts, front_values, fronts_of, main_axes, units_of
 from labelwise.search.similar import Projection, farthest_rows
 from labelwise.words import ClassesAndWords
 from labelwise.words.word_list import usual_texts
@@ -111,12 +112,15 @@ def written(
 
 def shares(embeddings: NDArray[np.float16], texts: NDArray[np.float64]) -> None:
     """Say what share of real photos has ceilings that reach the best in 1,000."""
-    axes = main_axes(embeddings, WIDTH // 2 - 1)
-    fronts = Fronts(axes, front_values(embeddings, axes))
+    axes = main_axes(embeddings, 3 * WIDTH // 4 - LENGTHS)
+    units = units_of(embeddings, axes)
+    fronts = Fronts(axes, units, front_values(embeddings, axes, units))
     found = []
     for text in texts / np.linalg.norm(texts, axis=1, keepdims=True):
         cosines = np.sort(embeddings.astype(np.float64) @ text)[::-1]
-        ceilings = fronts.values @ fronts.query(text)
+        query, ceilings = fronts.query(text), np.empty(len(embeddings), np.int32)
+        fronts.write_ceilings(query, ceilings, 0, len(ceilings))
+        ceilings = ceilings * query.unit
         found.append(float((ceilings >= cosines[max(1, len(cosines) // 1000) - 1]).mean()))
     middle, most = np.median(found), max(found)
     print(
@@ -125,27 +129,19 @@ def shares(embeddings: NDArray[np.float16], texts: NDArray[np.float64]) -> None:
 
 
 def products(photos: int, rounds: int) -> None:
-    """Time products of (photos, 128) numbers with one text, in turns."""
+    """Time products of (photos, 128 or 192) numbers with one text, in turns."""
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     wide = random.standard_normal((photos, WIDTH // 2), np.float32)
     text = random.standard_normal(WIDTH // 2).astype(np.float32)
-    half, short = torch.from_numpy(wide).half(), np.ascontiguousarray(wide[:, : WIDTH // 4])
-    small = np.clip(wide * 30, -127, 127).astype(np.int8)
-    target, buffer = torch.from_numpy(text), torch.empty(1 << 13, WIDTH // 2)
-
-    def widened() -> None:
-        for start in range(0, photos, len(buffer)):
-            part = torch.from_numpy(small[start : start + len(buffer)])
-            torch.mv(buffer[: len(part)].copy_(part), target)
-
+    small = random.integers(-127, 128, (photos, 3 * WIDTH // 4)).astype(np.int8)
+    columns = small[:3].copy()
     ways: dict[str, Callable[[], object]] = {
         "128 float32, NumPy": lambda: wide @ text,
-        "64 float32, NumPy": lambda: short @ text[: WIDTH // 4],
-        "128 float16, torch": lambda: torch.mv(half, target.half()),
-        "128 int8, widened by torch": widened,
         "reading 128 float32": lambda: wide.view(np.int64).max(),
-        "reading 128 int8": lambda: small.view(np.int64).max(),
+        "192 int8, numkong": lambda: SmallColumns(columns).products(small),
+        "192 int8, widened for NumPy": lambda: _by_numpy(small, columns),
+        "reading 192 int8": lambda: small.view(np.int64).max(),
     }
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds):

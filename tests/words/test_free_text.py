@@ -16,7 +16,7 @@ from labelwise.pictures import PictureImages
 from labelwise.retrieval import Query
 from labelwise.search import update_index
 from labelwise.search.cache import CacheFiles
-from labelwise.search.fronts import front_values, fronts_of
+from labelwise.search.fronts import LENGTH_UNIT, ROUNDING, Fronts, front_values, fronts_of
 from labelwise.search.receipts import receipts_of
 from labelwise.search.similar import _cosines as plain
 from labelwise.search.similar import farthest_rows
@@ -73,20 +73,41 @@ def made_library(rows, width=32):
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
 
 
+def ceilings_of(fronts, direction):
+    query, found = fronts.query(direction), np.empty(len(fronts.values), np.int32)
+    fronts.write_ceilings(query, found, 0, len(found))
+    return found * query.unit
+
+
 def test_ceilings_are_above_all_cosines(tmp_path):
     vectors = made_library(3000)
-    fronts = fronts_of(CacheFiles(tmp_path), vectors)
+    vectors[-5:] = (
+        0  # these came last and lie where no other does: rounding leaves much of them out
+    )
+    vectors[-5:, -1] = 1
+    fronts = fronts_of(CacheFiles(tmp_path), vectors[:2995])
+    fronts = Fronts(
+        fronts.axes, fronts.units / 4, front_values(vectors, fronts.axes, fronts.units / 4)
+    )
+    assert np.abs(fronts.values[:, : len(fronts.units)]).max() == 127  # some numbers are cut off
     for seed in range(20):
         direction = np.random.default_rng(seed).normal(size=32)
         direction /= np.linalg.norm(direction)
         cosines = vectors.astype(np.float64) @ direction
-        slack = fronts.values.astype(np.float64) @ fronts.query(direction) - cosines
-        assert slack.min() > -1e-6
-        assert slack.mean() < 0.5
-    along = fronts.axes[:, 0]  # a text that an axis says all of: its ceilings are the cosines
-    np.testing.assert_allclose(
-        fronts.values @ fronts.query(along), vectors.astype(np.float64) @ along, atol=1e-6
-    )
+        slack = ceilings_of(fronts, direction) - cosines
+        assert slack.min() > -ROUNDING / 3
+        assert slack.mean() < 0.7
+    assert ceilings_of(fronts, np.zeros(32)).max() == 0
+
+
+def test_ceilings_are_cosines_where_axes_say_all(tmp_path):
+    vectors = made_library(3000)
+    fronts = fronts_of(CacheFiles(tmp_path), vectors)
+    along = fronts.axes[:, 0]
+    rounding = np.linalg.norm(fronts.units) / 2  # at most, of half a unit along each axis
+    slack = ceilings_of(fronts, along) - vectors.astype(np.float64) @ along
+    assert slack.min() > -ROUNDING / 3
+    assert slack.max() < 2 * rounding + 2 * LENGTH_UNIT < 0.03
 
 
 def test_fronts_answer_as_measuring_every_row_does(tmp_path, monkeypatch):
@@ -118,14 +139,27 @@ def test_fronts_grow_with_the_library_and_damage_is_mended(tmp_path):
     first = fronts_of(CacheFiles(tmp_path), vectors[:4000])
     grown = fronts_of(CacheFiles(tmp_path), vectors)
     np.testing.assert_array_equal(grown.axes, first.axes)
-    expected = front_values(vectors, first.axes)
-    np.testing.assert_allclose(grown.values, expected, atol=1e-6)
+    expected = front_values(vectors, first.axes, first.units)
+    np.testing.assert_array_equal(grown.values, expected)
     (file,) = (tmp_path / "cache").glob("fronts-[0-9a-f]*.bin")
     content = bytearray(file.read_bytes())
     content[100] ^= 4
     file.write_bytes(content)
     mended = fronts_of(CacheFiles(tmp_path), vectors)
-    np.testing.assert_allclose(mended.values, expected, atol=1e-6)
+    np.testing.assert_array_equal(mended.values, expected)
+
+
+def test_fronts_of_earlier_versions_make_room(tmp_path):
+    cache = CacheFiles(tmp_path)
+    for name in ("axes-of-fronts.bin", "fronts-0123456789abcdef.bin"):
+        cache.grown(name, np.dtype(np.float64), (32, 15), lambda *_: [np.zeros((32, 15))])
+    vectors = made_library(3000)
+    made = fronts_of(cache, vectors)
+    np.testing.assert_allclose(made.axes.T @ made.axes, np.eye(20), atol=1e-9)
+    left = sorted(path.name for path in (tmp_path / "cache").glob("*.bin"))
+    assert left[0] == "axes-of-fronts-8.bin"
+    assert len(left) == 2
+    assert left[1] != "fronts-0123456789abcdef.bin"
 
 
 def test_a_text_that_is_not_among_the_words_finds_its_photos(library):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
+from math import floor
 from os import cpu_count
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ BLOCK = 1 << 14
 MEASURED = 1 << 13  # rows that a thread measures at once
 PARALLEL = 1 << 16  # rows; fewer are measured by one thread, and without fronts
 FAR = 255  # more signs than half a code has
+LEFT_OUT = np.iinfo(np.int32).min  # below every ceiling
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint64]
@@ -143,20 +145,22 @@ def _possible_rows(
     fronts: Fronts,
 ) -> NDArray[np.int64]:
     """Return rows, in order, that hold the ``count`` farthest: their ceilings reach these."""
-    ceilings = fronts.values @ fronts.query(target)
+    query, ceilings = fronts.query(target), np.empty(len(embeddings), np.int32)
+    _share_out(partial(fronts.write_ceilings, query, ceilings), len(ceilings))
     if among is not None:
-        ceilings, every = np.full_like(ceilings, -np.inf), ceilings
+        ceilings, every = np.full_like(ceilings, LEFT_OUT), ceilings
         ceilings[among] = every[among]
-    ceilings[excluded] = -np.inf
+    ceilings[excluded] = LEFT_OUT
     enough = max(LOOKED_AT, 2 * count)
     step = max(1, len(ceilings) // SAMPLED)
     sample = ceilings[::step]
     place = max(len(sample) - 1 - enough // step, 0)
     first = np.flatnonzero(ceilings >= np.partition(sample, place)[place])
     if len(first) < count:
-        return np.flatnonzero(ceilings > -np.inf)
-    floor = float(_cosines(target, embeddings, first).topk(count).values[-1])
-    rows: NDArray[np.int64] = np.flatnonzero(ceilings >= floor - ROUNDING)
+        return np.flatnonzero(ceilings > LEFT_OUT)
+    worst = float(_cosines(target, embeddings, first).topk(count).values[-1])
+    least = floor((worst - ROUNDING) / query.unit)
+    rows: NDArray[np.int64] = np.flatnonzero(ceilings >= least)
     return rows
 
 
