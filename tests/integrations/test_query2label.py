@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from timm.models.swin_transformer import checkpoint_filter_fn
 from torch.nn.functional import layer_norm, linear
 
 from labelwise.backbones import create_backbone
@@ -23,12 +24,13 @@ from labelwise.report.explain import look, overlay
 WIDTH, LABELS, HIDDEN, HEADS = 512, 3, 32, 4
 
 
-def checkpoint(self_attention=()):
-    """Return random tensors under the released names, with a ResNet-18."""
+def checkpoint(self_attention=(), backbone=None):
+    """Return random tensors under the released names, with a ResNet-18 or these of a backbone."""
     torch.manual_seed(0)
-    network = create_backbone("torchvision/resnet18", image_size=64).network
-    state = {f"backbone.0.body.{name}": value for name, value in network.state_dict().items()}
-    state = {n: v for n, v in state.items() if "num_batches" not in n}
+    if backbone is None:
+        network = create_backbone("torchvision/resnet18", image_size=64).network
+        backbone = {f"body.{name}": value for name, value in network.state_dict().items()}
+    state = {f"backbone.0.{n}": v for n, v in backbone.items() if "num_batches" not in n}
 
     def put(name, *shape):
         state[name] = torch.randn(*shape) * 0.05
@@ -85,6 +87,9 @@ def their_logits(state, features, self_attention=()):
         hidden = linear(x, state[f"{name}.linear1.weight"], state[f"{name}.linear1.bias"]).relu()
         return linear(hidden, state[f"{name}.linear2.weight"], state[f"{name}.linear2.bias"])
 
+    if "input_proj.weight" in state:
+        weight, bias = state["input_proj.weight"][:, :, 0, 0], state["input_proj.bias"]
+        features = torch.einsum("dc,chw->dhw", weight, features) + bias[:, None, None]
     place = sine_position(WIDTH, *features.shape[1:], features).flatten(1).T
     memory = features.flatten(1).T
     name = "transformer.encoder.layers.0"
@@ -121,6 +126,40 @@ def test_a_checkpoint_answers_as_its_own_forward_pass(tmp_path, self_attention):
     with torch.no_grad():
         features = predictor.model.backbone(images)
         expected = torch.stack([their_logits(state, part, self_attention) for part in features])
+    torch.testing.assert_close(predictor.logits(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def in_the_published_layout(swin):
+    """Return a Swin's tensors as its authors name them, with what they store beside weights."""
+    state = {}
+    for name, value in swin.state_dict().items():
+        parts = name.split(".")
+        if "downsample" in parts:  # theirs ends a stage, timm's begins the next
+            parts[1] = str(int(parts[1]) - 1)
+        state[".".join(parts)] = value
+        if parts[-1] == "relative_position_bias_table":
+            state[".".join([*parts[:-1], "relative_position_index"])] = torch.zeros(4, 4).long()
+            state[".".join([*parts[:-2], "attn_mask"])] = torch.zeros(1, 4, 4)
+    return state
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "cvt-13"])
+def test_checkpoints_with_a_swin_or_a_cvt_are_read(tmp_path, name):
+    torch.manual_seed(1)
+    original = create_backbone(name, image_size=64).eval()
+    own = original.state_dict()
+    if name.startswith("swin"):
+        own = in_the_published_layout(original.network)
+        again = checkpoint_filter_fn(dict(own), original.network)
+        assert again.keys() == original.network.state_dict().keys()  # timm reads this layout too
+    state = checkpoint(backbone=own)
+    state["input_proj.weight"] = 0.05 * torch.randn(WIDTH, original.channels, 1, 1)
+    state["input_proj.bias"] = torch.randn(WIDTH)
+    save_file(state, tmp_path / "q2l.safetensors")
+    predictor = load_query2label(tmp_path / "q2l.safetensors", name, "abc", image_size=64)
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = torch.stack([their_logits(state, part) for part in original(images)])
     torch.testing.assert_close(predictor.logits(images), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -24,7 +24,7 @@ from labelwise.backbones.base import Backbone
 from labelwise.errors import SettingsError
 from labelwise.pictures.transform import Transform
 
-__all__ = ["TOWER", "ImageTower", "TowerKind", "TowerShape", "TransformerBlock"]
+__all__ = ["TOWER", "ImageTower", "Perceptron", "TowerKind", "TowerShape", "TransformerBlock"]
 
 TOWER = "tower/"
 TowerKind = Literal["clip", "siglip"]
@@ -122,7 +122,9 @@ class _Attention(nn.Module):
         return cast(Tensor, self.out(x.transpose(1, 2).flatten(2)))
 
 
-class _Perceptron(nn.Module):
+class Perceptron(nn.Module):
+    """``fc2(activation(fc1(x)))``."""
+
     def __init__(self, width: int, mlp: int, activation: str) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(width, mlp), nn.Linear(mlp, width)
@@ -139,7 +141,7 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps), nn.LayerNorm(width, eps)
         self.attention = _Attention(width, heads)
-        self.mlp = _Perceptron(width, mlp, activation)
+        self.mlp = Perceptron(width, mlp, activation)
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
         x = x + self.attention(self.norm1(x), causal)
@@ -152,7 +154,7 @@ class _ProbePool(nn.Module):
         self.probe = nn.Parameter(torch.zeros(1, 1, shape.width))
         self.attention = _Attention(shape.width, shape.heads)
         self.norm = nn.LayerNorm(shape.width, shape.eps)
-        self.mlp = _Perceptron(shape.width, shape.mlp, shape.activation)
+        self.mlp = Perceptron(shape.width, shape.mlp, shape.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         found = self.attention.asked(self.probe.expand(len(x), -1, -1), x)

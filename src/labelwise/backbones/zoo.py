@@ -1,9 +1,10 @@
 """A backbone by its name: the only place where a backbone's name becomes a network.
 
 ``small-cnn``, ``resnet18-32``, ``densenet40-12``, ``densenet40-40`` and ``vgg16-32`` are made
-here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers; ``torchvision/NAME`` is
-looked up in torchvision, every other name in timm; ``identity`` stands for stored features, and
-``tower/...`` is the image half of a text-image model (:mod:`labelwise.backbones.towers`).
+here for small pictures, ``vgg16-fc7`` is VGG16 with its dense layers, ``cvt-13``, ``cvt-21`` and
+``cvt-w24`` are CvTs, which timm lacks; ``torchvision/NAME`` is looked up in torchvision, every
+other name in timm; ``identity`` stands for stored features, and ``tower/...`` is the image half of
+a text-image model (:mod:`labelwise.backbones.towers`).
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from labelwise.backbones.base import Backbone, Identity
+from labelwise.backbones.cvt import CVT, CvT
 from labelwise.backbones.densenet import DenseNet40
 from labelwise.backbones.imports import without_compiler
 from labelwise.backbones.resnet32 import ResNet18Small
@@ -122,6 +124,8 @@ def _create(
         return _tower(TowerShape.parse(name), weights, image_size)
     if name == VGG16_DENSE:
         return VGG16Dense(weights, image_size)
+    if name in CVT:
+        return _cvt(name, weights, image_size, in_chans)
     if name.startswith("torchvision/"):
         with without_compiler():
             from labelwise.backbones.torchvision_models import (
@@ -159,11 +163,23 @@ def _tower(shape: TowerShape, weights: str | None, image_size: int | None) -> Ba
     return tower
 
 
+def _cvt(name: str, weights: str | None, image_size: int | None, in_chans: int) -> Backbone:
+    if weights == PRETRAINED:
+        raise SettingsError(
+            f"the published weights of {name!r} are in no hub; fetch their file and give its path"
+        )
+    backbone = CvT(name, image_size, in_chans)
+    if weights is not None:
+        load_state(backbone, weights)
+    return backbone
+
+
 def backbone_names() -> list[str]:
-    """Return every name: the small networks, torchvision's and timm's."""
+    """Return every name: those made here, torchvision's and timm's."""
     with without_compiler():
         import timm
 
         from labelwise.backbones.torchvision_models import torchvision_names
 
-    return ["identity", *SMALL_BACKBONES, VGG16_DENSE, *torchvision_names(), *timm.list_models()]
+    ours = ["identity", *SMALL_BACKBONES, VGG16_DENSE, *CVT]
+    return [*ours, *torchvision_names(), *timm.list_models()]

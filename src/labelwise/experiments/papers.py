@@ -467,9 +467,10 @@ _QUERY2LABEL = Experiment(
             stated={"weights_tag": "ImageNet-22k"},
         ),
         "cvt-w24-384": Row(
-            {"image_size": 384},
-            runs="never",
-            note="timm and torchvision have no CvT, so this row cannot be run.",
+            {"backbone": "cvt-w24", "image_size": 384, "weights": "pretrained"},
+            runs="if named",
+            stated={"weights_tag": "ImageNet-22k"},
+            note="trained only from a file of the published weights: --set weights=FILE.",
         ),
     },
     {
@@ -502,8 +503,7 @@ _QUERY2LABEL = Experiment(
     columns.voc_precision,
     data_options={"drop_unlabelled": False},
     deviations=(
-        "Trained here; the report evaluates released checkpoints, as --checkpoint does for those "
-        "with a ResNet.",
+        "Trained here; the report evaluates released checkpoints, as --checkpoint does.",
         "The published command names Cutout, but makes one that cuts nothing; here is none.",
     ),
     stated={

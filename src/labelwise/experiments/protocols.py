@@ -61,7 +61,7 @@ class Row:
     values: Values
     figures: Figures | None = None
     hold_out: bool = False
-    runs: Literal["always", "if named", "not with --quick", "never"] = "always"
+    runs: Literal["always", "if named", "not with --quick"] = "always"
     note: str = ""
     after: str | None = None
     stated: Values = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Released Query2Label checkpoints, judged on the test images of Table 1 of the report.
 
-A row names the backbone and the size of its pictures; the file must be a checkpoint of it
-(``integrations.query2label`` reads those with a ResNet). Predictions are kept in the folder, so
-that a second call reads no picture.
+A row names the backbone and the size of its pictures; the file must be a checkpoint of it, which
+``integrations.query2label`` reads. Predictions are kept in the folder, so that a second call reads
+no picture.
 """
 
 from collections.abc import Mapping
@@ -51,8 +51,6 @@ def judge_checkpoints(
                 f"{JUDGED_BY_CHECKPOINT} has no row {row!r}{nearest(row, experiment.rows)}"
             )
         values = experiment.rows[row].values
-        if "backbone" not in values:
-            raise SettingsError(f"row {row!r}: {experiment.rows[row].note}")
         run = RunFolder(folder / row)
         if not run.predictions_path("test").is_file():
             predictor = load_query2label(

@@ -89,11 +89,9 @@ class Request:
         for name in self.rows:
             if name not in rows:
                 raise SettingsError(f"{self.table} has no row {name!r}{nearest(name, rows)}")
-            if rows[name].runs == "never":
-                raise SettingsError(f"row {name!r} of {self.table}: {rows[name].note}")
             if self.quick and rows[name].runs == "not with --quick":
                 raise SettingsError(f"row {name!r} of {self.table} has no quick recipe")
-        unasked = ("never", "if named", "not with --quick" if self.quick else "never")
+        unasked = {"if named", *({"not with --quick"} if self.quick else ())}
         named = self.rows or (name for name, row in rows.items() if row.runs not in unasked)
         pairs = ((rows[name].after, name) for name in named)
         return tuple(dict.fromkeys(name for pair in pairs for name in pair if name is not None))

@@ -3,10 +3,10 @@
     predictor = load_query2label("checkpoint.pth", "torchvision/resnet101", names, image_size=448)
     predictor.save("q2l-r101")            # then: labelwise predict q2l-r101 photos/
 
-The file is a safetensors file, or a state dict that is read without running any code. What the
-head looks like (labels, width, layers, feed-forward net, self-attention, projection) is read off
-its tensors; the number of attention heads is not in them. A tensor that is missing, unknown or of
-another shape is an error that names it.
+The backbone is a ResNet of torchvision, a Swin of timm or a CvT. The file is a safetensors file, or
+a state dict that is read without running any code. What the head looks like (labels, width, layers,
+feed-forward net, self-attention, projection) is read off its tensors; the number of attention heads
+is not in them. A tensor that is missing, unknown or of another shape is an error that names it.
 """
 
 import re
@@ -24,9 +24,10 @@ from labelwise.methods import make_objective
 from labelwise.models import HeadSpec, Model, Predictor
 from labelwise.types import DatasetFacts, LabelSpace
 
-__all__ = ["head_options", "head_state", "load_query2label"]
+__all__ = ["backbone_state", "head_options", "head_state", "load_query2label"]
 
-BACKBONE = "backbone.0.body."
+BACKBONE = "backbone.0."
+BODY = "body."  # ResNets are wrapped once more
 POSITIONS = "backbone.1."  # the position code is computed, not learned
 LOSS = {"gamma_neg": 2.0, "gamma_pos": 0.0, "margin": 0.0, "weight_grad": "detached"}
 PARTS = {  # of a layer: their names, ours in the encoder, ours in the decoder
@@ -38,6 +39,8 @@ PARTS = {  # of a layer: their names, ours in the encoder, ours in the decoder
     "norm2": ("norm_feedforward", "norm_attention"),
     "norm3": (None, "norm_feedforward"),
 }
+COMPUTED = ("relative_position_index", "attn_mask")  # of a Swin, from sizes alone
+MERGING = re.compile(r"layers\.(\d+)\.downsample\.")
 LAYER = re.compile(r"transformer\.(encoder|decoder)\.layers\.(\d+)\.(\w+)\.(.+)")
 SINGLE = {
     "transformer.decoder.norm.weight": "norm.weight",
@@ -58,18 +61,14 @@ def load_query2label(
     image_size: int = 448,
     attention_heads: int = 4,
 ) -> Predictor:
-    """Return the predictor of a released checkpoint with a ResNet, for these label names in order.
+    """Return the predictor of a released checkpoint, for these label names in order.
 
     Its link is the proper one of the loss it was trained with (asymmetric, detached weights); a
     label is given from p = 0.5 on. Pictures are squashed to ``image_size``.
     """
     state = read_state(path)
     network = create_backbone(backbone, image_size=image_size, squash=True)
-    own = {
-        name.removeprefix(BACKBONE): value
-        for name, value in state.items()
-        if name.startswith(BACKBONE)
-    }
+    own = backbone_state(state)
     inner = getattr(network, "network", network)
     check_names(inner, own, str(path))
     _load(inner, own, str(path))
@@ -84,6 +83,23 @@ def load_query2label(
     link = make_objective("asl+phi", facts, **LOSS).link
     model = Model(network, head).eval()
     return Predictor(model, spec, LabelSpace(tuple(names)), link, Threshold(0.5), "asl+phi")
+
+
+def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the backbone's tensors under torchvision's, timm's or our names.
+
+    The published Swin merges places at the end of a stage, timm's at the start of the next one.
+    """
+    found = {}
+    for name, value in state.items():
+        if name.startswith(BACKBONE) and not name.endswith(COMPUTED):
+            own = name.removeprefix(BACKBONE).removeprefix(BODY)
+            found[MERGING.sub(_next_stage, own)] = value
+    return found
+
+
+def _next_stage(found: re.Match[str]) -> str:
+    return f"layers.{int(found[1]) + 1}.downsample."
 
 
 def head_options(state: Mapping[str, Tensor], source: str = "the checkpoint") -> dict[str, Any]:
