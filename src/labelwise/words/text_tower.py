@@ -102,7 +102,11 @@ class TextTower(nn.Module):
         self.projection = nn.Linear(width, shape.to, bias=not shape.causal)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids) + self.positions[: ids.shape[1]]
+        return self.read(self.tokens(ids))
+
+    def read(self, embedded: Tensor) -> Tensor:
+        """Return one unit vector (D,) per text of embedded tokens (n, length, width)."""
+        x = embedded + self.positions[: embedded.shape[1]]
         for block in self.blocks:
             x = block(x, self.shape.causal)
         return normalize(self.projection(self.after(x[:, -1])), dim=1)
