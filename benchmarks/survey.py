@@ -1,11 +1,11 @@
 """Write the tables of the survey's pages from the results of `labelwise reproduce survey`.
 
     python benchmarks/survey.py FOLDER ...           take these results, and write docs/survey.md
-    python benchmarks/survey.py --scene FOLDER       the same for docs/survey-scene.md
+    python benchmarks/survey.py --missing FOLDER ... the same for docs/survey-missing-labels.md
     python benchmarks/survey.py                      write the pages from the results that are kept
     python benchmarks/survey.py --check              fail if a page has other tables
 
-The results that are kept stand in survey.json and survey_scene.json beside this file.
+The results that are kept stand in survey.json and survey_missing_labels.json beside this file.
 """
 
 import sys
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 PAGES = {
     DOCS / "survey.md": HERE / "survey.json",
-    DOCS / "survey-scene.md": HERE / "survey_scene.json",
+    DOCS / "survey-missing-labels.md": HERE / "survey_missing_labels.json",
 }
 MARK = "<!-- tables: python benchmarks/survey.py -->\n"
 
@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> None:
     folders = [Path(one) for one in arguments if not one.startswith("--")]
     if folders:
         found = [Survey.load(folder / "survey.json") for folder in folders]
-        results = PAGES[DOCS / ("survey-scene.md" if "--scene" in arguments else "survey.md")]
+        page = "survey-missing-labels.md" if "--missing" in arguments else "survey.md"
+        results = PAGES[DOCS / page]
         results.write_text(reduce(Survey.joined, found).plain(), encoding="utf-8")
     for path, results in PAGES.items():
         page = path.read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ from labelwise.experiments.jobs import (
 from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.experiments.protocols import DATASETS, FROZEN
 from labelwise.experiments.sources import Frozen, holds_files, with_features
-from labelwise.experiments.survey_page import JUDGED, Survey, SurveyCell
+from labelwise.experiments.survey_page import JUDGED, PICTURES, Survey, SurveyCell
 from labelwise.methods import METHODS
 from labelwise.pictures import FeatureRows
 from labelwise.pictures.mapped import scaled
@@ -148,9 +148,6 @@ class SurveyPlan:
         given = {key: value for key, value in self.overrides.items() if key not in PICTURES}
         recipe = {**RECIPE, "batch_size": batch, "recipe.epochs": epochs, **given}
         return read_settings(None, {"data": f"features:{table}", **recipe})
-
-
-PICTURES = ("image_size", "squash")  # settings of the backbone of photos
 
 
 def run_survey(

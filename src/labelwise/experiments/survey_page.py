@@ -22,7 +22,7 @@ from labelwise.experiments.measures import MEASURES
 from labelwise.experiments.statistics import SeedMean
 from labelwise.system.files import replacing
 
-__all__ = ["COLUMNS", "JUDGED", "Survey", "SurveyCell", "Surveyed"]
+__all__ = ["COLUMNS", "JUDGED", "PICTURES", "Survey", "SurveyCell", "Surveyed"]
 
 COLUMNS = (
     *("mAP@class", "log loss before", "log loss after", "ACE before", "ACE after"),
@@ -31,6 +31,7 @@ COLUMNS = (
 JUDGED = tuple(name for name in COLUMNS if name != "promised")
 RANKED = ("mAP@class", "log loss after", "ACE before", "promised")
 RESULTS, PAGE = "survey.json", "survey.md"
+PICTURES = ("image_size", "squash")  # settings of the backbone of photos, idle without one
 LEVEL = "≈"
 KNOWN_WORDS = {
     "full": "all labels known",
@@ -138,14 +139,19 @@ class Survey:
         return Survey({**self.cells, cell.name: cell}, self.facts)
 
     def joined(self, other: "Survey") -> "Survey":
-        """Return the cells of both; raise if they were made otherwise."""
-        if {**self.facts, "backbone": ""} != {**other.facts, "backbone": ""}:
+        """Return the cells of both; raise if they were made otherwise.
+
+        How photos became features must agree only where both have photos.
+        """
+        with_photos = self if self.facts["backbone"] else other
+        both = self.facts["backbone"] and other.facts["backbone"]
+        alike = self.facts == other.facts if both else _apart(self.facts) == _apart(other.facts)
+        if not alike:
             raise DataError(
                 "surveys are joined if their seeds, tries and settings are the same, got "
                 f"{dict(self.facts)} and {dict(other.facts)}"
             )
-        backbone = self.facts["backbone"] or other.facts["backbone"]
-        return Survey({**self.cells, **other.cells}, {**self.facts, "backbone": backbone})
+        return Survey({**self.cells, **other.cells}, with_photos.facts)
 
     def save(self, folder: Path) -> None:
         """Write ``survey.json`` and ``survey.md``."""
@@ -241,3 +247,9 @@ def _ranks(cells: Sequence[SurveyCell]) -> list[str]:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]]
+
+
+def _apart(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts apart from those of photos."""
+    changed = {key: value for key, value in facts["changed"].items() if key not in PICTURES}
+    return {**facts, "backbone": None, "changed": changed}
