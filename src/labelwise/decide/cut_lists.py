@@ -28,8 +28,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.decide.arrays import Matrix
-from labelwise.decide.misses import Numbers, chance_of_misses, descending
+from labelwise.decide.arrays import Matrix, as_numpy
+from labelwise.decide.misses import Counts, Numbers, chance_of_misses, descending
 from labelwise.decide.promised_lists import (
     TOLERANCE,
     PromisedList,
@@ -42,8 +42,8 @@ from labelwise.numeric.special import betainc, gammaincc
 
 __all__ = ["cut_to_try", "list_above", "most_to_expect"]
 
-STEPS = 64  # numbers of misses that are tried at once
-PLACES = 400  # cuts among which one is chosen
+STEPS = 32  # numbers of misses that are tried at once
+PLACES = 96  # cuts among which one is chosen, and a third as many above them
 BELIEVED = 2  # times the share that lists should hold by fits that see few photos
 SPREAD = (-1.28, -0.52, 0.0, 0.52, 1.28)  # fifths of a normal law, by their middles
 
@@ -85,21 +85,21 @@ def list_above(
     the held-out photos that miss.
     """
     check_levels(1 - wrong_at_most, 0.5)
-    held, ranked = ScoredHeldOut.read(scores, right), descending(library)
-    total = len(ranked) if size is None else size
-    listed = int(np.searchsorted(-ranked, -cut, side="right"))
+    held, values = ScoredHeldOut.read(scores, right), as_numpy(library)
+    total = int(np.count_nonzero(~np.isneginf(values))) if size is None else size
+    listed = values[values >= cut]
     above = int(np.count_nonzero(held.scores >= cut))
     misses = int(np.count_nonzero(held.missed >= cut))
-    if not listed or not len(held):
+    if not len(listed) or not len(held):
         return PromisedList(np.inf, None, why_refused(held, total, wrong_at_most))
-    most = most_to_expect(misses, above - misses, listed, len(held), total)
-    if most > wrong_at_most * listed + TOLERANCE:
+    most = most_to_expect(misses, above - misses, len(listed), len(held), total)
+    if most > wrong_at_most * len(listed) + TOLERANCE:
         why = (
             f"of {above:,} held-out photos above the cut that other photos set, {misses:,} do not "
             f"match, too many for a list of which {wrong_at_most:.3g} may be wrong"
         )
         return PromisedList(np.inf, None, why)
-    return promised_list(held, ranked, listed, wrong_at_most, None, photos, "misses above a cut")
+    return promised_list(held, listed, wrong_at_most, None, photos, "misses above a cut")
 
 
 def cut_to_try(
@@ -108,35 +108,47 @@ def cut_to_try(
     held_out: int,
     library: int,
     wrong_at_most: float,
+    *,
+    times: Counts | None = None,
 ) -> float | None:
     """Return the score at which a list should be tried, None where none is likely to pass.
 
     ``pooled`` are the scores of held-out and library photos together, at least the highest of
-    them; ``chances`` returns the probabilities (D, N) that photos of these scores are right, as
-    each of D fits to other photos has them.
+    them, or different falling scores and how many ``times`` there is each. ``chances`` returns the
+    probabilities (D, N) that photos of these scores are right, as each of D fits to other photos
+    has them.
     """
-    ranked, total = descending(pooled), held_out + library
+    ranked = descending(pooled)
+    total = held_out + library
     if not len(ranked) or not held_out:
         return None
-    ends = np.unique(np.geomspace(1, len(ranked), PLACES).astype(np.int64))
+    upto = np.arange(1, len(ranked) + 1) if times is None else times.cumsum()
+    photos = int(upto[-1])
+    steps, needed = _needed(wrong_at_most * photos, held_out, library)
+    shortest = min(max(needed[0] * total / (2 * wrong_at_most * max(library, 1)), 1), photos)
+    above = np.geomspace(1, shortest, PLACES // 3)  # of lists too short to pass
+    ranks = np.append(above, np.geomspace(shortest, photos, PLACES)).astype(np.int64)
+    places = np.unique(np.searchsorted(upto, ranks))
+    ends = upto[places]
     widths = np.diff(ends, prepend=0)
-    p = chances(ranked[ends - 1 - widths // 2])  # the middle stands for those between two ends
+    middles = np.searchsorted(upto, ends - widths // 2)  # they stand for those between two ends
+    p = chances(ranked[middles])
     hits, misses = (p * widths).cumsum(1), ((1 - p) * widths).cumsum(1)
     listed = ends * (library / total)
     spread = np.sqrt(listed * held_out / total)
     passing = np.zeros(p.shape)
-    steps, needed = _needed(wrong_at_most * len(ranked), held_out, library)
     for place in SPREAD:
         allowed = np.searchsorted(needed, wrong_at_most * (listed + place * spread), "right") - 1
-        chance = gammaincc(steps[np.maximum(allowed, 0)] + 1, misses * (held_out / total))
-        passing += np.where(allowed >= 0, chance, 0) / len(SPREAD)
+        long = allowed >= 0
+        chance = gammaincc(steps[allowed[long]] + 1, misses[:, long] * (held_out / total))
+        passing[:, long] += chance / len(SPREAD)
     good = np.where(misses <= wrong_at_most * ends, hits, 0.0).max(1, keepdims=True)
     share = np.minimum(hits / np.where(good > 0, good, np.inf), 1)
     wrong = (passing * misses).mean(0)  # of lists that pass
     likely = wrong <= BELIEVED * wrong_at_most * ends * passing.mean(0)
     value = np.where(likely, (passing * share).mean(0), 0.0)
     best = int(value.argmax())
-    return float(ranked[ends[best] - 1]) if value[best] > 0 else None
+    return float(ranked[places[best]]) if value[best] > 0 else None
 
 
 def _needed(

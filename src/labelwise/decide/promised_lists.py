@@ -26,8 +26,10 @@ and a person's check (:mod:`list_checks`) needs to know nothing of groups.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Matrix, as_numpy
 from labelwise.decide.misses import Counts, Numbers, descending, most_misses
@@ -122,9 +124,8 @@ def expected_list(
     passing = np.flatnonzero((lengths > 0) & (needed <= wrong_at_most * lengths + TOLERANCE))
     if not len(passing):
         return PromisedList(np.inf, None, why_refused(held, total, wrong_at_most))
-    return promised_list(
-        held, ranked, int(lengths[passing[-1]]), wrong_at_most, None, photos, CONFORMAL
-    )
+    listed = ranked[: lengths[passing[-1]]]
+    return promised_list(held, listed, wrong_at_most, None, photos, CONFORMAL)
 
 
 def sure_list(
@@ -147,20 +148,20 @@ def sure_list(
     less. Without them a share of the held-out photos, drawn by ``seed``, does.
     """
     check_levels(1 - wrong_at_most, confidence)
-    held, ranked = ScoredHeldOut.read(scores, right), descending(library)
-    total = len(ranked) if size is None else size
+    held, values = ScoredHeldOut.read(scores, right), as_numpy(library)
+    total = int(np.count_nonzero(~np.isneginf(values))) if size is None else size
     if tuning is not None:
         chances = np.sort(1 - np.asarray(as_numpy(tuning), dtype=np.float64).ravel())
     else:
         held, chances = _divided(scores, right, tuning_share, seed)
     passed = _misses_to_pass(chances, len(held), total, wrong_at_most, 1 - confidence)
-    lengths = held.lengths(ranked)
-    listed = int(lengths[min(passed, len(lengths) - 1)])
+    cut = held.missed[passed] if passed < len(held.missed) else -np.inf
+    listed = values[values > cut]
     most = int(most_misses(np.array([passed]), len(held), total, 1 - confidence)[0])
-    if listed == 0 or most > wrong_at_most * listed + TOLERANCE:
+    if not len(listed) or most > wrong_at_most * len(listed) + TOLERANCE:
         why = why_refused(held, total, wrong_at_most, confidence)
         return PromisedList(np.inf, None, why)
-    return promised_list(held, ranked, listed, wrong_at_most, confidence, photos, "hypergeometric")
+    return promised_list(held, listed, wrong_at_most, confidence, photos, "hypergeometric")
 
 
 def lowest_cut(
@@ -231,15 +232,14 @@ def _misses_to_pass(
 
 def promised_list(
     held: ScoredHeldOut,
-    ranked: Numbers,
-    listed: int,
+    scores: NDArray[Any],
     wrong_at_most: float,
     confidence: float | None,
     photos: str,
     test: str,
 ) -> PromisedList:
-    """Return the promise of the ``listed`` best photos of a library."""
-    threshold = float(ranked[listed - 1])
+    """Return the promise of a list of a library's best photos, of these ``scores`` (L,)."""
+    listed, threshold = len(scores), float(scores.min())
     counted = int((held.scores >= threshold).sum())
     wrong = int((held.missed >= threshold).sum())
     promise = Promise(

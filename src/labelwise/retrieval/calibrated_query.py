@@ -25,8 +25,8 @@ from labelwise.decide import (
     lowest_cut,
     sure_list,
 )
-from labelwise.decide.misses import descending
 from labelwise.numeric.arrays import Array, Mask
+from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.numeric.groups import Groups
 from labelwise.numeric.logistic import fit_slope_and_offset
 from labelwise.numeric.special import expit, log_expit, logit, ndtri
@@ -45,10 +45,6 @@ ListKind = Literal["expected", "sure"]
 
 Numbers = NDArray[np.float64]
 PRIOR = np.array([16.0, 4.0])  # precision of slope and offset before any photo is seen
-ROWS_AT_ONCE = 1 << 17  # as many as a processor keeps near
-DROPPED_BITS = 15
-BUCKETS, MIDDLE = 1 << (31 - DROPPED_BITS), 1 << (DROPPED_BITS - 1)
-INFINITE = 0xFF << (23 - DROPPED_BITS)  # the bucket of infinity
 LEAST_SCORE = float(np.finfo(np.float32).min)  # below it: minus infinity, left out by a limit
 LEAST_SLOPE = 1e-3
 LEAST_LISTED = 0.05  # probability of the last photo of a list that is tried
@@ -118,22 +114,25 @@ class CalibratedQuery:
         slope = max(self.slope, LEAST_SLOPE)
         return float(log_expit((logit(probability) - self.offset) / slope))
 
-    def count(self, log_scores: NDArray[Any], confidence: float = 0.95) -> HitCount:
+    def count(self, log_scores: NDArray[Any] | BucketCounts, confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits, with an interval for chance and for the fit's error.
 
         Scores of 32 bits, of which there may be millions, are binned to one part in 500. The errors
         cancel: for a label in 3 % of a million photos a millionth of the number is left.
         """
-        if log_scores.dtype != np.float32:
+        if not isinstance(log_scores, BucketCounts) and log_scores.dtype != np.float32:
             scores, times = log_scores, np.ones(len(log_scores), np.int64)
         else:
-            sizes, times = _tallied(log_scores)
+            tally = (
+                log_scores if isinstance(log_scores, BucketCounts) else BucketCounts.of(log_scores)
+            )
+            sizes, times = tally.sizes()
             scores = -sizes
         return self._counted(_log_odds(scores), self.probs(scores), times, confidence)
 
     def count_of_odds(self, odds: NDArray[np.float32], confidence: float = 0.95) -> HitCount:
         """Return the expected number of hits as ``count`` does, from the odds of the products."""
-        values, times = _tallied(odds)
+        values, times = BucketCounts.of(odds).sizes()
         with np.errstate(divide="ignore"):
             logs = np.clip(np.log(values), -FAR, FAR)
         p = expit(self.slope * logs + self.offset)
@@ -244,15 +243,18 @@ class CalibratedQuery:
     ) -> PromisedList:
         """Return the expected list of the first share for which there is one, by a cut each."""
         held = self._above(least)
-        lowest = np.float32(max(least, LEAST_SCORE, setter.score_at(LEAST_LISTED)))
-        listed = descending(library.scores_at_least(float(lowest)))
-        above = descending(held.scores[held.scores >= lowest])
-        pooled = np.insert(listed, np.searchsorted(-listed, -above), above)  # falls too
+        lowest = float(np.float32(max(least, LEAST_SCORE, setter.score_at(LEAST_LISTED))))
+        pooled, times = (library.tally_at_least(lowest) + BucketCounts.of(held.scores)).falling(
+            lowest
+        )
         tried = []
         for share in shares:
-            cut = cut_to_try(pooled, setter.possible_probs, len(held.scores), size, share)
+            cut = cut_to_try(
+                *(pooled, setter.possible_probs, len(held.scores), size, share), times=times
+            )
+            cut = np.inf if cut is None else cut
             found = list_above(
-                *(np.inf if cut is None else cut, held.scores, held.hits, listed),
+                *(cut, held.scores, held.hits, library.scores_at_least(cut)),
                 wrong_at_most=share,
                 size=size,
                 photos=self._photos,
@@ -296,6 +298,9 @@ class LibraryScores(Protocol):
     def scores_at_least(self, least: float) -> NDArray[Any]:
         """Return the scores that are at least ``least``, in any order."""
 
+    def tally_at_least(self, least: float) -> BucketCounts:
+        """Return how many photos have which score, of those from ``least`` on at least."""
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredLibrary:
@@ -308,6 +313,9 @@ class ScoredLibrary:
 
     def scores_at_least(self, least: float) -> NDArray[Any]:
         return np.compress(self.scores >= least, self.scores)
+
+    def tally_at_least(self, least: float) -> BucketCounts:
+        return BucketCounts.of(self.scores_at_least(least))
 
 
 def calibrate_query(
@@ -328,22 +336,6 @@ def calibrate_query(
     slope, offset = (float(value) for value in weights)
     inside = None if groups is None else groups.take(known)
     return CalibratedQuery(query, slope, offset, covariance, scores, hits, inside)
-
-
-def _tallied(values: NDArray[np.float32]) -> tuple[Numbers, NDArray[np.int64]]:
-    """Return the sizes of values, whatever their sign, and how often there is each of them.
-
-    A float of 32 bits is taken by its exponent and the first eight bits of its fraction, and stands
-    in the middle of those that share them: a table takes a fraction of the time of a logarithm.
-    """
-    tally = np.zeros(BUCKETS, np.int64)
-    for start in range(0, len(values), ROWS_AT_ONCE):
-        bits = values[start : start + ROWS_AT_ONCE].view(np.uint32) & np.uint32(0x7FFFFFFF)
-        tally += np.bincount(bits >> np.uint32(DROPPED_BITS), minlength=BUCKETS)
-    found = np.flatnonzero(tally)
-    bits = found.astype(np.uint32) << np.uint32(DROPPED_BITS)
-    bits[(found > 0) & (found < INFINITE)] |= np.uint32(MIDDLE)
-    return bits.view(np.float32).astype(np.float64), tally[found]
 
 
 def _log_odds(log_scores: Numbers) -> Numbers:

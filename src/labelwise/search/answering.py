@@ -279,12 +279,12 @@ def _promised(
     """Return the list that can be promised, or why there is none and what would work."""
     refusal = f"no list can be promised for {asked.query}"
     try:
-        asked.index.evidence()  # refuses where the held-out photos fitted something
+        asked.index.promise_photos()  # refuses where the held-out photos fitted something
     except DataError as error:
         why = f"{refusal}: {str(error).rstrip('.')}"
         return PromisedList(np.inf, None, why), _ways_to_check(asked, wrong_at_most, alone=True)
     made = asked.held_out.cut(
-        asked.falling,
+        asked.ranking,
         wrong_at_most,
         kind=kind,
         confidence=0.95 if confidence is None else confidence,
@@ -321,7 +321,7 @@ def _bounded(
 ) -> ListBoundShare | None:
     """Return how wrong the list above a cut may be, where held-out photos can say so."""
     try:
-        index.evidence()
+        index.promise_photos()
     except DataError:
         return None
     asked = AskedQuery.of(index, query, own=True, photos=photos)

@@ -236,6 +236,10 @@ class Index:
 
         Where the library does not look like them, no promise can rest on them.
         """
+        return self.promise_photos().evidence(f"{self.facts.held_out} photos of the model")
+
+    def promise_photos(self) -> KnownPhotos:
+        """Return the same photos with all that is known of them, for promises of queries."""
         held_out = self.held_out_photos
         if held_out is None and self.spec.answers is not None:
             raise DataError(
@@ -251,7 +255,7 @@ class Index:
         found = likeness_of(self)
         if found.likeness.outcome == "pictures differ":
             raise DataError(f"nothing can be promised of {self.folder}. {found.sentence()}")
-        return held_out.evidence(f"{self.facts.held_out} photos of the model")
+        return held_out
 
     def tuning(self) -> Evidence | None:
         """Return the photos that may say what to promise, though not whether it holds."""

@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.numeric.bucket_counts import BucketCounts
 from labelwise.retrieval import BoundQuery, CalibratedQuery, HitCount
 from labelwise.retrieval.bound_query import log1mexp
 from labelwise.retrieval.query import AllOf, AnyOf, literal_of
@@ -67,6 +68,10 @@ class Ranking(ABC):
     def scores_at_least(self, least: float) -> Scores:
         """Return the scores that are at least ``least``, in no order."""
 
+    def tally_at_least(self, least: float) -> BucketCounts:
+        """Return how many rows have which score, of those from ``least`` on at least."""
+        return BucketCounts.of(self.scores_at_least(least))
+
     @abstractmethod
     def expected(self, query: CalibratedQuery) -> HitCount:
         """Return how many rows are expected to answer the query as it is calibrated."""
@@ -87,8 +92,15 @@ class SumRanking(Ranking):
     def scores_at_least(self, least: float) -> Scores:
         return np.compress(self._scores >= least, self._scores)
 
+    def tally_at_least(self, least: float) -> BucketCounts:
+        return self._tally
+
     def expected(self, query: CalibratedQuery) -> HitCount:
-        return query.count(self._scores)
+        return query.count(self._tally)
+
+    @cached_property
+    def _tally(self) -> BucketCounts:
+        return BucketCounts.of(self._scores)
 
     @cached_property
     def _scores(self) -> Scores:
@@ -276,6 +288,10 @@ class FallingScores:
             self._rising, self._least = np.sort(self.ranking.scores_at_least(least)), least
         first = np.searchsorted(self._rising, np.float32(least))
         return self._rising[first:][::-1]
+
+    def tally_at_least(self, least: float) -> BucketCounts:
+        """Return how many rows have which score, of those from ``least`` on at least."""
+        return self.ranking.tally_at_least(least)
 
     def lowest_of(self, count: int) -> float:
         """Return the lowest score of the best ``count`` rows, of which there must be so many."""
