@@ -67,7 +67,7 @@ serve: $(SERVER) ## tag, search and review photos in the browser, with the demo'
 	"$(BIN)/labelwise" serve runs/demo runs/demo.index $(if $(PORT),--port $(PORT)) --open
 
 test: install browser ## run every test (BROWSER=no: but those in a browser)
-	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+	BROWSER=$(BROWSER) "$(BIN)/python" -m pytest --durations=25 --cpu-durations=25 $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 
 fuzz: install ## feed damaged input to readers of files and routes of the server for ten minutes (FUZZ_SECONDS)
 	LABELWISE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) LABELWISE_FUZZ_SEED=$(or $(FUZZ_SEED),$$RANDOM) "$(BIN)/python" -m pytest -s tests/fuzz

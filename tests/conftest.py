@@ -17,6 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import hypothesis
 import pytest
 import torch
+from cpu_durations import pytest_addoption, pytest_configure  # noqa: F401
 from open_indexes import count_connections, nothing_left_open
 from warm_commands import WarmCommands
 
