@@ -87,9 +87,9 @@ class WarmCommands:
         return StartedCommand(self.process, order)
 
     @contextmanager
-    def running(self, arguments, cwd):
+    def running(self, arguments, cwd, module="labelwise"):
         """Start a command that is killed at the end of the block unless it was waited for."""
-        command = self.start(arguments, cwd)
+        command = self.start(arguments, cwd, module)
         try:
             yield command
         finally:

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from mmap import mmap
@@ -651,7 +650,7 @@ def test_an_executor_is_given_what_others_start_from_first(tmp_path):
     assert done == ["first", "free", "b"]
 
 
-def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path):
+def test_runs_side_by_side_end_with_the_command_that_is_killed(tmp_path, warm_commands):
     script = """
 import sys
 from pathlib import Path
@@ -660,13 +659,13 @@ from labelwise.training.settings import read_settings
 values = {"data": "posterior", "backbone": "identity", "recipe.epochs": 2000, "method": "bce",
           "data_options": {"num_train": 2000, "num_val": 50, "num_test": 50, "num_labels": 4}}
 jobs = [TrainingJob(read_settings(None, values), Path(sys.argv[1]) / name) for name in "ab"]
-list(run_jobs(jobs, executor=LocalProcesses(2)))
+if __name__ == "__main__":
+    list(run_jobs(jobs, executor=LocalProcesses(2)))
 """
-    command = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    (tmp_path / "jobs.py").write_text(script)
     files = [tmp_path / name / "metrics.jsonl" for name in "ab"]
-    wait_until(lambda: all(file.exists() for file in files))
-    command.kill()
-    command.wait()
+    with warm_commands.running([tmp_path], tmp_path, tmp_path / "jobs.py"):
+        wait_until(lambda: all(file.exists() for file in files))
     wait_until(lambda: not any(is_locked(file.parent) for file in files))
     assert not any((file.parent / "evaluation.json").exists() for file in files)
 
