@@ -6,6 +6,7 @@ import torch
 from export_samples import LABELS, base_links, fitted_links, rules
 from onnx import TensorProto, helper
 
+from labelwise.calibrate import CALIBRATORS
 from labelwise.export.graph import Graph
 from labelwise.export.links import LINK_OPS, write_link
 from labelwise.export.rules import RULE_OPS, default_thresholds, write_rule
@@ -29,6 +30,8 @@ def run(graph, values, *outputs):
 
 
 def test_every_kind_in_the_catalogues_can_be_written():
+    for pair in (CALIBRATORS, [*BASE_LINKS, "nothing"]):
+        assert all(any(name in made.split(" of ") for made in FITTED_LINKS) for name in pair)
     samples = [*BASE_LINKS.values(), *FITTED_LINKS.values()]
     assert set(LINK_OPS) == set(LINKS) == {link.kind for link in samples}
     assert set(RULE_OPS) == set(RULES) == {rule.kind for rule in rules().values()}
