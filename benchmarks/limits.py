@@ -3,6 +3,8 @@
     python benchmarks/limits.py run search heads      measure parts of limits.yaml on this machine
     python benchmarks/limits.py table                 print what was measured, machine by machine
     python benchmarks/limits.py page docs/limits.md   write the page of the documentation
+    python benchmarks/limits.py keep FILE --machine "NVIDIA H200, 16 cores"
+                                                      keep figures that were recorded elsewhere
 
 ``run`` starts the program of each part with LABELWISE_FIGURES set to a file; what the program
 records there is kept in limits/MACHINE.json, the figures of other parts stay as they were. A goal
@@ -16,6 +18,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -36,7 +39,7 @@ COMMANDS = {
     "overlap": "overlap.py",
     "training": "training.py --part files",
     "first_minutes": "first_minutes.py",
-    "beside": "beside.py",
+    "beside": "beside.py --s3",
 }
 ON_GPU = ("heads_gpu", "scoring_gpu", "overlap", "training", "first_minutes")
 HEAD = """# At the limit
@@ -118,26 +121,36 @@ def measured(part: str) -> dict[str, dict[str, float | None]]:
         done = subprocess.run(command, env={**os.environ, "LABELWISE_FIGURES": str(place)})
         if done.returncode not in (0, 1):  # 1: a goal of its own was missed
             raise SystemExit(f"{program} ended with status {done.returncode}")
-        lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
-    found = [json.loads(line) for line in lines]
+        return recorded(place) if place.exists() else {}
+
+
+def recorded(place: Path) -> dict[str, dict[str, float | None]]:
+    """Return the figures that a program left in a file, by name."""
+    found = [json.loads(line) for line in place.read_text(encoding="utf-8").splitlines()]
     return {one["name"]: {"ours": one["ours"], "peer": one["peer"]} for one in found}
 
 
 def run(parts: list[str], known: dict[str, dict[str, Goal]]) -> None:
     """Measure parts and keep what the goals name."""
-    name = machine()
+    for part in parts:
+        keep(measured(part), known[part], machine(), load=round(os.getloadavg()[0], 1))
+
+
+def keep(
+    figures: dict[str, dict[str, float | None]],
+    known: Mapping[str, Goal],
+    name: str,
+    *,
+    load: float | None = None,
+) -> None:
+    """Keep the figures of a machine that goals name; its others stay as they were."""
     place = RESULTS / f"{''.join(c if c.isalnum() else '-' for c in name.lower())}.json"
     kept = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-    for part in parts:
-        for figure, values in measured(part).items():
-            if figure in known[part]:
-                kept[figure] = {
-                    **values,
-                    "date": date.today().isoformat(),
-                    "load": round(os.getloadavg()[0], 1),
-                }
-        RESULTS.mkdir(exist_ok=True)
-        place.write_text(json.dumps({"machine": name, **kept}, indent=1) + "\n", encoding="utf-8")
+    today = date.today().isoformat()
+    stamp = {"date": today} if load is None else {"date": today, "load": load}
+    kept |= {one: {**values, **stamp} for one, values in figures.items() if one in known}
+    RESULTS.mkdir(exist_ok=True)
+    place.write_text(json.dumps({"machine": name, **kept}, indent=1) + "\n", encoding="utf-8")
 
 
 def rows_of(part: dict[str, Goal], figures: dict[str, dict[str, float]]) -> list[list[str]]:
@@ -187,7 +200,7 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
             where = figures.get("machine", "no machine yet")
             stamps = [figures[name] for name in some if name in figures]
             days = sorted({one["date"] for one in stamps})
-            loads = sorted({one["load"] for one in stamps})
+            loads = sorted({one["load"] for one in stamps if "load" in one})
             text.append(f"\n## {part.replace('_', ' ')}: {where}\n")
             text.append(f"`python benchmarks/{COMMANDS[part]}`" + _when(days, loads) + "\n")
             text.append("| what | ours | peer or limit | its figure | ratio | goal | met |")
@@ -204,6 +217,8 @@ def page(known: dict[str, dict[str, Goal]]) -> str:
 def _when(days: list[str], loads: list[float]) -> str:
     if not days:
         return ""
+    if not loads:
+        return f", measured on {days[-1]}."
     load = f"{loads[0]:g}" if len(loads) == 1 else f"{loads[0]:g} to {loads[-1]:g}"
     return f", measured on {days[-1]} at a load of {load} (by the system, at the end of each part)."
 
@@ -217,8 +232,14 @@ def main() -> None:
     some.add_argument("parts", nargs="*", choices=[*COMMANDS, []])
     commands.add_parser("table", help="print the figures that are kept")
     commands.add_parser("page", help="write the page").add_argument("file", type=Path)
+    other = commands.add_parser("keep", help="keep what a program left by LABELWISE_FIGURES")
+    other.add_argument("file", type=Path)
+    other.add_argument("--machine", required=True)
     given = parser.parse_args()
     known = goals()
+    if given.command == "keep":
+        every = {name: goal for part in known.values() for name, goal in part.items()}
+        keep(recorded(given.file), every, given.machine)
     if given.command == "run":
         on_gpu = torch.cuda.is_available()
         run(given.parts or [part for part in COMMANDS if (part in ON_GPU) == on_gpu], known)

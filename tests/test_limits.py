@@ -1,5 +1,6 @@
 """Held to: the page in the docs, written again from the figures that are kept; ratios by hand."""
 
+import json
 import re
 from pathlib import Path
 
@@ -64,6 +65,27 @@ def test_a_goal_says_why_it_was_missed_only_where_it_was(limits):
     assert limits.reasons(goals, {"a": {"ours": 12.0, "peer": None}}) == line
     assert limits.reasons(goals, {}) == line
     assert limits.reasons(goals, {"a": {"ours": 10.0, "peer": None}}) == []
+
+
+def test_figures_from_elsewhere_are_kept_beside_those_of_their_machine(
+    limits, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(limits, "RESULTS", tmp_path / "limits")
+    goal = limits.Goal("a", "what a is", "ms", at_most=10)
+    limits.keep({"a": {"ours": 1.0, "peer": None}}, {"a": goal}, "A GPU, 2 cores", load=3.5)
+    (tmp_path / "figures.jsonl").write_text(
+        '{"name": "b", "ours": 12.0, "peer": 6.0}\n{"name": "c", "ours": 1, "peer": null}\n'
+    )
+    found = limits.recorded(tmp_path / "figures.jsonl")
+    limits.keep(found, {"a": goal, "b": goal}, "A GPU, 2 cores")
+    kept = json.loads((tmp_path / "limits" / "a-gpu--2-cores.json").read_text())
+    assert kept["machine"] == "A GPU, 2 cores"
+    assert (kept["a"]["ours"], kept["a"]["load"]) == (1.0, 3.5)
+    assert (kept["b"]["ours"], kept["b"]["peer"]) == (12.0, 6.0)
+    assert "c" not in kept
+    page = limits.page({"search": {"a": goal, "b": goal}})
+    assert "at a load of 3.5 (" in page
+    assert "| what a is | 12 ms |" in page
 
 
 @pytest.mark.parametrize("given", [{}, {"ratio": 2}, {"at_most": 1, "at_least": 1}])
