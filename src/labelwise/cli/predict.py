@@ -1,7 +1,7 @@
 """``labelwise predict``: the labels of image files."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
     from labelwise.links import Link
     from labelwise.models import DeployedModel
+    from labelwise.models.answer_rows import Answer
+    from labelwise.models.onnx_answers import OnnxAnswers
     from labelwise.pictures import ImageSource
     from labelwise.predictions import Predictions
     from labelwise.shards import Engine
-    from labelwise.taxonomy import Taxonomy
+    from labelwise.taxonomy import LabelTree, Taxonomy
 
 __all__ = [
     "find_photos",
@@ -190,47 +192,40 @@ def _predict_file(
     out = None if out_file is None else Path(out_file)
     from labelwise.cli.text import caution, complain, say, show_table
     from labelwise.cli.writers import check_suffix, writing
-    from labelwise.models import load_model
-    from labelwise.models.scoring import obeying, score
     from labelwise.pictures import PictureImages
     from labelwise.system.progress import make_watch
-    from labelwise.taxonomy import Taxonomy
 
     if out is not None:
         check_suffix(out)
     decoder = chosen_decoder(decode, device)
-    _check_model(run)
+    answers_alone = explain is None and taxonomy is None and not shares
+    graph = _graph(run) if answers_alone and device == "cpu" else None
+    if graph is None:
+        _check_model(run)
     source = PictureImages(find_photos(images))
-    predictor = load_model(run, device).fused(len(source))
-    caution(predictor.caution)
-    held_out = _held_out(run) if shares else None
-    logits: list[Tensor] = []  # only where shares are asked for
-    if explain is not None:
-        _explain(predictor, source, explain)
-    names = predictor.space.names
-    tree = None
-    if taxonomy is not None:
-        given = taxonomy_of(predictor.taxonomy, Taxonomy.read(taxonomy))
-        tree = None if given is None else given.within(predictor.space)
+    engine = None
+    if graph is not None:
+        caution(graph.caution)
+        names, answers = graph.names, graph.score(source)
+    else:
+        engine = _Engine(run, source, batch_size, device, decoder, explain, taxonomy, shares)
+        names, answers = engine.names, engine.answers()
     rows: list[tuple[str, str]] = []
     failed = count = chosen = 0
     watch = make_watch()
     watch.start("predicting", len(source))
     with _stoppable(out), writing(out, names) as write, ExitStack() as stack:
         stack.callback(watch.finish)
-        for scored in score(predictor, source, batch_size=batch_size, decode=decoder):
-            logits += [scored.logits] if shares else []
-            part = scored if tree is None else obeying(scored, tree, predictor.rule)
-            for answer in part.answers():
-                write(answer)
-                chosen += len(answer.labels)
-                if answer.error is not None:
-                    complain(answer.error)
-                elif len(rows) < ROWS_SHOWN:
-                    rows.append((answer.id, _short(answer.labels, answer.probs, names)))
-            count += len(part) + len(part.failures)
-            failed += len(part.failures)
-            watch.advance(len(part) + len(part.failures))
+        for answer in stack.enter_context(closing(answers)):
+            write(answer)
+            count += 1
+            chosen += len(answer.labels)
+            if answer.error is not None:
+                complain(answer.error)
+                failed += 1
+            elif len(rows) < ROWS_SHOWN:
+                rows.append((answer.id, _short(answer.labels, answer.probs, names)))
+            watch.advance(1)
     if rows:
         show_table(("image", "labels"), rows)
     if count - failed > len(rows):
@@ -239,15 +234,72 @@ def _predict_file(
         say(f"{count - failed:,} of {count:,} images predicted, written to {out}")
     if count > failed:
         _say_size(run, chosen / (count - failed))
-    if held_out is not None and count > failed:
-        _say_shares(held_out, predictor.link, logits)
+    if engine is not None and count > failed:
+        engine.say_shares()
     if failed:
         complain(f"{failed:,} of {count:,} images could not be read")
         raise typer.Exit(1)
 
 
+def _graph(place: Path) -> "OnnxAnswers | None":
+    """Return what answers without torch, None for a model that the engine must run."""
+    from labelwise.models.onnx_answers import OnnxAnswers
+
+    return OnnxAnswers.of(place) if place.suffix.lower() == ".onnx" else None
+
+
+class _Engine:
+    """A model, run by the one inference engine, and what was asked for beside its answers."""
+
+    def __init__(
+        self,
+        run: Path,
+        source: "ImageSource",
+        batch_size: int,
+        device: str,
+        decoder: Literal["cpu", "cuda"],
+        explain: Path | None,
+        taxonomy: Path | None,
+        shares: bool,
+    ) -> None:
+        from labelwise.cli.text import caution
+        from labelwise.models import load_model
+        from labelwise.taxonomy import Taxonomy
+
+        self.source, self.batch_size, self.decoder = source, batch_size, decoder
+        self.predictor = load_model(run, device).fused(len(source))
+        caution(self.predictor.caution)
+        self.held_out = _held_out(run) if shares else None
+        self.logits: list[Tensor] = []  # only where shares are asked for
+        if explain is not None:
+            _explain(self.predictor, source, explain)
+        self.names = self.predictor.space.names
+        self.tree: LabelTree | None = None
+        if taxonomy is not None:
+            given = taxonomy_of(self.predictor.taxonomy, Taxonomy.read(taxonomy))
+            self.tree = None if given is None else given.within(self.predictor.space)
+
+    def answers(self) -> Generator["Answer"]:
+        """Yield the answers in the order of the photos."""
+        from labelwise.models.scoring import obeying, score
+
+        given = self.predictor, self.source
+        for scored in score(*given, batch_size=self.batch_size, decode=self.decoder):
+            if self.held_out is not None:
+                self.logits.append(scored.logits)
+            tree, rule = self.tree, self.predictor.rule
+            yield from (scored if tree is None else obeying(scored, tree, rule)).answers()
+
+    def say_shares(self) -> None:
+        """Say how frequent each label is among the photos, if that was asked for."""
+        if self.held_out is not None:
+            _say_shares(self.held_out, self.predictor.link, self.logits)
+
+
 def _say_size(place: Path, chosen: float) -> None:
     """Say how many labels a photo was given where the run that made the model had far others."""
+    if not place.is_dir():
+        return
     from labelwise.cli.text import say
     from labelwise.evaluate.evaluation import far_apart
     from labelwise.models.run_folder import RunFolder

@@ -8,12 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from labelwise.errors import SettingsError
-from labelwise.models.answer_rows import csv_header, csv_row, json_record
-from labelwise.models.scoring import Answer
+from labelwise.models.answer_rows import Answer, csv_header, csv_row, json_record
 from labelwise.system.files import replacing
 
 __all__ = ["check_suffix", "writing"]
@@ -71,6 +67,9 @@ class ParquetWriter(Writer):
     ROWS = 1024
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
         super().__init__(names)
         probs = pa.list_(pa.float32())  # of a fixed size, a row without any would be unreadable
         kinds = [pa.string(), pa.list_(pa.string()), probs, pa.string()]
@@ -92,6 +91,8 @@ class ParquetWriter(Writer):
         self._writer.close()
 
     def _flush(self) -> None:
+        import pyarrow as pa
+
         self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
         self._rows = []
 

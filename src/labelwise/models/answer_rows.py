@@ -1,4 +1,4 @@
-"""The answer for one photo as a line of JSON and as a row of CSV, wherever answers are written.
+"""The answer for one photo, as a line of JSON and as a row of CSV, wherever answers are written.
 
     JSON    {"path": ..., "labels": [...], "probs": {label: probability}}, or path and error
     CSV     path, labels, error, then one column of probabilities per label
@@ -8,12 +8,25 @@ In CSV a text that a spreadsheet would take for a formula is quoted by an apostr
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from labelwise.models.scoring import Answer
 from labelwise.system.text import as_cell
 
-__all__ = ["csv_header", "csv_row", "json_record"]
+__all__ = ["NOT_FINITE", "Answer", "csv_header", "csv_row", "json_record"]
+
+NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one image: its labels, surest first, and probabilities; or an error."""
+
+    row: int
+    id: str
+    labels: tuple[str, ...] = ()
+    probs: tuple[float, ...] = ()
+    error: str | None = None
 
 
 def json_record(answer: Answer, names: Sequence[str]) -> dict[str, Any]:

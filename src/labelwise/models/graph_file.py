@@ -21,6 +21,7 @@ from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.links import Link
 from labelwise.methods import link_from_spec, link_to_spec, rule_from_spec, rule_to_spec
+from labelwise.models.onnx_answers import FORMAT, UNSEALED, is_whole
 from labelwise.models.spec import NOT_USABLE, require_fit
 from labelwise.pictures import Transform
 from labelwise.system.faults import first_fault
@@ -40,11 +41,9 @@ __all__ = [
     "sealed",
 ]
 
-FORMAT = 1
 OPSET = 18  # of ONNX's operators
 INPUT = "normalised"  # what the network reads
 PIXELS: Literal["pixels"] = "pixels"
-UNSEALED = "0" * 64
 
 Input = Literal["image", "pixels"]
 JSON_KEYS = (
@@ -234,9 +233,7 @@ def read_model(content: bytes, name: str) -> tuple[ModelProto, Facts]:
         raise CheckpointError(
             f"{name} must use ONNX operator set {OPSET}, got {opset}; export it again"
         )
-    digest = metadata.get("sha256", "")
-    whole = content.replace(digest.encode(), UNSEALED.encode(), 1) if len(digest) == 64 else b""
-    if hashlib.sha256(whole).hexdigest() != digest:
+    if not is_whole(content, metadata.get("sha256", "")):
         raise CheckpointError(
             f"{name} is damaged or was changed after it was written: its hash is not the one it "
             "holds; copy or export it again"

@@ -24,6 +24,7 @@ from torch import Tensor
 from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
+from labelwise.models.answer_rows import NOT_FINITE, Answer
 from labelwise.pictures import ArrayImages, ImageSource
 from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import (
@@ -59,7 +60,6 @@ __all__ = [
     "scored",
 ]
 
-NOT_FINITE = "the model's logits are not finite numbers; its weights or the image may be damaged"
 PICTURES_AT_ONCE = 8  # on a CPU: as fast as more, in less memory
 
 Network = Callable[[Tensor], tuple[Tensor, ...]]
@@ -125,17 +125,6 @@ class Inferred:
     rows: NDArray[np.int64]
     values: tuple[Tensor, ...]
     failures: tuple[Failure, ...] = ()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is said of one image: its labels, surest first, and probabilities; or an error."""
-
-    row: int
-    id: str
-    labels: tuple[str, ...] = ()
-    probs: tuple[float, ...] = ()
-    error: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

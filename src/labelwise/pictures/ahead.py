@@ -1,5 +1,6 @@
-"""Starting work before its result is asked for."""
+"""Starting work before its result is asked for, on as many cores as there are."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +8,18 @@ from contextlib import closing
 from itertools import repeat
 from typing import TypeVar
 
-__all__ = ["by_threads", "in_thread", "started_ahead"]
+__all__ = ["available_cores", "by_threads", "in_thread", "started_ahead"]
 
 Item = TypeVar("Item")
 Started = TypeVar("Started")
 Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def started_ahead(

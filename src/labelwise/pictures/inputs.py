@@ -1,6 +1,5 @@
 """What a batch is made of: a resizer's protocol, inputs for a network, and failures."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -11,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.errors import SettingsError
+from labelwise.pictures.ahead import available_cores
 from labelwise.pictures.bands import Bands
 from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
@@ -100,13 +100,6 @@ def input_of(images: ImageSource, row: int, transform: Transform) -> Tensor:
         return transform.pixels(images.read(row, transform.at_least()))
     resized = transform.resize_bands(images.read_bands(row, transform.bands))
     return torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def decodes_on_gpu(decode: Decode, device: torch.device, bands: Bands | None = None) -> bool:
