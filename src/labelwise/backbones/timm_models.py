@@ -165,7 +165,8 @@ def _pretrained(name: str, config: Any) -> dict[str, Tensor]:
 
 def _shapes(name: str) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of all tensors of a network, its classifier's among them."""
-    with torch.device("meta"):
+    # On the device "meta" random weights would import torch's compiler, 60 MiB of it.
+    with torch.random.fork_rng(devices=[]):
         network = timm.create_model(name)
     return {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
 
