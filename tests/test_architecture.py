@@ -192,12 +192,11 @@ before = state()
 import labelwise
 from labelwise.backbones.imports import without_compiler
 from labelwise.export.openvino_folder import openvino_runtime
-from labelwise.training.execution import fabric_class
 
-# These three hide a module meanwhile, unless it is there already: so they come first.
+# These two hide a module meanwhile, unless it is there already: so they come first.
 with without_compiler():
     import timm
-fabric_class(), openvino_runtime()
+openvino_runtime()
 for info in pkgutil.walk_packages(labelwise.__path__, "labelwise."):
     if not info.name.endswith("__main__"):
         importlib.import_module(info.name)

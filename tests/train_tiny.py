@@ -2,13 +2,14 @@
 
 RUNS is JSON, the flags of each run by the name of its folder; ``rows`` is the table's size.
 
-With ``hardware.devices`` above one, Fabric runs this script again in the other processes. With
-``fails_in`` the process of that number cannot read its second epoch. ``place`` is where a run is
-kept instead. Processes of other nodes than the first have FOLDER on a disk of their own.
+With ``hardware.devices`` above one, it is run again in the other processes. With ``fails_in`` the
+process of that number cannot read its second epoch. ``place`` is where a run is kept instead.
+Processes of other nodes than the first have FOLDER on a disk of their own.
 """
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -30,6 +31,13 @@ def break_second_epoch() -> None:
         return epoch(loader, number, start)
 
     Loader.epoch = broken
+
+
+def free_port() -> int:
+    """Return a port of this machine where processes can meet."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def main() -> None:

@@ -137,7 +137,6 @@ def preload():
         import_module(name)
     if find_spec("pandas"):  # pyarrow imports it where it is installed
         import_module("pandas")
-    import_module("labelwise.training.execution").fabric_class()
 
 
 def main():

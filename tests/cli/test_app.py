@@ -32,7 +32,7 @@ def test_help_imports_nothing_heavy(arguments):
         "from labelwise.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: status = end.code\n"
-        "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'lightning_fabric', 'PIL'}\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'PIL'}\n"
         "sys.exit(f'imported {heavy & set(sys.modules)}' if heavy & set(sys.modules) else status)"
     )
     done = subprocess.run(

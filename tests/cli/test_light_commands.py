@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from labelwise.cli.app import app
 
-SLOW = {"torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib", "lightning_fabric"}
+SLOW = {"torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib"}
 COMMAND = """
 import json, sys
 from labelwise.cli.app import main

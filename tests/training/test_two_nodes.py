@@ -7,7 +7,6 @@ machines: by the address of the first, each started by a torchrun of its own. Th
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import torch
 from bucket_setup import served_bucket
 from tiny_run import Hearing, tiny_settings, tiny_table
-from train_tiny import break_second_epoch
+from train_tiny import break_second_epoch, free_port
 
 from labelwise.errors import ImageError
 from labelwise.models.run_folder import RunFolder, fetched_run
@@ -26,12 +25,6 @@ from labelwise.training.run import train
 
 SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 RUNS = {"bce": {"method": "bce"}, "two-way": {"method": "two-way"}}
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def on_two_nodes(folder, runs):

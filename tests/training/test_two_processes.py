@@ -16,12 +16,8 @@ from kill_two_processes import figures, require_same, start_training
 from patience import wait_until
 from tiny_run import tiny_settings, tiny_table
 
-from labelwise.errors import SettingsError
-from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
-from labelwise.system.progress import Silent
 from labelwise.system.tensors import load_tensors
-from labelwise.training.prepare import prepare
 from labelwise.training.run import train
 from labelwise.training.validation import validation_figures
 
@@ -67,13 +63,11 @@ def test_torchrun_starts_the_same_run(tmp_path, warm_commands):
     assert_same_run(tmp_path / "two" / "run", tmp_path / "one")
 
 
-def test_the_batch_must_divide_among_the_processes(tmp_path):
-    class Two:
-        world_size, is_global_zero = 2, True
-
-    run, table = RunFolder(tmp_path), tiny_table()
-    with pytest.raises(SettingsError, match="batch_size must be a multiple of 2 devices, got 15"):
-        prepare(tiny_settings(batch_size=15), run, Two(), Silent(), table=table)
+def test_the_batch_must_divide_among_the_processes(tmp_path, warm_commands):
+    flags = {"batch_size": 15, "hardware__devices": 2}
+    done = warm_commands.run([tmp_path, json.dumps({"run": flags})], tmp_path, SCRIPT)
+    assert done.returncode == 1
+    assert "SettingsError: batch_size must be a multiple of 2 devices, got 15" in done.stderr
 
 
 @pytest.mark.parametrize("rank", [0, 1])

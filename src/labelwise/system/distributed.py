@@ -14,6 +14,7 @@ __all__ = [
     "rank",
     "tensors_of_first",
     "value_of_first",
+    "wait_for_all",
     "world_size",
 ]
 
@@ -26,6 +27,12 @@ def world_size() -> int:
 def rank() -> int:
     """Return the number of this process, 0 outside a distributed run."""
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def wait_for_all() -> None:
+    """Return once every process has come here."""
+    if world_size() > 1:
+        dist.barrier()
 
 
 def broadcast_rows(rows: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows
 from labelwise.predictions import Predictions
 from labelwise.system.progress import Silent, Watch
-from labelwise.training.execution import make_fabric
 from labelwise.training.frozen import frozen_features
+from labelwise.training.processes import launch
 from labelwise.training.run import Run, train
 from labelwise.training.settings import Settings, read_settings
 
@@ -80,8 +80,7 @@ def train_folds(
 def _as_features(settings: Settings, table: LabelTable, watch: Watch) -> LabelTable:
     if settings.features is None or isinstance(table.images, FeatureRows):
         return table
-    fabric = make_fabric(settings.hardware, settings.precision)
-    return frozen_features(settings, table, fabric, watch)[1]
+    return frozen_features(settings, table, launch(settings.hardware), watch)[1]
 
 
 def _held_out(table: LabelTable, held: NDArray[np.intp]) -> LabelTable:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,9 +21,6 @@ from labelwise.training.band_scale import scale_of
 from labelwise.training.build import advice_for_photos, weights_of
 from labelwise.training.features import compute, frozen_backbone
 from labelwise.training.settings import AUTO, Settings
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 __all__ = ["FrozenBackbone", "frozen_features", "scaling_of", "standardised"]
 
@@ -52,7 +48,7 @@ class FrozenBackbone:
 
 
 def frozen_features(
-    settings: Settings, table: LabelTable, fabric: "Fabric", watch: Watch
+    settings: Settings, table: LabelTable, device: torch.device, watch: Watch
 ) -> tuple[FrozenBackbone, LabelTable]:
     """Return the network that is not trained, and the table with its features as images."""
     held = table.images.features if isinstance(table.images, FeatureRows) else None
@@ -91,7 +87,7 @@ def frozen_features(
         backbone,
         settings.hardware.features_cache,
         pooled=pooled,
-        device=fabric.device,
+        device=device,
         workers=settings.hardware.workers,
         watch=watch,
     )

@@ -1,19 +1,15 @@
 """The logits of a split, each row exactly once, over any number of processes."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from labelwise.models import Model
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.pictures import ImageSource
-from labelwise.system.distributed import gather_rows, world_size
+from labelwise.system.distributed import gather_rows, rank, world_size
 from labelwise.system.progress import Silent, Watch
+from labelwise.training.execution import autocast
 from labelwise.types import Outputs
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 __all__ = ["infer_logits"]
 
@@ -22,34 +18,32 @@ ROWS_AT_ONCE = 1 << 15
 
 
 def infer_logits(
-    fabric: "Fabric",
     model: Model,
     images: ImageSource,
+    device: torch.device,
     *,
     workers: int = 0,
-    full_precision: bool = False,
+    precision: torch.dtype | None = None,
     watch: Watch | None = None,
     task: str = "",
 ) -> Tensor:
     """Return the float32 logits (rows, K) on the CPU, in row order, in every process.
 
     Each process takes an equal run of rows. Rows are placed by their number, so that none is
-    missing or counted twice; an image that cannot be read stops all.
+    missing or counted twice; an image that cannot be read stops all. ``precision`` is the autocast
+    type of the network, if any.
     """
     watch = watch or Silent()
-    rows, rank, world = len(images), fabric.global_rank, fabric.world_size
-    own = range(rows * rank // world, rows * (rank + 1) // world)
+    rows, world, number = len(images), world_size(), rank()
+    own = range(rows * number // world, rows * (number + 1) // world)
     transform = model.backbone.transform
 
     def network(values: Tensor) -> tuple[Tensor, ...]:
         inputs = transform.inputs(values)
         if inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        if full_precision:
+        with autocast(device, precision):
             outputs: Outputs = model(inputs)
-        else:
-            with fabric.autocast():
-                outputs = model(inputs)
         return (outputs.logits.float(),)
 
     watch.start(task, rows)
@@ -64,7 +58,7 @@ def infer_logits(
         rows=own,
         batch_size=BATCH,
         workers=workers,
-        device=fabric.device,
+        device=device,
     )
     for part in parts:
         raise_failure(part)
@@ -73,7 +67,7 @@ def infer_logits(
         watch.advance(len(part.rows) * world)
     model.train(training)
     watch.finish()
-    return _placed(torch.cat(index), torch.cat(logits), rows, fabric.device)
+    return _placed(torch.cat(index), torch.cat(logits), rows, device)
 
 
 def _placed(index: Tensor, logits: Tensor, rows: int, device: torch.device) -> Tensor:
@@ -98,7 +92,7 @@ def _gathered(part: Tensor, device: torch.device) -> Tensor:
     for start in range(0, longest, ROWS_AT_ONCE):
         piece = padded[start : start + ROWS_AT_ONCE]
         everyone = torch.chunk(gather_rows(piece.to(device)).cpu(), len(counts))
-        for rank, rows in enumerate(everyone):
-            collected[rank].append(rows)
+        for pieces, rows in zip(collected, everyone, strict=True):
+            pieces.append(rows)
     whole = [torch.cat(pieces)[:count] for pieces, count in zip(collected, counts, strict=True)]
     return torch.cat(whole)

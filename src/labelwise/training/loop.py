@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labelwise.errors import TrainingError
 from labelwise.models import Model
 from labelwise.pictures import ImageSource
-from labelwise.system.distributed import tensors_of_first
+from labelwise.system.distributed import rank, tensors_of_first, wait_for_all, world_size
 from labelwise.system.storage import StorageError
 from labelwise.training.checkpoint import Position, TrainingState
 from labelwise.training.execution import LossFunction, accelerated, autocast_type, compiles
@@ -50,9 +50,10 @@ class _Loop:
     """Trains the model of a run until the recipe or a stop request ends it."""
 
     def __init__(self, training: Training) -> None:
-        self.training, self.fabric, self.watch = training, training.fabric, training.watch
+        self.training, self.watch = training, training.watch
         self.recipe, self.folder = training.settings.recipe, training.run.checkpoint
-        self.device, self.world = self.fabric.device, self.fabric.world_size
+        self.device, self.world = training.device, world_size()
+        self.precision = autocast_type(training.settings.precision, self.device.type)
         self.loader = training.train_loader()
         self.journal = training.run.journal
         self.joined = min(self.loader.batch_size * self.world, len(self.loader.table))
@@ -66,7 +67,7 @@ class _Loop:
         # The model as a step calls it: itself, or wrapped for data parallelism.
         self.model: nn.Module = self.state.model
         if self.world > 1:
-            self.model = self.fabric.strategy.setup_module(self.state.model)
+            self.model = self._parallel(self.state.model)
         self.loss_of = self._loss_function()
         self._restore()
         self.validation: tuple[ImageSource, Tensor, Tensor | None] | None = None
@@ -88,6 +89,14 @@ class _Loop:
             self.training.contents,
         )
 
+    def _parallel(self, model: nn.Module) -> nn.Module:
+        """Return the model with gradients that are averaged over all processes."""
+        if self.device.type != "cuda":
+            return DistributedDataParallel(model)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(side):  # as CUDA graphs of a wrapped model require
+            return DistributedDataParallel(model, device_ids=[self.device.index])
+
     def _loss_function(self) -> LossFunction:
         """Return the loss of a batch as one function, compiled where that pays."""
         settings, model, objective = self.training.settings, self.model, self.state.objective
@@ -102,19 +111,18 @@ class _Loop:
         compiled = compiles(settings.hardware, self.device, self.world, batches)
         if compiled:
             torch.compiler.reset()  # a process that trains many models would reach dynamo's limit
-        precision = autocast_type(settings.precision, self.device.type)
-        return accelerated(loss_of, precision=precision, compiled=compiled)
+        return accelerated(loss_of, precision=self.precision, compiled=compiled)
 
     def _restore(self) -> None:
-        rank, state = self.fabric.global_rank, self.state
-        torch.manual_seed(self.training.settings.seed + 1 + rank)  # dropout differs by process
+        state = self.state
+        torch.manual_seed(self.training.settings.seed + 1 + rank())  # dropout differs by process
         found = state.restore(self.folder)
         if found is not None and found.damaged:
             self.watch.say(found.damaged)
         if found is not None and not state.position.done:
             epoch, batch = state.position.epoch, state.position.batch
             self.watch.say(f"going on from epoch {epoch + 1}, batch {batch + 1}")
-        if self.fabric.is_global_zero:
+        if self.training.is_first:
             self.journal.cut(state.position.journal_bytes)
 
     def run(self) -> Model:
@@ -197,7 +205,7 @@ class _Loop:
         if stop or save:
             self._save()
         if stop:
-            self.fabric.barrier()  # a helper that ends earlier takes the writing process with it
+            wait_for_all()  # a helper that ends earlier takes the writing process with it
             raise KeyboardInterrupt
 
     def _agreed(self, *wishes: bool) -> list[bool]:
@@ -265,7 +273,9 @@ class _Loop:
     ) -> dict[str, float | None]:
         """Return the validation figures of the model that would be deployed now."""
         workers = self.training.settings.hardware.workers
-        logits = infer_logits(self.fabric, self._deployed(), images, workers=workers)
+        logits = infer_logits(
+            self._deployed(), images, self.device, workers=workers, precision=self.precision
+        )
         link = deepcopy(self.training.objective.link)
         return validation_figures(logits, labels, observed, link, self.recipe.metric)
 
@@ -293,7 +303,7 @@ class _Loop:
         position.best, position.best_epoch = value, position.epoch
         if self.recipe.keep == "best":
             position.best_step = position.step
-            if self.fabric.is_global_zero:
+            if self.training.is_first:
                 self.state.save_best(self.folder)
         return True
 
@@ -309,8 +319,8 @@ class _Loop:
                     "with --fresh"
                 )
         self.state.position.journal_bytes = self.journal.size
-        self.state.save(self.folder, write=self.fabric.is_global_zero)
-        if self.fabric.is_global_zero:
+        self.state.save(self.folder, write=self.training.is_first)
+        if self.training.is_first:
             self._publish()
         self.saved_at = time.monotonic()
         self.saving_seconds = self.saved_at - begun
@@ -329,7 +339,7 @@ class _Loop:
         return {name: value for name, value in values.items() if isfinite(value)}
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        if self.fabric.is_global_zero:
+        if self.training.is_first:
             self.journal.write(record)
             self.log(record)
 

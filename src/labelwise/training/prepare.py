@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from labelwise.models.run_folder import RunFolder, fetched_run
 from labelwise.models.scoring import decoded
 from labelwise.objectives import Objective
 from labelwise.pictures import ImageSource
-from labelwise.system.distributed import value_of_first
+from labelwise.system.distributed import rank, value_of_first, world_size
 from labelwise.system.progress import Watch
 from labelwise.taxonomy import LabelTree, Taxonomy
 from labelwise.training import checkpoint
@@ -63,9 +63,6 @@ from labelwise.training.network import choose_network
 from labelwise.training.settings import AUTO, Settings
 from labelwise.training.validation import higher_is_better
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
 __all__ = [
     "Training",
     "check_names",
@@ -82,7 +79,7 @@ class Training:
 
     settings: Settings
     run: RunFolder
-    fabric: "Fabric"
+    device: torch.device
     watch: Watch
     table: LabelTable
     splits: Mapping[str, LabelTable]
@@ -101,23 +98,23 @@ class Training:
     @property
     def is_first(self) -> bool:
         """Whether this is the process that writes and speaks."""
-        return bool(self.fabric.is_global_zero)
+        return rank() == 0
 
     def train_loader(self) -> Loader:
         """Return the shuffled, augmented batches of the training split."""
-        size, world = self.settings.batch_size, self.fabric.world_size
+        size, world = self.settings.batch_size, world_size()
         table = self.splits["train"]
         return Loader(
             table,
             self.model.backbone.transform,
             batch_size=size // world,
-            device=self.fabric.device,
+            device=self.device,
             seed=self.settings.seed,
             augment=self.settings.augment,
             shuffle=True,
             drop_last=len(table) >= size,
             workers=self.settings.hardware.workers,
-            rank=self.fabric.global_rank,
+            rank=rank(),
             world=world,
         )
 
@@ -137,11 +134,10 @@ class Training:
     def logits(self, split: str, model: Model) -> Tensor:
         """Return the logits (N, K) of a split in full precision, in every process."""
         return infer_logits(
-            self.fabric,
             model,
             self.splits[split].images,
+            self.device,
             workers=self.settings.hardware.workers,
-            full_precision=True,
             watch=self.watch,
             task=f"predicting {split}",
         )
@@ -160,17 +156,17 @@ class Training:
 def prepare(
     settings: Settings,
     run: RunFolder,
-    fabric: "Fabric",
+    device: torch.device,
     watch: Watch,
     *,
     table: LabelTable | None = None,
     fresh: bool = False,
 ) -> Training:
     """Return the run with new weights, or those it starts from; nothing is written yet."""
-    _check_batch(settings.batch_size, fabric.world_size)
+    _check_batch(settings.batch_size, world_size())
     there = checkpoint.is_there(run.checkpoint)
-    begun = not fresh and value_of_first(there, fabric.device)
-    if settings.precision == "bf16" and not autocast_type("bf16", fabric.device.type):
+    begun = not fresh and value_of_first(there, device)
+    if settings.precision == "bf16" and not autocast_type("bf16", device.type):
         watch.say("this processor does not compute bf16: training in 32 bits")
     if table is None:
         table = _load(settings, watch, begun=begun)
@@ -191,7 +187,7 @@ def prepare(
         watch.say(settled.sentence())
     frozen, rows = None, table
     if settings.features is not None:
-        frozen, rows = frozen_features(settings, table, fabric, watch)
+        frozen, rows = frozen_features(settings, table, device, watch)
     reject_divided_groups(rows)
     splits = rows.splits()
     if "train" not in splits:
@@ -217,14 +213,14 @@ def prepare(
     if counts_labels and splits["train"].has_unknown():
         facts = replace(facts, mean_labels=labels_per_image(settings.method, splits))
         watch.say(f"labels per image, from validation: {facts.mean_labels:.2f} (options.k)")
-    objective = build_objective(settings, facts, model, fabric.device)
+    objective = build_objective(settings, facts, model, device)
     if not objective.soft_labels:
         splits["train"].require_hard(
             f"the method {settings.method!r} needs labels of 0 and 1; take one that uses soft "
             "labels, such as bce, spa or softmax"
         )
     parts = (table, splits, model, head, objective, frozen, taxonomy, attributes)
-    training = Training(settings, run, fabric, watch, *parts)
+    training = Training(settings, run, device, watch, *parts)
     if settings.start is None:
         if settings.recipe.prior_bias:
             set_biases_to_priors(model, objective, facts)

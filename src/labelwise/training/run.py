@@ -3,30 +3,23 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labelwise.data import LabelTable
 from labelwise.errors import SettingsError
 from labelwise.evaluate import Evaluation
 from labelwise.models.run_folder import RunFolder
-from labelwise.system.distributed import value_of_first
+from labelwise.system.distributed import rank, value_of_first, wait_for_all
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.effort import tried
-from labelwise.training.execution import (
-    errors_told_by_the_first,
-    fastest_convolutions,
-    make_fabric,
-)
+from labelwise.training.execution import fastest_convolutions
 from labelwise.training.finish import finish, finish_again
 from labelwise.training.folder import opened
 from labelwise.training.loggers import log_history
 from labelwise.training.loop import fit
 from labelwise.training.prepare import Training, check_names, prepare
+from labelwise.training.processes import errors_told_by_the_first, launch
 from labelwise.training.settings import Settings
 from labelwise.training.solved_head import solve_head
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 __all__ = ["Run", "train"]
 
@@ -48,34 +41,31 @@ def train(
     table: LabelTable | None = None,
     watch: Watch | None = None,
     fresh: bool = False,
-    fabric: "Fabric | None" = None,
 ) -> Run | None:
     """Train, or go on training, and return the finished run; None in helper processes.
 
-    ``fabric`` is a launched Lightning Fabric, whose devices and processes are then used; without
-    one it is made from the settings' hardware. ``table`` spares reading the data. Only the first
-    process reads and writes the folder.
+    ``table`` spares reading the data. Only the first process reads and writes the folder.
     Ctrl-C stops between two steps with a checkpoint written, and raises KeyboardInterrupt.
     """
     check_names(settings)
-    fabric = fabric or make_fabric(settings.hardware, settings.precision)
-    if not fabric.is_global_zero or watch is None:
+    device = launch(settings.hardware)
+    if rank() > 0 or watch is None:
         watch = Silent()
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     if settings.effort in ("good", "best"):
-        return _train_with_effort(settings, run, table, watch, fresh=fresh, fabric=fabric)
-    with errors_told_by_the_first(fabric):
-        if fabric.is_global_zero and not fresh:
+        return _train_with_effort(settings, run, table, watch, fresh=fresh)
+    with errors_told_by_the_first():
+        if rank() == 0 and not fresh:
             run.fetch()
-        training = prepare(settings, run, fabric, watch, table=table, fresh=fresh)
+        training = prepare(settings, run, device, watch, table=table, fresh=fresh)
         return _fit_and_finish(training, fresh=fresh)
 
 
 def _fit_and_finish(training: Training, *, fresh: bool) -> Run | None:
     first = training.is_first
     with opened(training, fresh=fresh) if first else nullcontext(False) as changed:
-        training.fabric.barrier()
-        if value_of_first(training.run.is_finished, training.fabric.device):
+        wait_for_all()
+        if value_of_first(training.run.is_finished, training.device):
             finished, evaluation = True, None
             if first:
                 log_history(training.run, training.settings)
@@ -101,14 +91,13 @@ def _train_with_effort(
     watch: Watch,
     *,
     fresh: bool,
-    fabric: "Fabric",
 ) -> Run:
     """Train what the effort asks for, each in a folder of its own, and keep the best."""
     runs: list[Run] = []
 
     def begin(chosen: Settings, folder: Path) -> None:
         read = runs[0].table if runs else table
-        done = train(chosen, folder, table=read, watch=watch, fresh=fresh, fabric=fabric)
+        done = train(chosen, folder, table=read, watch=watch, fresh=fresh)
         if done is not None:
             runs.append(done)
         run.publish()

@@ -72,7 +72,7 @@ def solve_head(training: Training) -> Model | None:
         }
     )
     watch.say(_words(solution.l2, figures["map"]))
-    model = training.model.to(training.fabric.device)
+    model = training.model.to(training.device)
     # What the folder belongs to, for a command that comes back to it.
     checkpoint.save(
         training.run.checkpoint,
@@ -90,7 +90,7 @@ def _words(l2: Tensor, score: float | None) -> str:
 
 
 def _features(training: Training, split: str) -> Tensor:
-    images, device = training.splits[split].images, training.fabric.device
+    images, device = training.splits[split].images, training.device
     if not isinstance(images, FeatureRows):
         raise TypeError(f"the rows of {split} must be features, got {type(images).__name__}")
     features = torch.from_numpy(np.asarray(images.features))

@@ -1,0 +1,112 @@
+"""Starting processes. Oracles: their exit statuses, torchrun's variables, one process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import tiny_settings, tiny_table
+from train_tiny import free_port
+
+from labelwise.system.tensors import load_tensors
+from labelwise.training.processes import STARTED, _srun_variables, launch
+from labelwise.training.run import train
+from labelwise.training.settings import Hardware
+
+SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
+ALONE = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def srun(task, port):
+    """Return what srun tells a task of two on one node."""
+    return {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_STEP_NODELIST": "node7",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_PROCID": str(task),
+        "SLURM_LOCALID": str(task),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [("node7", "node7"), ("n[03-05,9],m1", "n03"), ("gpu[8]", "gpu8"), ("a,b[1-2]", "a")],
+)
+def test_the_variables_of_srun_are_those_of_torchrun(nodes, first):
+    given = {
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_JOB_ID": "1234567",
+        "SLURM_PROCID": "6",
+        "SLURM_LOCALID": "2",
+    }
+    assert _srun_variables(given) == {
+        STARTED: "1234567",
+        "MASTER_ADDR": first,
+        "MASTER_PORT": "19567",
+        "RANK": "6",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "2",
+        "LOCAL_WORLD_SIZE": "4",
+    }
+    assert _srun_variables(given | {"SLURM_STEP_NUM_TASKS": "1"}) == {}
+    assert _srun_variables(given | {STARTED: "by a torchrun in each task"}) == {}
+    assert _srun_variables({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) == {}  # no srun, a batch
+
+
+def test_two_tasks_of_srun_are_one_run(tmp_path):
+    port = free_port()
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, tmp_path, '{"two": {}}'],
+            env=os.environ | ALONE | srun(task, port),
+            stdout=subprocess.DEVNULL,
+        )
+        for task in range(2)
+    ]
+    assert [task.wait() for task in tasks] == [0, 0]
+    train(tiny_settings(), tmp_path / "one", table=tiny_table())
+    two, one = (load_tensors(tmp_path / name / "model.safetensors") for name in ("two", "one"))
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], atol=2e-5, rtol=1e-4)
+
+
+def test_when_a_process_dies_the_first_does_not_wait_for_it_forever(tmp_path):
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import sys, threading\n"
+        "from labelwise.system.distributed import rank\n"
+        "from labelwise.training import processes\n"
+        "from labelwise.training.settings import Hardware\n"
+        "processes.GRACE = 0\n"
+        "processes.launch(Hardware(accelerator='cpu', devices=3))\n"
+        "sys.exit(7) if rank() == 2 else threading.Event().wait()\n"
+    )
+    command = [sys.executable, script]
+    shown = {"capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run(command, env=os.environ | ALONE, **shown)
+    assert done.returncode == 1
+    assert "labelwise: process 3 of the run ended with status 7" in done.stderr
+
+
+def test_a_program_that_cannot_be_started_again_is_told_so():
+    code = (
+        "from labelwise.training.processes import launch\n"
+        "from labelwise.training.settings import Hardware\n"
+        "launch(Hardware(accelerator='cpu', devices=2))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "SettingsError: several devices need a program that can be started once" in done.stderr
+
+
+def test_one_device_changes_nothing_of_the_program():
+    before = dict(os.environ), torch.get_num_threads()
+    assert launch(Hardware(accelerator="cpu")) == torch.device("cpu")
+    assert (dict(os.environ), torch.get_num_threads()) == before
+    assert not torch.distributed.is_initialized()
