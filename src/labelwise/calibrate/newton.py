@@ -301,7 +301,7 @@ class Shared(Problem):
 
 def side_by_side(rows: Rows, features: Features, theta: Tensor) -> Derivatives:
     """Return the derivatives at several theta, one after the other (T K, F), of each."""
-    found = derivatives(rows, features, theta.unflatten(0, (-1, rows.num_labels)))
+    found = derivatives(rows, features, theta.reshape(-1, rows.num_labels, features.width))
     loss, grad, hess = (value.flatten(0, 1) for value in found)
     return loss, grad, hess
 

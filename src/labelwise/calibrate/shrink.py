@@ -111,7 +111,7 @@ def _losses(train: Rows, test: Rows, features: Features, each: Each) -> list[flo
         strengths = center.new_tensor(STRENGTHS[first : first + together])
         problem = each(features, center, strengths[:, None].expand(-1, labels), lacking)
         theta = problem.solve(train, theta[-labels:].repeat(len(strengths), 1), ROUGH)
-        tried = theta.unflatten(0, (-1, labels))
+        tried = theta.reshape(-1, labels, features.width)
         losses += derivatives(test, features, tried)[0].sum(1).tolist()
     return losses
 
