@@ -160,7 +160,8 @@ def hide(system):
     } | ({"msvcrt": locks} if windows else {})
 
     def imported(name, globals=None, locals=None, fromlist=(), level=0):
-        if level == 0 and globals is not None and is_own(sys._getframe(1)):
+        caller = sys._getframe().f_back  # Python 3.14 itself imports with no frame below
+        if level == 0 and globals is not None and caller is not None and is_own(caller):
             first = name.partition(".")[0]
             if windows and first in POSIX_MODULES:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
