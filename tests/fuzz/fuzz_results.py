@@ -48,7 +48,7 @@ from labelwise.labelling.repair import read_review
 from labelwise.links import Sigmoid
 from labelwise.models import ModelSpec
 from labelwise.models.graph_file import Facts, read_model, sealed
-from labelwise.models.run_folder import Journal
+from labelwise.models.journal import Journal
 from labelwise.pictures import Transform
 from labelwise.predictions import Predictions
 from labelwise.report import write_report

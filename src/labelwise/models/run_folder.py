@@ -19,12 +19,11 @@ sent to the bucket with every checkpoint; who reads it fetches it once.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -37,6 +36,7 @@ import yaml
 from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.evaluate import Evaluation
 from labelwise.models.hub import HUB, fetched_from_hub
+from labelwise.models.journal import Journal
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor
 from labelwise.models.spec import MODEL_FILE, ModelSpec
 from labelwise.predictions import Predictions
@@ -53,7 +53,7 @@ from labelwise.system.storage import (
 )
 from labelwise.system.text import one_line_of
 
-__all__ = ["HeldOut", "Journal", "RunFolder", "RunPart", "fetched_run"]
+__all__ = ["HeldOut", "RunFolder", "RunPart", "fetched_run"]
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
 FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
@@ -207,7 +207,7 @@ class RunFolder:
         return self.path / "predictions" / f"{split}.parquet"
 
     @property
-    def journal(self) -> "Journal":
+    def journal(self) -> Journal:
         """``metrics.jsonl``, to be read or written."""
         return Journal(self.path / "metrics.jsonl")
 
@@ -409,68 +409,3 @@ def _turn(name: str, there: bool) -> int | None:
     if last == "settings.yaml" and not there:
         return 0
     return 2 + SENT_LAST.index(last) if last in SENT_LAST else 1
-
-
-class Journal:
-    """A file of records that can be cut back to where a checkpoint was taken."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return the records; the last line may still be being written, or have been cut off.
-
-        A damaged line in between is left out with a warning: history is worth showing, and not
-        worth refusing a run for.
-        """
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from None
-        records, (*lines, last) = [], content.split(b"\n")
-        for number, line in enumerate([*lines, last], start=1):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict):
-                records.append(record)
-            elif line.strip() and number <= len(lines):
-                warnings.warn(f"{self.path}: line {number} is damaged, left out", stacklevel=2)
-        return records
-
-    def progress(self, epochs: int) -> str:
-        """Return the epoch of a run of ``epochs`` and its time left; its step in the first one."""
-        records = self.read()
-        if not records:
-            return ""
-        last = next((record for record in reversed(records) if "epoch" in record), None)
-        if last is None:
-            return f"step {records[-1]['step']}"
-        done = last["epoch"]
-        left = last["seconds"] / done * (epochs - done) / 60
-        return f"epoch {done}/{epochs}, {left:,.1f} min left"
-
-    def cut(self, size: int) -> None:
-        """Forget what was written after the first ``size`` bytes, and a line that has no end."""
-        try:
-            with self.path.open("a+b") as stream:
-                stream.seek(0)
-                kept = stream.read(size)
-                self.size = kept.rfind(b"\n") + 1
-                stream.truncate(self.size)
-        except OSError as error:
-            raise write_error(self.path, error) from error
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
-        line = (json.dumps(record) + "\n").encode()
-        try:
-            with self.path.open("ab") as stream:
-                stream.write(line)
-        except OSError as error:
-            raise write_error(self.path, error) from error
-        self.size += len(line)

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.decide import Answered, CountEstimate, estimate_count, estimate_total
 from labelwise.errors import DataError
-from labelwise.models.run_folder import Journal
+from labelwise.models.journal import Journal
 from labelwise.retrieval import Query
 from labelwise.search.asked import labels_told
 from labelwise.search.check_log import Answer
