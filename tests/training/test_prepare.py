@@ -28,7 +28,7 @@ from labelwise.training.build import (
     choose_method,
     set_biases_to_priors,
 )
-from labelwise.training.prepare import fingerprint
+from labelwise.training.prepare import hash_of_rows
 from labelwise.training.run import train
 from labelwise.types import Outputs
 
@@ -206,14 +206,14 @@ def test_misfits_are_named():
 def test_the_fingerprint_sees_labels_ids_and_splits():
     table = tiny_table()
     labels, _ = table.targets()
-    same = fingerprint(table.splits())
-    assert fingerprint(tiny_table().splits()) == same
+    same = hash_of_rows(table.splits())
+    assert hash_of_rows(tiny_table().splits()) == same
     labels[3, 1] ^= 1
     other = LabelTable.from_arrays(
         table.space, table.images, labels, split=table.split, name=table.name
     )
-    assert fingerprint(other.splits()) != same
-    assert fingerprint(table.subset(np.arange(95)).splits()) != same
+    assert hash_of_rows(other.splits()) != same
+    assert hash_of_rows(table.subset(np.arange(95)).splits()) != same
 
 
 def table(labels, observed=None) -> LabelTable:

@@ -15,10 +15,10 @@ from labelwise.backbones.weights import (
     PRETRAINED,
     cached_in_hub,
     check_architecture,
-    check_names,
     fetch_hub,
     fetch_url,
     read_state,
+    require_tensors,
     with_channels_of,
 )
 from labelwise.errors import SettingsError
@@ -132,7 +132,7 @@ def _network(name: str, weights: str | None, image_size: int | None, in_chans: i
         raise SettingsError(f"backbone {name!r} cannot be built: {reason}") from None
     if state is not None:
         network.pretrained_cfg.pop("state_dict", None)
-        check_names(network, state, weights or "")
+        require_tensors(network, state, weights or "")
     return network
 
 

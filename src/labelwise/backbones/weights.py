@@ -29,11 +29,11 @@ __all__ = [
     "architecture_of",
     "cached_in_hub",
     "check_architecture",
-    "check_names",
     "fetch_hub",
     "fetch_url",
     "load_state",
     "read_state",
+    "require_tensors",
     "with_channels_of",
 ]
 
@@ -111,7 +111,7 @@ def architecture_of(folder: Path) -> str | None:
 def load_state(network: nn.Module, path: str | Path) -> None:
     """Load a weights file into a network; extra tensors, such as a classifier's, stay out."""
     state = with_channels_of(network, read_state(path))
-    check_names(network, state, str(path))
+    require_tensors(network, state, str(path))
     try:
         network.load_state_dict(state, strict=False)
     except RuntimeError as error:
@@ -136,7 +136,7 @@ def with_channels_of(network: nn.Module, state: dict[str, Tensor]) -> dict[str, 
     return state
 
 
-def check_names(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
+def require_tensors(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
     """Raise unless every tensor of the network has its name in ``state``."""
     names = network.state_dict().keys()
     missing = [name for name in names if name not in state and "num_batches" not in name]

@@ -24,7 +24,7 @@ from labelwise.errors import DataError, SettingsError
 from labelwise.evaluate import Subgroups
 from labelwise.fitting.detections import Detections, is_detections, read_detections
 from labelwise.fitting.embeddings import Texts, read_cosines
-from labelwise.fitting.tables import Kind, RawScores, parquet_table, read_raw
+from labelwise.fitting.tables import Kind, RawScores, read_parquet, read_raw
 from labelwise.links import Link, Sigmoid, Softmax
 from labelwise.pictures import FileImages
 from labelwise.predictions import Predictions
@@ -254,7 +254,7 @@ def _is_predictions(path: Path) -> bool:
     try:
         schema = pq.read_schema(path)
     except Exception:
-        schema = parquet_table(path).schema  # which says what is wrong
+        schema = read_parquet(path).schema  # which says what is wrong
     return b"labelwise" in (schema.metadata or {}) and {"id", "logits"} <= set(schema.names)
 
 
@@ -368,7 +368,7 @@ def _holds_label_columns(path: Path) -> bool:
     if suffix == ".npz":
         return True
     if suffix == ".parquet":
-        names = parquet_table(path).column_names
+        names = read_parquet(path).column_names
     elif suffix in (".csv", ".tsv"):
         with path.open(encoding="utf-8", errors="replace") as stream:
             names = (

@@ -26,7 +26,7 @@ from pyarrow import compute
 from pyarrow import csv as arrow_csv
 
 from labelwise.errors import DataError
-from labelwise.fitting.tables import Kind, parquet_table
+from labelwise.fitting.tables import Kind, read_parquet
 from labelwise.types import nearest
 
 __all__ = ["ResultForm", "is_result_table", "read_result_table", "result_tables", "typed_columns"]
@@ -137,7 +137,7 @@ def read_result_table(path: Path, keep: Sequence[str]) -> tuple[ResultForm, Any]
         if name not in header:
             raise DataError(f"{path}: there is no column {name!r}{nearest(name, header)}")
     if path.suffix.lower() == ".parquet":
-        table = parquet_table(path)
+        table = read_parquet(path)
     else:
         numbers = {form.score, *(() if form.clock else (form.start,))}
         types = {name: pa.float64() if name in numbers else pa.string() for name in header}
@@ -238,7 +238,7 @@ def _schema(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
     except (pa.ArrowException, OSError, UnicodeError):
-        return list(parquet_table(path).column_names)  # which says what is wrong
+        return list(read_parquet(path).column_names)  # which says what is wrong
 
 
 def _form(header: Sequence[str]) -> ResultForm | None:

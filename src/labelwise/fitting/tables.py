@@ -40,7 +40,7 @@ __all__ = [
     "RawScores",
     "npz_arrays",
     "npz_texts",
-    "parquet_table",
+    "read_parquet",
     "read_raw",
 ]
 
@@ -115,7 +115,7 @@ def read_raw(path: Path, keep: Sequence[str] = ()) -> RawScores:
     if suffix == ".jsonl":
         _refuse_facts(str(path), keep)
         return _json_lines(path).check_names()
-    table = parquet_table(path) if suffix == ".parquet" else _delimited(path)
+    table = read_parquet(path) if suffix == ".parquet" else _delimited(path)
     if suffix == ".parquet" and {"path", "probs"} <= set(table.column_names):
         _refuse_facts(str(path), keep)
         return _answer_lists(path, table).check_names()
@@ -134,7 +134,7 @@ def _refuse_facts(source: str, keep: Sequence[str]) -> None:
         )
 
 
-def parquet_table(path: Path) -> Any:
+def read_parquet(path: Path) -> Any:
     """Return a Parquet file as a table."""
     try:
         table = pq.read_table(path)

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labelwise.backbones import create_backbone
-from labelwise.backbones.weights import check_names, read_state
+from labelwise.backbones.weights import read_state, require_tensors
 from labelwise.decide import Threshold
 from labelwise.errors import SettingsError
 from labelwise.methods import make_objective
@@ -70,7 +70,7 @@ def load_query2label(
     network = create_backbone(backbone, image_size=image_size, squash=True)
     own = backbone_state(state)
     inner = getattr(network, "network", network)
-    check_names(inner, own, str(path))
+    require_tensors(inner, own, str(path))
     _load(inner, own, str(path))
     options = {**head_options(state, str(path)), "attention_heads": attention_heads}
     labels = int(state["query_embed.weight"].shape[0])

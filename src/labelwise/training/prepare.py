@@ -66,7 +66,7 @@ from labelwise.training.validation import higher_is_better
 __all__ = [
     "Training",
     "check_names",
-    "fingerprint",
+    "hash_of_rows",
     "prepare",
 ]
 
@@ -148,7 +148,7 @@ class Training:
         weights = weights_of(self.settings)
         file = None if weights is None else _weights_file(Path(weights))
         return {
-            "data": fingerprint(self.splits),
+            "data": hash_of_rows(self.splits),
             "weights": None if file is None else _file_hash(file),
         }
 
@@ -351,7 +351,7 @@ def _file_hash(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def fingerprint(splits: Mapping[str, LabelTable]) -> str:
+def hash_of_rows(splits: Mapping[str, LabelTable]) -> str:
     """Return a hash of the names, images and labels of every split."""
     digest = hashlib.sha256()
     for name, table in splits.items():
