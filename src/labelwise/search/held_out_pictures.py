@@ -60,7 +60,7 @@ class HeldOutPictures:
         if kept is not None and kept.weights_sha256 == weights:
             return kept
         try:
-            made = cls._made(run, predictor, watch)
+            made = cls._made(run, weights, predictor, watch)
         except (LabelwiseError, LookupError, OSError):
             return None
         if made is not None:
@@ -71,7 +71,9 @@ class HeldOutPictures:
         return made
 
     @classmethod
-    def _made(cls, run: RunFolder, predictor: Predictor, watch: Watch) -> "HeldOutPictures | None":
+    def _made(
+        cls, run: RunFolder, weights_sha256: str, predictor: Predictor, watch: Watch
+    ) -> "HeldOutPictures | None":
         held_out, table = run.held_out(), own_table(run)
         if held_out is None or table.images.blocks is not None:
             return None
@@ -92,7 +94,7 @@ class HeldOutPictures:
             _halves(own.embeddings),
             _halves(looks),
             _halves(others.embeddings),
-            run.spec.weights_sha256,
+            weights_sha256,
         )
 
     def save(self, path: Path) -> None:
