@@ -6,6 +6,10 @@ For each number of answers and each draw: mean average precision on the photos t
 answered, of the text score, of a plain solved head on the answers, and of the head with the words
 as its prior; and the expected calibration error of that head over all entries (15 equal bins). The
 mean of the draws comes with their least and greatest.
+
+With ``--unanswered`` only a part of the words is answered: half at random, the more frequent half,
+the ten most frequent. Of the others it shows what they claim on average, their share, and the error
+of their probabilities, beside that of the guess before any answer and that of the answered words.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
+from labelwise.links import Link
 from labelwise.metrics import average_precision, reliability
 from labelwise.objectives.convex import CoinLoss
 from labelwise.pictures.sources import BytesImages
@@ -38,6 +43,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--image-size", type=int, default=160)
     parser.add_argument("--cache", type=Path, help="folder to keep features in")
+    parser.add_argument("--unanswered", action="store_true", help="words that nobody answered for")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure(given, given.cache or Path(folder))
@@ -57,6 +63,18 @@ def measure(given: argparse.Namespace, cache: Path) -> None:
     x = photos.of([photos.digests[row] for row in range(len(table))]).double()
     words = WordList.of(*names)
     text = model.head([word.texts for word in words.words], x.mean(dim=0))
+    if given.unanswered:
+        guess = model.guessed(text.scores(x))
+        for count in given.answers:
+            for which in ("half", "frequent half", "ten frequent"):
+                draws = [
+                    one_draw_in_part(text, guess, x, truth, count, which, draw)
+                    for draw in range(given.draws)
+                ]
+                for name in draws[0]:
+                    mean = np.mean([row[name] for row in draws])
+                    print(f"  {count:>4} answers, {which:<14} {name:<20} {mean:.4f}", flush=True)
+        return
     print(f"{len(x):,} photos, {len(names)} words; without answers:")
     print(f"  mAP of the text score {precision(text.scores(x), truth):.3f}")
     for count in given.answers:
@@ -84,6 +102,42 @@ def one_draw(
         "plain head, mAP": precision(plain.logits(x[rest]), truth[rest]),
         "words as prior, mAP": precision(scores, truth[rest]),
         "words as prior, ECE": calibration_error(probs, truth[rest]),
+    }
+
+
+def one_draw_in_part(
+    text: TextHead,
+    guess: Link,
+    x: torch.Tensor,
+    truth: torch.Tensor,
+    count: int,
+    which: str,
+    draw: int,
+) -> dict[str, float]:
+    generator = torch.Generator().manual_seed(draw)
+    order = torch.randperm(len(x), generator=generator)
+    asked, rest = order[:count], order[count:]
+    words = truth.shape[1]
+    mixed = torch.randperm(words, generator=generator)
+    frequent = truth.mean(dim=0).argsort(descending=True)
+    own = {
+        "half": mixed[: words // 2],
+        "frequent half": frequent[: words // 2],
+        "ten frequent": frequent[:10],
+    }[which]
+    answered = torch.zeros(words, dtype=torch.bool)
+    answered[own] = True
+    made = answered_head(text, x[asked], truth[asked], answered.expand(count, -1), pool=x)
+    with torch.no_grad():
+        probs = made.calibration.link(made.head.scores(x[rest]))
+        guessed = guess(text.scores(x[rest]))
+    labels = truth[rest]
+    return {
+        "mean probability": float(probs[:, ~answered].mean()),
+        "share": float(labels[:, ~answered].mean()),
+        "ECE": calibration_error(probs[:, ~answered], labels[:, ~answered]),
+        "ECE of the guess": calibration_error(guessed[:, ~answered], labels[:, ~answered]),
+        "ECE, answered words": calibration_error(probs[:, answered], labels[:, answered]),
     }
 
 
