@@ -77,6 +77,30 @@ def test_a_taxonomy_is_read_and_bound_to_labels(tmp_path, shape, size):
     assert_grows_linearly(work, written, size)
 
 
+def write_wide(folder, columns):
+    """Write a table of one image with so many labels, a column each."""
+    path = folder / f"{columns}.csv"
+    names = ",".join(f"label {number}" for number in range(columns))
+    path.write_text(f"path,{names}\na.png" + ",1" * columns + "\n")
+    return path
+
+
+def test_a_table_of_many_columns(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+
+    def work(path):
+        assert load(str(path)).present.counts().sum() == int(path.stem)
+
+    assert_grows_linearly(work, lambda count: write_wide(tmp_path, count), 2_000)
+
+
+@pytest.mark.parametrize("columns", [100_000, 1_000_000])
+def test_a_table_of_too_many_columns_is_refused_before_it_is_read(tmp_path, columns):
+    path = write_wide(tmp_path, columns)  # with the paths one more; a million names are 13 MB
+    with pytest.raises(DataError, match=r"may have 100,000 columns.* one column `labels`"):
+        load(str(path))
+
+
 def test_groups_without_labels_are_passed_over_in_linear_time():
     """One label at the end of each of many groups' chain: each group is walked once."""
 

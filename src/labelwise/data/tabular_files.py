@@ -38,6 +38,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 BATCH_ROWS = 16384
 BATCH_BYTES = 1 << 26
 READ_BYTES = 1 << 20
+MOST_COLUMNS = 100_000  # each takes 9 kB of memory while it is read
+COLUMNS = 1 << 10  # looked at in one call
 
 
 def _no_names(header: str) -> list[str] | None:
@@ -79,6 +81,11 @@ def open_delimited(path: Path, delimiter: str | None = None) -> TabularFile:
         raise DataError(f"{path.name}: the header cannot be read ({error})") from None
     if not any(name.strip() for name in header):
         raise DataError(f"{path.name}: the table is empty")
+    if len(header) > MOST_COLUMNS or len(first) == BLOCK_BYTES:
+        raise DataError(
+            f"{path.name}: a table may have {MOST_COLUMNS:,} columns, whose names take "
+            f"{BLOCK_BYTES:,} bytes; name the labels of each image in one column `labels` instead"
+        )
     other = next((mark for mark in ";\t," if mark in header[0]), None)
     if len(header) == 1 and other is not None:
         raise DataError(
@@ -140,8 +147,10 @@ def _first_line_not_utf8(path: Path) -> int | str:
 
 def _reject_open_quote(path: Path, batch: Any) -> None:
     """Raise where a quote that is never closed has swallowed the rows after it."""
-    for column in batch.columns:
-        if pc.any(pc.match_substring(column, "\n")).as_py():
+    columns = batch.columns  # all of them text
+    for start in range(0, len(columns), COLUMNS):
+        some = pa.concat_arrays(columns[start : start + COLUMNS])
+        if pc.any(pc.match_substring(some, "\n")).as_py():
             line = _open_quote(path)
             if line is not None:
                 raise DataError(_stray_quote(path, line))
