@@ -7,12 +7,18 @@ ARG BASE=python:3.11-slim
 FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY deploy/hashes hashes
 COPY src src
-# Torch comes alone from its own index, so that no other package can be taken from there.
-RUN python -m venv /opt/labelwise \
- && /opt/labelwise/bin/pip install --no-cache-dir -c constraints.txt \
+# Every package is held to its hash (make hashes). Torch comes alone from its own index, so that no other package can
+# be taken from there, and by its version.
+RUN python -m venv /opt/build && python -m venv /opt/labelwise \
+ && /opt/build/bin/pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r hashes/build.txt \
+ && /opt/labelwise/bin/pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r hashes/server.txt \
+ && /opt/labelwise/bin/pip install --no-cache-dir --no-deps -c constraints.txt \
     --index-url https://download.pytorch.org/whl/cpu torch torchvision \
- && /opt/labelwise/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
+ && /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && /opt/labelwise/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl \
+ && /opt/labelwise/bin/pip check
 
 FROM ${BASE}
 RUN useradd --system --uid 10001 --no-create-home labelwise

@@ -23,7 +23,7 @@ PIP := "$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c con
 export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONDONTWRITEBYTECODE := # tests start many processes: each would compile the sources again
 
-.PHONY: audit bench bridges browser check clean client demo dist docs fuzz help install limits schema serve test
+.PHONY: audit bench bridges browser check clean client demo dist docs fuzz hashes help install limits schema serve test
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -122,5 +122,16 @@ audit: ## compare the pinned versions with known vulnerabilities (asks the netwo
 	  .venv-audit/bin/pip install --quiet --disable-pip-version-check "pip-audit>=2.9"; }
 	.venv-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
+# Hashes are those of every platform's files. Which packages: those of aarch64, where the usual torch is
+# the one without CUDA, as in the image; torch itself the image takes from another index, which is not asked.
+HASH := .venv-hashes/bin/uv pip compile --quiet -c constraints.txt --python-version 3.11 --python-platform aarch64-manylinux_2_28 \
+  --generate-hashes --no-build --no-header --no-annotate --no-emit-package torch --no-emit-package torchvision
+hashes: ## write the hashes that the server's image holds its packages to (asks the network)
+	@test -x .venv-hashes/bin/uv || { $(PYTHON) -m venv .venv-hashes && \
+	  .venv-hashes/bin/pip install --quiet --disable-pip-version-check "uv>=0.9"; }
+	mkdir -p deploy/hashes
+	$(HASH) --extra serve pyproject.toml -o deploy/hashes/server.txt
+	echo hatchling | $(HASH) - -o deploy/hashes/build.txt
+
 clean: ## remove .venv and caches (runs/ stays)
-	rm -rf "$(VENV)" .venv-audit .venv-sbom .venv-schema .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf "$(VENV)" .venv-audit .venv-hashes .venv-sbom .venv-schema .mypy_cache .ruff_cache .pytest_cache .hypothesis
