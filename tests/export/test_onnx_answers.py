@@ -28,7 +28,8 @@ from labelwise.pictures import PictureImages
 
 WITHOUT_TORCH = """
 import sys
-sys.modules["torch"] = None  # whoever imports it now gets an error
+for slow in ("torch", "labelwise.data", "pyarrow.compute"):
+    sys.modules[slow] = None  # whoever imports it now gets an error
 from labelwise.cli.app import app
 app(sys.argv[1:], prog_name="labelwise")
 """

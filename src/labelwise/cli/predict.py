@@ -406,8 +406,8 @@ def _check_model(place: Path) -> None:
 def find_photos(places: Sequence[Path]) -> list[Path]:
     """Return the files given, and the images in and below the folders given, in order."""
     from labelwise.cli.text import complain
-    from labelwise.data.rows import find_images
     from labelwise.errors import DataError
+    from labelwise.pictures.folders import find_images
 
     found: list[Path] = []
     for place in places:

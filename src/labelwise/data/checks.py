@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelwise.data.rows import regular_files
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, ImageError, SettingsError
 from labelwise.pictures.bands import Bands
 from labelwise.pictures.cubes import is_band_folder
+from labelwise.pictures.folders import regular_files
 from labelwise.pictures.sources import (
     ArrayImages,
     BytesImages,

@@ -21,10 +21,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.rows import from_rows, image_files, read_json, read_lines, read_xml
+from labelwise.data.rows import from_rows, read_json, read_lines, read_xml
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.folders import image_files
 from labelwise.pictures.sources import FileImages
 from labelwise.system.text import counted
 from labelwise.types import LabelSpace

@@ -22,16 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 from labelwise.data.columns import TableColumns, Vocabulary
-from labelwise.data.rows import (
-    find_images,
-    from_rows,
-    label_names,
-    require_file,
-)
+from labelwise.data.rows import from_rows, label_names, require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.data.tabular import TableBuilder, read_tables
 from labelwise.errors import DataError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
+from labelwise.pictures.folders import find_images
 from labelwise.pictures.sources import SpanImages
 from labelwise.pictures.tar import TarMember, tar_members
 from labelwise.system.names import printable

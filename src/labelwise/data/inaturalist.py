@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from labelwise.data.rows import from_rows, image_files, read_csv_rows
+from labelwise.data.rows import from_rows, read_csv_rows
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
+from labelwise.pictures.folders import image_files
 
 __all__ = ["INATURALIST_COLUMNS", "read_inaturalist"]
 

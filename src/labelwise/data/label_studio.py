@@ -19,8 +19,9 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.rows import find_images, parse_xml
+from labelwise.data.rows import parse_xml
 from labelwise.errors import DataError
+from labelwise.pictures.folders import find_images
 
 __all__ = [
     "ImageFolder",

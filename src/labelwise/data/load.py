@@ -35,13 +35,13 @@ from labelwise.data.official import (
     read_vispr,
     read_wider,
 )
-from labelwise.data.rows import image_files
 from labelwise.data.shards import ShardPart, read_shards
 from labelwise.data.table import SPLIT_WORDS, LabelTable, join
 from labelwise.data.tabular import TABULAR, read_tables
 from labelwise.data.vqa import read_vqa
 from labelwise.data.xrays import read_chestxray14, read_chexpert, read_mimic_cxr
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.folders import image_files
 from labelwise.system.storage import is_uri
 from labelwise.system.text import first_line
 from labelwise.types import nearest

@@ -23,9 +23,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelwise.data.rows import from_rows, image_files, read_json, read_lines, require_file
+from labelwise.data.rows import from_rows, read_json, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.folders import image_files
 from labelwise.pictures.sources import CropImages, FileImages
 
 __all__ = [

@@ -5,10 +5,8 @@ Only regular files are opened: a pipe or a device in a folder could be read for 
 
 import csv
 import json
-import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,26 +17,17 @@ from labelwise.data.columns import Vocabulary
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.decode import (
-    IMAGE_SUFFIXES,
-    UNREAD_SUFFIXES,
-    install_for,
-    one_per_photo,
-)
 from labelwise.pictures.sources import FileImages, ImageSource
-from labelwise.system.names import Names, printable
+from labelwise.system.names import Names
 
 __all__ = [
-    "find_images",
     "from_rows",
-    "image_files",
     "label_names",
     "parse_xml",
     "read_csv_rows",
     "read_json",
     "read_lines",
     "read_xml",
-    "regular_files",
     "require_file",
 ]
 
@@ -91,59 +80,6 @@ def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
     if isinstance(names, str | Path):
         return [line.strip() for line in read_lines(Path(names))]
     return [str(name) for name in names]
-
-
-def image_files(folder: Path) -> list[str]:
-    """Return the image files under a folder, sorted, relative to it, hidden ones left out."""
-    return find_images(folder)[0]
-
-
-def find_images(folder: Path) -> tuple[list[str], tuple[str, ...]]:
-    """Return the image files under a folder as above, and a note on pictures that are skipped."""
-    found: list[str] = []
-    skipped: Counter[str] = Counter()
-    for inside in one_per_photo(sorted(regular_files(folder))):
-        suffix = os.path.splitext(inside)[1].lower()
-        if suffix in IMAGE_SUFFIXES:
-            found.append(inside)
-        elif suffix in UNREAD_SUFFIXES:
-            skipped[suffix] += 1
-    return found, _skipped_note(skipped)
-
-
-def regular_files(folder: Path) -> Iterator[str]:
-    """Yield the regular files under a folder, relative to it; hidden ones are left out.
-
-    Links are followed, a folder that holds itself is entered once.
-    """
-    waiting, seen = [""], set()
-    while waiting:
-        below = waiting.pop()
-        try:
-            facts = os.stat(os.path.join(folder, below))
-            entries = list(os.scandir(os.path.join(folder, below)))
-        except OSError as error:
-            raise DataError(
-                f"{printable(str(folder / below))}: cannot be read ({error.strerror})"
-            ) from None
-        if (facts.st_dev, facts.st_ino) in seen:
-            continue
-        seen.add((facts.st_dev, facts.st_ino))
-        for entry in entries:
-            inside = f"{below}/{entry.name}" if below else entry.name
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir():
-                waiting.append(inside)
-            elif entry.is_file():
-                yield inside
-
-
-def _skipped_note(skipped: Counter[str]) -> tuple[str, ...]:
-    if not skipped:
-        return ()
-    counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(skipped.items()))
-    return (f"skipped {counts}: `{install_for(skipped)}` reads them",)
 
 
 def require_file(path: Path) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from labelwise.data import load
-from labelwise.data.rows import find_images
 from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.export.assemble import assemble
 from labelwise.export.checks import (
@@ -23,6 +22,7 @@ from labelwise.models.graph_file import Facts, Input, read_model, sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.run_folder import RunFolder
 from labelwise.pictures import FeatureRows, ImageSource, PictureImages
+from labelwise.pictures.folders import find_images
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 

@@ -16,7 +16,6 @@ import torch
 
 from labelwise.data import LabelTable
 from labelwise.data.columns import PATH_HEADERS
-from labelwise.data.rows import find_images
 from labelwise.data.tabular import TABULAR
 from labelwise.errors import DataError
 from labelwise.fitting.read import aligned_labels, load_for_labels
@@ -25,6 +24,7 @@ from labelwise.labelling import Pool
 from labelwise.models import load_model
 from labelwise.models.scoring import Embedder, Scored, Scorer, score
 from labelwise.pictures import FileImages, ImageSource
+from labelwise.pictures.folders import find_images
 from labelwise.system.progress import Silent, Watch
 from labelwise.types import matching_columns
 

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwise.data.rows import find_images, from_rows
+from labelwise.data.rows import from_rows
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
+from labelwise.pictures.folders import find_images
 from labelwise.search.photo_metadata import read_photo_metadata
 from labelwise.search.tagging import sidecar_of
 from labelwise.search.xmp import LARGEST, entries, noted, separator_of

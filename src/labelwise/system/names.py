@@ -10,7 +10,6 @@ from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 __all__ = ["Names", "printable", "real_names"]
@@ -29,7 +28,9 @@ class Names(Sequence[str]):
             strings = pa.chunked_array([strings])
         if not isinstance(strings, pa.ChunkedArray):
             strings = pa.chunked_array([_array(list(strings))])
-        self.arrow: Any = strings.cast(pa.large_string())
+        # Casts are functions of pyarrow.compute, which takes longer to import than all of pyarrow.
+        kind = pa.large_string()
+        self.arrow: Any = strings if strings.type == kind else strings.cast(kind)
 
     def __len__(self) -> int:
         return len(self.arrow)
@@ -68,7 +69,7 @@ class Names(Sequence[str]):
         """Return a number for each string, equal where the strings are equal, by first use."""
         if not len(self):
             return np.zeros(0, np.int64)
-        encoded = pc.dictionary_encode(self.arrow).combine_chunks()
+        encoded = self.arrow.dictionary_encode().combine_chunks()
         return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
 
     def first_repeat(self) -> tuple[int, int] | None:
