@@ -93,14 +93,14 @@ def test_a_job_by_the_client(run, tmp_path):
 
 
 def test_a_busy_server_is_asked_again_and_a_missing_one_is_named(monkeypatch):
-    waits, statuses = [], [429, 503, 200]
+    waits, statuses, named = [], [429, 503, 200], []
     monkeypatch.setattr("labelwise.client.connection.time", SimpleNamespace(sleep=waits.append))
 
     class Busy(BaseHTTPRequestHandler):
         def do_GET(self):
             status = statuses.pop(0)
             self.send_response(status)
-            self.send_header("Retry-After", "7")
+            self.send_header("Retry-After", named.pop(0) if named else "7")
             good = status == 200 and not self.path.startswith("/odd/")
             body = b"[]" if good else b"out of order"
             self.send_header("Content-Length", str(len(body)))
@@ -117,6 +117,14 @@ def test_a_busy_server_is_asked_again_and_a_missing_one_is_named(monkeypatch):
         try:
             assert Client(address).models() == []
             assert waits == [7, 7]
+            statuses[:] = [429, 503, 200]
+            named[:] = ["999999", "Wed, 21 Oct 2026 07:28:00 GMT"]
+            assert Client(address).models() == []
+            assert waits[2:] == [60, 1]  # no longer than a minute; a date is not waited for
+            statuses[:] = [429] * 4
+            with pytest.raises(ServerError) as refused:
+                Client(address).models()
+            assert (refused.value.status, len(waits), statuses) == (429, 7, [])
             statuses[:] = [200]
             with pytest.raises(ServerError, match="does not answer in JSON"):
                 Client(f"{address}/odd").models()
@@ -129,8 +137,9 @@ def test_a_busy_server_is_asked_again_and_a_missing_one_is_named(monkeypatch):
     with pytest.raises(ServerError, match="does not answer") as missing:
         Client(address).models()
     assert missing.value.status == 0
-    with pytest.raises(SettingsError, match=r"as in http://127\.0\.0\.1:8000"):
-        Client("127.0.0.1:8000")
+    for wrong in ("127.0.0.1:8000", "ftp://127.0.0.1", "http://", "http://127.0.0.1/?a=b"):
+        with pytest.raises(SettingsError, match=r"as in http://127\.0\.0\.1:8000"):
+            Client(wrong)
 
 
 def test_the_client_needs_neither_torch_nor_a_server():
