@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sample_scores import NAMES, Halved, sample
+from scipy.special import logit
 from scipy.stats import binomtest, norm
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
 
@@ -16,6 +17,8 @@ from labelwise.evaluate import Evaluation, evaluate, measure
 from labelwise.evaluate.headline import (
     ap_influence,
     ap_without,
+    degrees_of,
+    jackknife_interval,
     macro_f1_without,
     mean_ap_influence,
     mean_ap_without,
@@ -307,11 +310,11 @@ def test_intervals_of_map_and_f1_cover_their_truth_at_a_hundred_images():
         )
         headline = {one.name: one for one in evaluate(predictions, None, scores > 1.5).headline}
         found = [headline["mAP over labels"], headline["F1, mean over labels"]]
-        if found[0].low is not None:  # else too few positives, and no interval
+        if found[0].low is not None:
             shown += 1
             ends = zip(found, truth, strict=True)
             covered += [one.low <= value <= one.high for one, value in ends]
-    assert shown > 100
+    assert shown == 200
     assert (covered >= 0.91 * shown).all(), covered
     assert (covered <= 0.99 * shown).all(), covered
 
@@ -319,10 +322,33 @@ def test_intervals_of_map_and_f1_cover_their_truth_at_a_hundred_images():
 def test_too_few_positives_have_no_interval_and_the_reason_is_said():
     predictions = sample(60)
     labels = torch.zeros(60, 5)
-    labels[:4, :2] = labels[:40:2, 2:] = 1  # two of five labels with four positives
+    labels[:3, :3] = 1
     figure = evaluate(replace(predictions, labels=labels), Sigmoid()).headline[0]
     assert (figure.low, figure.high) == (None, None)
-    assert "No interval: 2 of 5 labels have fewer than 5 positives here" in figure.how
+    assert "No interval: 5 labels have 9 positives here, fewer than 2 each" in figure.how
+    labels[3, 3] = 1
+    figure = evaluate(replace(predictions, labels=labels), Sigmoid()).headline[0]
+    assert figure.low < figure.value < figure.high
+
+
+def test_the_lower_end_allows_for_half_as_much_bias_again():
+    """Values without each image, and bias and error from them by hand."""
+    without = np.array([0.62, 0.60, 0.61, 0.59, 0.63])
+    value, bias = 0.6, 4 * (0.61 - 0.6)
+    error = np.sqrt(4 / 5 * 0.001)
+    low, high = jackknife_interval(value, without, 2.0)
+    centre = value - 1.5 * bias
+    assert logit(low) == pytest.approx(logit(centre) - 2 * error / (centre * (1 - centre)))
+    assert logit(high) == pytest.approx(logit(value) + 2 * error / (value * (1 - value)))
+
+
+def test_degrees_of_freedom_are_those_of_the_t_test_and_of_welch():
+    """One label of n positives has n - 1; two alike twice that; Welch's formula for unlike ones."""
+    assert degrees_of(np.array([9])) == pytest.approx(8)
+    assert degrees_of(np.array([9, 0, 9])) == pytest.approx(16)
+    welch = (1 / 4 + 1 / 20) ** 2 / ((1 / 4) ** 2 / 3 + (1 / 20) ** 2 / 19)
+    assert degrees_of(np.array([4, 20])) == pytest.approx(welch)
+    assert degrees_of(np.array([1])) == 0.5
 
 
 def test_the_interval_is_as_wide_as_the_bootstrap_says():
