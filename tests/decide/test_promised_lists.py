@@ -225,3 +225,32 @@ def test_refusals_and_what_would_work():
         expected_list(scores, right, library, wrong_at_most=1.0)
     with pytest.raises(ValueError, match="must be numbers"):
         sure_list([np.nan], [1], library, wrong_at_most=0.1)
+
+
+def test_a_plausible_list_needs_right_held_out_photos_above_its_cut():
+    """By hand: all 15 photos stand above the cut by chance, where 2 of 4 held-out photos miss."""
+    scores = np.concatenate([[0.95, 0.9, 0.85, 0.8], np.linspace(0.5, 0.1, 96)])
+    right = np.isin(np.arange(100), [0, 2])
+    library = np.full(15, 0.7)
+    asked = {"wrong_at_most": 0.3}
+    assert expected_list(scores, right, library, **asked).listed == 15
+    assert expected_list(scores, right, library, plausible=True, **asked).promise is None
+    assert least_wrong(scores, right, library) == 0.03
+    assert least_wrong(scores, right, library, plausible=True) == 0.5
+    above = np.append(library, 0.93)  # one more above the first miss, below the hit
+    assert expected_list(scores, right, above, plausible=True, **asked).listed == 1
+
+
+def test_a_model_that_knows_nothing_is_seldom_promised_a_plausible_list():
+    """Of 15 photos of which half match: conformal selection may promise more than half of tries."""
+    random, made = np.random.default_rng(0), {False: [], True: []}
+    for _ in range(300):
+        right, match = random.random(300) < 0.5, random.random(15) < 0.5
+        scores, library = random.normal(size=300), random.normal(size=15)
+        for plausible, lists in made.items():
+            found = expected_list(scores, right, library, wrong_at_most=0.3, plausible=plausible)
+            if found.promise is not None:
+                lists.append((~match[library >= found.threshold]).mean())
+    assert len(made[False]) > 150
+    assert len(made[True]) < 90
+    assert np.sum(made[True]) / 300 <= 0.3

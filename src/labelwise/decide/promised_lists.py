@@ -10,6 +10,10 @@ of L of the library's m photos ends above held-out miss number w + 1, and may ho
 ``expected`` is conformal selection (Jin and Candes, 2023): the photo of score s has the p-value
 (1 + held-out misses of at least s) / (n + 1), and Benjamini-Hochberg selects. Over searches like
 this one, the mean share of wrong photos in a list is at most alpha. A single list may exceed it.
+In a library of few photos chance puts many above a cut, and a model that knows nothing is promised
+lists of which half is wrong, though not too often. ``plausible`` lists are only those where at most
+alpha of the held-out photos above the cut miss, too. Their p-values are still at most alpha L / m,
+and lists do not grow where p-values do, which keeps the mean (Blanchard and Roquain, 2008).
 
 ``sure`` speaks of the list in front of a person, with a confidence: the exact law of
 :mod:`misses` bounds the misses above held-out miss number w + 1. A test of several cuts one after
@@ -93,6 +97,11 @@ class ScoredHeldOut:
         """
         return np.asarray((1 + np.append(0.0, self.weights.cumsum())) / (self.units + 1))
 
+    def wrong_shares(self) -> Numbers:
+        """Return which share (misses + 1,) of the held-out photos above each miss misses."""
+        above = np.append(np.searchsorted(np.sort(-self.scores), -self.missed), len(self.scores))
+        return np.where(above > 0, np.arange(len(above)) / np.maximum(above, 1), 1.0)
+
     def lengths(self, ranked: Numbers) -> Counts:
         """Return how long (misses + 1,) a list is above each miss; the last holds everything."""
         above = np.searchsorted(-ranked, -self.missed, side="left")
@@ -108,6 +117,7 @@ def expected_list(
     size: int | None = None,
     photos: str = "photos",
     groups: Groups | None = None,
+    plausible: bool = False,
 ) -> PromisedList:
     """Return the longest list whose expected share of wrong photos is at most ``wrong_at_most``.
 
@@ -115,13 +125,17 @@ def expected_list(
     Photos of score minus infinity are left out on both sides. Where ``library`` holds only the
     scores above :func:`lowest_cut`, ``size`` is the number of photos of any other score too.
     ``groups`` are those of the held-out photos; the list is then one of photos of new groups.
+    With ``plausible`` at most that share of the held-out photos above its cut is wrong, too.
     """
     check_levels(1 - wrong_at_most, 0.5)
     held, ranked = ScoredHeldOut.read(scores, right, groups), descending(library)
     total = len(ranked) if size is None else size
     lengths = held.lengths(ranked)
     needed = total * held.p_values()
-    passing = np.flatnonzero((lengths > 0) & (needed <= wrong_at_most * lengths + TOLERANCE))
+    passes = (lengths > 0) & (needed <= wrong_at_most * lengths + TOLERANCE)
+    if plausible:
+        passes &= held.wrong_shares() <= wrong_at_most + TOLERANCE
+    passing = np.flatnonzero(passes)
     if not len(passing):
         return PromisedList(np.inf, None, why_refused(held, total, wrong_at_most))
     listed = ranked[: lengths[passing[-1]]]
@@ -180,6 +194,7 @@ def least_wrong(
     *,
     size: int | None = None,
     groups: Groups | None = None,
+    plausible: bool = False,
 ) -> float | None:
     """Return the least share, in hundredths up to a half, that an expected list may have wrong."""
     held, ranked = ScoredHeldOut.read(scores, right, groups), descending(library)
@@ -187,6 +202,8 @@ def least_wrong(
     lengths = held.lengths(ranked)
     shares = np.full(len(lengths), np.inf)
     np.divide(total * held.p_values(), lengths, out=shares, where=lengths > 0)
+    if plausible:
+        shares = np.maximum(shares, held.wrong_shares())
     least = np.ceil(100 * float(shares.min()) - 1e-6) / 100
     return float(least) if least <= 0.5 else None
 

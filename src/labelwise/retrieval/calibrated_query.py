@@ -192,6 +192,7 @@ class CalibratedQuery:
                 size=size,
                 photos=self._photos,
                 groups=held.groups,
+                plausible=True,
             )
         return sure_list(
             *(held.scores, held.hits, listed),
@@ -223,7 +224,9 @@ class CalibratedQuery:
         held = self._above(least)
         lowest = lowest_cut(held.scores, held.hits, 0.5, held.groups)
         listed = library.scores_at_least(max(least, lowest, LEAST_SCORE))
-        works = least_wrong(held.scores, held.hits, listed, size=size, groups=held.groups)
+        works = least_wrong(
+            *(held.scores, held.hits, listed), size=size, groups=held.groups, plausible=True
+        )
         return None if works is None else max(works, wrong_at_most)
 
     def _cut_setter(self, size: int, tuning: "CalibratedQuery | None") -> "CalibratedQuery | None":
