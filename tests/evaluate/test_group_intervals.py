@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sample_scores import sample
 from scipy.special import ndtr
 from scipy.stats import norm
@@ -177,6 +178,21 @@ def test_shares_of_a_few_uneven_groups_hold_the_truth():
         held["area"] += ends is None or ends[1] is None or ends[1] <= area <= ends[2]
     assert held["share"] >= 178, held  # of 200, where 190 are meant: 182 are seen
     assert held["area"] >= 190, held
+
+
+def test_no_false_alarm_in_twelve_groups_is_no_proof_of_none():
+    """Oracle: Wilson's interval of 0 in 12, by hand; a jackknife of zeros has no width."""
+    some = sample(240)
+    absent = torch.zeros_like(some.labels)
+    quiet = replace(
+        some, labels=absent, observed=None, group=[f"g{row % 12}" for row in range(240)]
+    )
+    found = evaluate(quiet, Sigmoid(), Threshold(1.0), query_length=0)
+    (figure,) = [one for one in found.headline if one.name == "False alarms"]
+    z = 1.959964**2
+    assert (figure.value, figure.low) == (0, 0)
+    assert figure.high == pytest.approx(z / (12 + z), abs=1e-4)
+    assert "worth, 12, by 12 groups" in figure.how
 
 
 def test_labels_of_too_few_groups_have_no_interval():

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t, ttest_rel
 
+from labelwise.experiments.compare import _freedom
+from labelwise.experiments.comparison import Comparison
 from labelwise.experiments.statistics import (
     SeedMean,
     compare_to_best,
@@ -145,20 +147,37 @@ def test_differences_over_few_groups_of_images_have_few_degrees_of_freedom():
     values = {"a": {0: 0.5, 1: 0.52, 2: 0.49}, "b": {0: 0.44, 1: 0.47, 2: 0.42}}
     covariance = {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}
     found = {
-        groups: paired_difference("a", "b", values, covariance, groups).p_value
-        for groups in (None, 5, 10**9)
+        freedom: paired_difference("a", "b", values, covariance, freedom).p_value
+        for freedom in (np.inf, 4, 10**9)
     }
     gaps = np.array([0.06, 0.05, 0.07])
     seeds, images = gaps.var(ddof=1) / 3, 6e-4
     freedom = (seeds + images) ** 2 / (seeds**2 / 2 + images**2 / 4)
     expected = 2 * t.sf(gaps.mean() / np.sqrt(seeds + images), freedom)
-    assert found[5] == pytest.approx(expected)
-    assert found[10**9] == pytest.approx(found[None])
-    assert found[5] > found[None]
+    assert found[4] == pytest.approx(expected)
+    assert found[10**9] == pytest.approx(found[np.inf])
+    assert found[4] > found[np.inf]
+
+
+def test_differences_that_one_group_carries_have_one_degree_of_freedom(tmp_path):
+    random = np.random.default_rng(0)
+    common = random.normal(size=20)
+    apart = {"a": common, "b": common + 9 * np.eye(20)[3]}
+    alike = {name: common + random.choice([-1.0, 1.0], 20) for name in "ab"}
+    assert _freedom(apart) == pytest.approx(1.0)
+    assert _freedom(alike) > 10
+    figures = {name: {seed: {"mAP@class": value + seed / 100} for seed in range(3)}
+               for name, value in (("a", 0.50), ("b", 0.56))}  # fmt: skip
+    covariance = {"mAP@class": {"a": {"a": 4e-4, "b": 1e-4}, "b": {"a": 1e-4, "b": 4e-4}}}
+    for freedom, p_value in ((None, t.sf(0.06 / 6e-4**0.5, 19)), (1.0, t.sf(0.06 / 6e-4**0.5, 1))):
+        stated = {} if freedom is None else {"mAP@class": freedom}
+        Comparison(figures, {"a": {}, "b": {}}, covariance, (), 20, stated).save(tmp_path)
+        (gap,) = Comparison.load(tmp_path).differences("mAP@class")
+        assert gap.p_value == pytest.approx(2 * p_value)
 
 
 def test_a_verdict_names_the_groups_of_test_images():
     values = {"a": {0: 0.9, 1: 0.91, 2: 0.9}, "b": {0: 0.1, 1: 0.12, 2: 0.1}}
-    gaps = compare_to_best(values, higher_is_better=True, groups=40)
+    gaps = compare_to_best(values, higher_is_better=True, freedom=39)
     sentence = verdict("mAP", gaps, higher_is_better=True, images=True, groups=40)
     assert "beyond the spread of 3 seeds and of the 40 groups of test images" in sentence

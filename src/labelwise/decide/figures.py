@@ -8,13 +8,8 @@ Each is a share of images, so Clopper and Pearson's interval is exact; F1 rises 
 interval is that of J, mapped.
 
 Images that come in groups are not exact trials. As Korn and Graubard (1998) do for surveys, the
-interval is then that of as many independent images as these are worth: their number divided by the
-design effect, at least 1, and by (t of groups / t of images)^2, both with their degrees of freedom
-(:func:`labelwise.numeric.groups.freedom_of`). A group moves the share by its own sum / (1 - its
-part of the images that count), as if the share had been found without it. Images of a group cannot
-be more alike than copies of one, so that they are worth at least (sum of n_g)^2 / sum of n_g^2 of
-them, for n_g in group g. Without an error, or without a hit, no design effect can be seen, and the
-groups are counted.
+interval is then that of as many independent images as these are worth
+(:meth:`labelwise.numeric.groups.Groups.worth`).
 """
 
 from collections.abc import Sequence
@@ -25,8 +20,7 @@ import numpy as np
 
 from labelwise.decide.arrays import Matrix, as_numpy, read_answers
 from labelwise.numeric.bounds import clopper_pearson
-from labelwise.numeric.groups import Groups, freedom_of
-from labelwise.numeric.special import stdtrit
+from labelwise.numeric.groups import Groups
 
 __all__ = ["LabelFigures", "label_figures"]
 
@@ -93,22 +87,9 @@ def _share(
     if count == 0:
         return None
     share = int(hits.sum()) / count
-    worth = float(count) if groups is None else _worth(hits - share * counted, counted, groups)
+    worth = float(count) if groups is None else groups.worth(hits - share * counted, counted)
     number = int(hits.sum()) if groups is None else share * worth
     return share, *clopper_pearson(number, worth, (1 + confidence) / 2)
-
-
-def _worth(moved: Any, counted: Any, groups: Groups) -> float:
-    """Return how many independent images those that count are worth; ``moved`` (N,) by each."""
-    count, units = int(counted.sum()), int(groups.counted(counted).sum())
-    if units < 2 or not moved.any():
-        return float(units)
-    parts = groups.sums(counted)
-    by_group = (groups.sums(moved) / (1 - parts / count))[parts > 0]
-    effect = float(by_group @ by_group) / float(moved @ moved)
-    few, many = (float(stdtrit(number, 0.975)) for number in (freedom_of(by_group), count - 1))
-    copies = count**2 / float(parts @ parts)
-    return max(copies, float(count / max(effect, 1.0) * (many / few) ** 2))
 
 
 def _f1(jaccard: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -28,7 +28,8 @@ not shown. A condition on single labels would make it worse: it shows
 draws with more positives than usual, whose mAP is too high.
 
 False alarms are a share of images, often a small one of few: Wilson's interval (what U says held
-the truth in 88 % of draws of 100 images).
+the truth in 88 % of draws of 100 images). Of images in groups it is that of as many images as they
+are worth.
 
 Photos that come in groups are left out by whole groups: :mod:`group_intervals`.
 
@@ -241,6 +242,9 @@ FEW_GROUPS = 5
 MANY_RARE = 0.1  # share of labels with positives in few groups above which there is no interval
 SMOOTH = "Interval: infinitesimal jackknife over images."
 OF_SHARE = "Interval: Wilson's, of a share of images."
+OF_GROUPS = (
+    "Interval: Wilson's, of as many independent images as these are worth, {:.0f}, by {:,} groups."
+)
 LEFT_OUT = "Interval: jackknife over images on the log-odds scale, with its bias."
 BY_TESTS = "Interval: the errors that a test over images does not reject"
 BY_GROUP = "Interval: jackknife over {:,} groups of images."
@@ -348,10 +352,10 @@ def zero_label_figures(part: ZeroLabel, sets: Tensor | None, known: Known) -> li
     alarms, counts = _items_sums(false_alarm_rate(sets, known.present, known.observed))
     if known.groups is None:
         return [alarm_figure(part.false_alarms, part.rows, float(counts.sum()))]
-    how = ALARMS.format(part.rows)
-    return [
-        _smooth(FALSE_ALARMS, part.false_alarms, alarms, counts, known.groups, how, better="lower")
-    ]
+    worth = known.groups.worth(alarms - part.false_alarms * counts, counts)
+    low, high = wilson(part.false_alarms, worth)
+    how = f"{ALARMS.format(part.rows)} {OF_GROUPS.format(worth, known.groups.count)}"
+    return [Figure(FALSE_ALARMS, part.false_alarms, how, low, high, better="lower")]
 
 
 def alarm_figure(value: float, rows: int, counted: float) -> Figure:

@@ -27,6 +27,7 @@ from labelwise.experiments.measures import FinishedRun, image_effects, measure
 from labelwise.experiments.statistics import Covariance
 from labelwise.experiments.tuning import tries
 from labelwise.methods import find_method
+from labelwise.numeric.groups import freedom_of
 from labelwise.system.files import replacing
 from labelwise.system.progress import Watch
 from labelwise.training.settings import Settings
@@ -165,12 +166,15 @@ def compare(
         method, seed = names[done.folder]
         row = figures[method][seed] = figures_of(done.folder, measuring.figures)
         say(f"[{number}/{len(jobs)}] {method}, seed {seed}: mAP@class {row['mAP@class']:.4f}")
+    groups = _test_groups(next(iter(jobs.values())).folder)
+    effects = _mean_effects({key: job.folder for key, job in jobs.items()}, measuring)
     comparison = Comparison(
         figures,
         {name: _tunable(used) for name, (used, _) in chosen.items()},
-        _image_covariance({key: job.folder for key, job in jobs.items()}, measuring),
+        {name: _covariance(by_method) for name, by_method in effects.items()},
         _chosen_values(plan, jobs),
-        _test_groups(next(iter(jobs.values())).folder),
+        groups,
+        {} if groups is None else {name: _freedom(part) for name, part in effects.items()},
     )
     comparison.save(folder)
     return comparison
@@ -201,23 +205,29 @@ def _chosen_values(
     return tuple(choices)
 
 
-def _image_covariance(
+def _mean_effects(
     folders: Mapping[tuple[str, int], Path], measuring: Measuring
-) -> dict[str, Covariance]:
-    """Return the covariance of the methods' mean figures over test images, by judged column."""
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """Return what test images, or their groups, move each method's mean by, by judged column."""
     effects: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     for (method, _), folder in folders.items():
         for name, effect in measuring.effects(FinishedRun(folder)).items():
             effects.setdefault(name, {}).setdefault(method, []).append(effect)
-    means = {
+    return {
         name: {method: np.mean(runs, axis=0) for method, runs in by_method.items()}
         for name, by_method in effects.items()
         if name in measuring.judged
     }
-    return {
-        name: {a: {b: float(u @ v) for b, v in mean.items()} for a, u in mean.items()}
-        for name, mean in means.items()
-    }
+
+
+def _covariance(effects: Mapping[str, NDArray[np.float64]]) -> Covariance:
+    """Return the covariance of the methods' mean figures over test images, or their groups."""
+    return {a: {b: float(u @ v) for b, v in effects.items()} for a, u in effects.items()}
+
+
+def _freedom(effects: Mapping[str, NDArray[np.float64]]) -> float:
+    """Return the degrees of freedom of the methods' differences over groups of test images."""
+    return freedom_of(np.std(list(effects.values()), axis=0))
 
 
 def _test_groups(folder: Path) -> int | None:

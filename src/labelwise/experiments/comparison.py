@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite, isinf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -87,8 +87,8 @@ class Comparison:
 
     An undefined figure is left out, an infinite one is ``inf``. ``image_covariance[column]`` is the
     covariance of the methods' mean figures over the choice of test images, for judged columns;
-    over the choice of ``groups`` of them, where they come in groups. ``choices`` are the best
-    values of a sweep.
+    over the choice of ``groups`` of them, where they come in groups, with the degrees of freedom
+    ``image_freedom[column]``. ``choices`` are the best values of a sweep.
     """
 
     figures: Mapping[str, Mapping[int, Mapping[str, float]]]
@@ -96,6 +96,7 @@ class Comparison:
     image_covariance: Mapping[str, Covariance] = field(default_factory=dict)
     choices: tuple[SweepChoice, ...] = ()
     groups: int | None = None
+    image_freedom: Mapping[str, float] = field(default_factory=dict)
 
     def column(self, name: str) -> dict[str, dict[int, float]]:
         """Return one column as ``{method: {seed: value}}``.
@@ -134,8 +135,13 @@ class Comparison:
             {method: by_seed for method, by_seed in self.column(name).items() if by_seed},
             higher_is_better=MEASURES[name].higher_is_better,
             image_covariance=self.image_covariance.get(name),
-            groups=self.groups,
+            freedom=self.image_freedom.get(name, self._most_freedom),
         )
+
+    @property
+    def _most_freedom(self) -> float:
+        """The degrees of freedom of groups that all count the same."""
+        return inf if self.groups is None else max(self.groups - 1, 1)
 
     def cells(self, names: Sequence[str] = HEADLINE) -> tuple[list[str], list[list[str]]]:
         """Return the header and the cells of a table, one row per method."""
@@ -196,7 +202,12 @@ class Comparison:
             for method, by_seed in stated.figures.items()
         }
         return Comparison(
-            figures, stated.settings, stated.image_covariance, stated.choices, stated.groups
+            figures,
+            stated.settings,
+            stated.image_covariance,
+            stated.choices,
+            stated.groups,
+            stated.image_freedom,
         )
 
 
@@ -210,6 +221,7 @@ class StatedComparison(BaseModel):
     image_covariance: dict[str, dict[str, dict[str, Number]]]
     choices: tuple[SweepChoice, ...] = ()
     groups: int | None = Field(default=None, ge=1)
+    image_freedom: dict[str, Annotated[Number, Field(ge=1)]] = {}
 
     @model_validator(mode="after")
     def _of_one_shape(self) -> "StatedComparison":

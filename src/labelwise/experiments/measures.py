@@ -160,7 +160,7 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
 
     The sum of their squares is the variance of the figure over the choice of test images. For ACE
     it is an upper bound where bins are hardly off: the modulus of a gap has a kink at 0. Images
-    that come in G groups move it by group, (G,).
+    that come in G groups move it by group, (G,), as if each group had been left out in turn.
     """
     test, fitted = run.test, run.calibrated
     observed = test.observed
@@ -177,7 +177,8 @@ def image_effects(run: FinishedRun) -> dict[str, Floats]:
     groups = test.groups
     if groups is None:
         return effects
-    scale = np.sqrt(groups.count / max(groups.count - 1, 1))
+    left = np.maximum(1 - groups.sizes / len(groups), 1 / len(groups))
+    scale = np.sqrt((groups.count - 1) / groups.count) / left
     return {name: scale * groups.sums(effect) for name, effect in effects.items()}
 
 

@@ -18,7 +18,8 @@ seeds. Degrees of freedom are Satterthwaite's: the images' are taken as many. On
 nothing apart. Two have no interval of their own: t with one degree of freedom is ±12.7 s.
 
 Test images that come in groups are drawn by group: U_am is then what all images of group m move,
-and there are as many degrees of freedom as groups less one.
+with as many degrees of freedom as :func:`labelwise.numeric.groups.freedom_of` says: those of the
+groups less one, or fewer where few groups carry the differences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,12 +96,12 @@ def paired_difference(
     second: str,
     values: Mapping[str, Mapping[int, float]],
     image_covariance: Covariance | None = None,
-    groups: int | None = None,
+    freedom: float = inf,
 ) -> Difference:
     """Return ``values[first] - values[second]`` over the seeds that both have.
 
-    ``image_covariance`` is that of the methods' mean figures over test images, or over ``groups``
-    of them.
+    ``image_covariance`` is that of the methods' mean figures over test images, with its degrees of
+    ``freedom``, which are few over few groups of images.
     """
     seeds = sorted(set(values[first]) & set(values[second]))
     gaps = [values[first][seed] - values[second][seed] for seed in seeds]
@@ -116,9 +117,9 @@ def paired_difference(
     if spread == 0:
         return Difference(first, second, over_seeds, 1.0 if over_seeds.mean == 0 else 0.0)
     parts = by_seeds**2 / (over_seeds.n - 1)
-    parts += by_images**2 / max(groups - 1, 1) if groups is not None else 0.0
-    freedom = (by_seeds + by_images) ** 2 / parts if parts else inf
-    p_value = float(2 * stdtr(freedom, -abs(over_seeds.mean) / spread))
+    parts += by_images**2 / freedom
+    joint = (by_seeds + by_images) ** 2 / parts if parts else inf
+    p_value = float(2 * stdtr(joint, -abs(over_seeds.mean) / spread))
     return Difference(first, second, over_seeds, p_value)
 
 
@@ -127,7 +128,7 @@ def compare_to_best(
     *,
     higher_is_better: bool,
     image_covariance: Covariance | None = None,
-    groups: int | None = None,
+    freedom: float = inf,
 ) -> list[Difference]:
     """Return the difference of every method to the best one, decided among all pairs."""
     means = {name: seed_mean(list(by_seed.values())).mean for name, by_seed in values.items()}
@@ -137,7 +138,7 @@ def compare_to_best(
     best = (max if higher_is_better else min)(defined, key=defined.__getitem__)
     others = [name for name in defined if name != best]
     pairs = [(name, best) for name in others] + list(combinations(others, 2))
-    gaps = [paired_difference(*pair, values, image_covariance, groups) for pair in pairs]
+    gaps = [paired_difference(*pair, values, image_covariance, freedom) for pair in pairs]
     told_apart = shaffer([gap.p_value for gap in gaps], len(defined))
     decided = [
         replace(gap, distinguishable=apart)

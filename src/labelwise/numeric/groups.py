@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.errors import DataError
-from labelwise.numeric.special import ndtr, ndtri
+from labelwise.numeric.special import ndtr, ndtri, stdtrit
 
 __all__ = ["Groups", "error_of_photo_test", "freedom_of", "joined_rows"]
 
@@ -113,6 +113,25 @@ class Groups:
             return self
         dealt = np.random.default_rng(0).permutation(np.arange(self.count) % most)
         return Groups(dealt[self.codes].astype(np.int64), most)
+
+    def worth(self, moved: Numbers, counted: NDArray[Any]) -> float:
+        """Return how many independent photos those that count (N,) are worth for a share of them.
+
+        That is their number divided by the design effect, at least 1, and by (t of groups / t of
+        photos)^2, with the degrees of freedom of each. Photos move the share by ``moved`` (N,), and
+        a group by its sum / (1 - its part of the photos that count), as if the share had been found
+        without it. Photos of a group cannot be more alike than copies of one, so that they are
+        worth at least (sum of n_g)^2 / sum of n_g^2, for n_g in group g. Where no photo moves the
+        share, all right or all wrong, no design effect can be seen, and the groups are counted.
+        """
+        parts = self.sums(counted)
+        count, units = float(parts.sum()), int((parts > 0).sum())
+        if units < 2 or not moved.any():
+            return float(units)
+        by_group = (self.sums(moved) / (1 - parts / count))[parts > 0]
+        effect = float(by_group @ by_group) / float(moved @ moved)
+        few, many = (float(stdtrit(one, 0.975)) for one in (freedom_of(by_group), count - 1))
+        return max(count**2 / float(parts @ parts), count / max(effect, 1.0) * (many / few) ** 2)
 
     def design_effect(self, influence: Numbers) -> float | None:
         """Return D of a figure moved by each photo as ``influence`` (N,) says; None for none."""
