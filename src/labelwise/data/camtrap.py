@@ -89,7 +89,8 @@ def read_camtrap(
 
 def _files(photos: Rows, package: CamtrapPackage, downloaded: bool) -> list[str]:
     """Return where photos are, below the package or the folder that they were downloaded to."""
-    media, found = package.path("media"), {}
+    media = package.path("media")
+    found: dict[str, str] = {}
     for row in photos:
         on_web, file = "://" in row["filePath"], photo_name(row)
         if on_web and not downloaded:

@@ -374,9 +374,10 @@ def reject_divided_groups(table: LabelTable) -> None:
         count = len(np.unique(codes[divided]))
         raise DataError(
             f"{table.name}: photos of a group must be in one split, but "
-            f"{counted(count, 'group')} cross splits: {table.group[row]!r} has row {other + 1} in "
-            f"{table.split[other]} and row {row + 1} in {table.split[row]}; split again with "
-            "`labelwise data split`, which keeps groups together, or leave the column out"
+            f"{counted(count, 'group')} {'crosses' if count == 1 else 'cross'} splits: "
+            f"{table.group[row]!r} has row {other + 1} in {table.split[other]} and row {row + 1} "
+            f"in {table.split[row]}; split again with `labelwise data split`, which keeps groups "
+            "together, or leave the column out"
         )
 
 
