@@ -20,6 +20,7 @@ from labelwise.web import ServeSettings
 from labelwise.web.batching import Batcher, model_thread
 from labelwise.web.queueing import PictureQueue
 from labelwise.web.served_model import ServedModel
+from labelwise.web.service import Service
 
 COLOURS = ("blue", "dog", "red")
 JSON = {"Content-Type": "application/json"}
@@ -215,6 +216,30 @@ def test_a_model_that_cannot_be_served_is_refused_and_the_old_one_goes_on(own_ru
             truth(own_run, content), abs=1e-6
         )
         assert server.problem(server.post("/api/v1/models/other/reload", {}), 404)
+
+
+def test_no_second_model_is_loaded_meanwhile(own_run, monkeypatch):
+    path, load = "/api/v1/models/tiny/reload", Service._load
+    begun, go, first = threading.Event(), threading.Event(), []
+
+    def held_back(self, name, folder):
+        begun.set()
+        go.wait(PATIENCE)
+        return load(self, name, folder)
+
+    with running(own_run, decoders=0) as server:
+        save_model(own_run, seed=9)
+        monkeypatch.setattr(Service, "_load", held_back)
+        asking = threading.Thread(target=lambda: first.append(server.post(path, {})[0]))
+        asking.start()
+        assert begun.wait(PATIENCE)
+        second = server.post(path, {})
+        assert "another model is being loaded" in server.problem(second, 409)
+        assert second[1]["retry-after"] == "5"
+        go.set()
+        asking.join(PATIENCE)
+        assert first == [200]
+        assert server.post(path, {})[0] == 200
 
 
 def test_a_model_with_an_index_keeps_its_weights(own_run, own_library):
