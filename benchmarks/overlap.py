@@ -7,7 +7,8 @@ decode     decoders on the JPEG engines in a thread each, and resizing, nothing 
            with batches of 256, four, and two with batches of 1,024
 kernels    microseconds per image that the GPU's processors are busy with decoding (its JPEG engines
            are beside them), with resizing and with the network, by the profiler, each alone
-forward    EfficientNet-Lite0 in bfloat16, its kernels launched one by one, and as one CUDA graph
+forward    EfficientNet-Lite0 in bfloat16 as one CUDA graph: launched one by one in a thread of its
+           own, cuDNN would choose its algorithms anew in each
 both       decoding and the network at the same time, neither waiting for the other: what is left
            of each. Two shares whose sum is near 1 are those of work that takes turns on the same
            units; engines of their own would leave both near 1.
@@ -183,12 +184,7 @@ class Ways:
 
     @staticmethod
     def of(logits: Callable[[Tensor], Tensor], pixels: Tensor) -> "Ways":
-        runs: dict[str, Callable[[Tensor], object]] = {"eager": logits}
-        try:
-            runs["graph"] = as_graph(logits, pixels)
-        except RuntimeError as error:
-            print(f"no CUDA graph of the network: {repr(error)[:200]}", flush=True)
-        return Ways(runs, pixels)
+        return Ways({"graph": as_graph(logits, pixels)}, pixels)
 
 
 def show_kernels(
