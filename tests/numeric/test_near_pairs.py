@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labelwise.numeric import near_pairs as module
-from labelwise.numeric.near_pairs import first_near, near_groups, near_pairs
+from labelwise.numeric.near_pairs import first_near, near_any, near_groups, near_pairs
 
 
 def unit(vectors):
@@ -66,6 +66,24 @@ def test_pairs_of_later_rows_alone_are_those_of_all_rows(count):
     whole = near_pairs(vectors, 0.95)
     later = near_pairs(vectors, 0.95, since).tolist()
     assert later == whole[whole[:, 1] >= since].tolist() != []
+
+
+@pytest.mark.parametrize(("count", "share"), [(150, 1.0), (3000, 0.95)])
+def test_vectors_near_one_of_others_are_found_without_listing_pairs(monkeypatch, count, share):
+    """Of those that comparing all finds, nearly all, and never another; among themselves no one."""
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 64)
+    vectors = with_copies(np.random.default_rng(3), count)
+    vectors[0] = 0
+    others, own = vectors[:count], np.concatenate([vectors[count:], vectors[count:]])
+    own[len(own) // 2 :] = unit(np.random.default_rng(4).standard_normal(own[::2].shape))
+    own[-2] = own[-1]  # near each other, and near none of the others
+    expected = (own @ others.T >= 0.95).any(axis=1)
+    found = near_any(own, others, 0.95)
+    assert 10 < expected.sum() <= len(own) // 2
+    assert not (found & ~expected).any()
+    assert found.sum() >= share * expected.sum()
+    assert not near_any(own, others[:0], 0.95).any()
+    assert near_any(own[:0], others, 0.95).shape == (0,)
 
 
 def first_slowly(vectors, least):

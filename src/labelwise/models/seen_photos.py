@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, LabelwiseError, SettingsError
 from labelwise.models.run_folder import RunFolder
-from labelwise.numeric.near_pairs import near_pairs
+from labelwise.numeric.near_pairs import near_any
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
 from labelwise.system.files import replacing
@@ -172,10 +172,7 @@ class _Marks:
 
     def near(self, others: "_Marks") -> NDArray[np.bool_]:
         """Return which photos look like one of the others."""
-        pairs = near_pairs(np.concatenate([self.looks, others.looks]), NEAR)
-        found, own = np.zeros(len(self.hashes), np.bool_), len(self.hashes)
-        found[pairs[(pairs[:, 0] < own) & (pairs[:, 1] >= own), 0]] = True
-        return found
+        return near_any(self.looks, others.looks, NEAR)
 
 
 def own_table(run: RunFolder) -> LabelTable:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from labelwise.numeric.groups import joined_rows
 
-__all__ = ["first_near", "near_groups", "near_pairs"]
+__all__ = ["first_near", "near_any", "near_groups", "near_pairs"]
 
 Vectors = NDArray[np.float32]
 Words = NDArray[np.uint16]
@@ -88,6 +88,26 @@ def near_groups(vectors: NDArray[np.floating[Any]], least: float) -> Rows:
         if count > len(rows):
             earliest, found, count = joined_rows(earliest, np.concatenate(found)), [], 0
     return joined_rows(earliest, np.concatenate([np.empty((0, 2), np.int64), *found]))
+
+
+def near_any(
+    vectors: NDArray[np.floating[Any]], others: NDArray[np.floating[Any]], least: float
+) -> NDArray[np.bool_]:
+    """Return which (n,) of unit vectors (n, D) are near one of the others (m, D).
+
+    Pairs are not listed: a vector that is known to be near one is not compared again.
+    """
+    own, found = len(vectors), np.zeros(len(vectors), np.bool_)
+    rows = np.concatenate([vectors, others]).astype(np.float32, copy=False)
+    for members in _candidates(rows):
+        cut = int(np.searchsorted(members, own))
+        for start in range(cut, len(members), ROWS_AT_ONCE):
+            against = rows[members[start : start + ROWS_AT_ONCE]]
+            left = members[:cut][~found[members[:cut]]]
+            for first in range(0, len(left), ROWS_AT_ONCE):
+                part = left[first : first + ROWS_AT_ONCE]
+                found[part] = (rows[part] @ against.T).max(axis=1) >= least
+    return found
 
 
 def _follow(firsts: Rows, pairs: Rows) -> None:
