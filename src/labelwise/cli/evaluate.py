@@ -437,13 +437,17 @@ def measured_run(
     from labelwise.api import origin_of
     from labelwise.cli.outcome import command
     from labelwise.fitting import read_run
+    from labelwise.models.held_out_copies import HeldOutCopies
     from labelwise.models.run_folder import RunFolder
     from labelwise.report import choose_examples
 
     run = read_run(folder, split)
     if without_seen:
         run, notes = _without_seen(folder, run, rule, figures)
-        figures = {**figures, "notes": (*figures.get("notes", ()), *notes)}
+    else:
+        copies = HeldOutCopies.of_run(folder).sentence()
+        notes = (copies,) if copies and split != "train" else ()
+    figures = {**figures, "notes": (*figures.get("notes", ()), *notes)}
     extras: dict[str, Any] = {
         "history": RunFolder(folder).journal.read(),
         "origin": origin_of(RunFolder(folder), command=command()),

@@ -4,6 +4,7 @@
     metrics.jsonl                  the journal: one JSON object per line, as training goes on
     checkpoint/                    what a killed run goes on from
     predictions/SPLIT.parquet      the logits of every split, with its labels
+    predictions/near-copies.json   how many held-out photos look like a training photo
     folds/, folds.parquet          runs without a part of the training rows each, if they were
                                    asked for, and what they say of the part they did not see
     trials/                        the runs that an effort tried, if one was asked for
@@ -311,7 +312,8 @@ class RunFolder:
 
     def take_over(self, other: "RunFolder") -> None:
         """Make the results of another run those of this one; the other keeps its own."""
-        predictions = [f"predictions/{split}.parquet" for split in other.splits]
+        files = (other.path / "predictions").glob("[!.]*")
+        predictions = [f"predictions/{file.name}" for file in files]
         # What says that a run is finished comes last.
         for name in ("metrics.jsonl", *predictions, "settings.yaml", WEIGHTS_FILE, MODEL_FILE):
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ from labelwise.fitting.fit import (
 )
 from labelwise.links import Consistent, Link
 from labelwise.models import Model, Predictor
+from labelwise.models.held_out_copies import HeldOutCopies
 from labelwise.predictions import Predictions
 from labelwise.training.prepare import Training
 
@@ -49,14 +50,14 @@ class Fitted:
 
 def finish(training: Training, model: Model) -> Evaluation | None:
     """Write predictions, evaluation and model to the run's folder; None in helper processes."""
-    logits = {name: training.logits(name, model) for name in training.splits}
+    found = {name: training.inferred(name, model) for name in training.splits}
     if not training.is_first:
         return None
-    own = training.objective.final_link(logits["train"], *training.targets("train"))
+    own = training.objective.final_link(found["train"].logits, *training.targets("train"))
     predictions = {
         name: Predictions(
             table.ids,
-            logits[name],
+            found[name].logits,
             *training.targets(name),
             table.space.names,
             name,
@@ -67,6 +68,8 @@ def finish(training: Training, model: Model) -> Evaluation | None:
     }
     for name, rows in predictions.items():
         rows.save(training.run.predictions_path(name))
+    looks = {name: one.looks.numpy() for name, one in found.items() if one.looks is not None}
+    HeldOutCopies.among(looks).save(training.run.path)
     return _fit_and_measure(training, predictions, own, model.cpu())
 
 
@@ -105,6 +108,8 @@ def _fit_and_measure(
             f"There is no test split: these figures are of {judged.split}, which took part in "
             "fitting the model, and so are too good. `labelwise data split --shares` draws one."
         )
+    copies = HeldOutCopies.of_run(folder).sentence()
+    notes += [copies] if copies else []
     with catch_warnings(record=True) as caught:
         simplefilter("always")
         fitted = _fit(training, predictions, own, notes)

@@ -1,20 +1,34 @@
 """The logits of a split, each row exactly once, over any number of processes."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from labelwise.models import Model
 from labelwise.models.scoring import infer, raise_failure
 from labelwise.pictures import ImageSource
+from labelwise.pictures.fingerprint import looks_of
 from labelwise.system.distributed import gather_rows, rank, world_size
 from labelwise.system.progress import Silent, Watch
 from labelwise.training.execution import autocast
 from labelwise.types import Outputs
 
-__all__ = ["infer_logits"]
+__all__ = ["Inference", "infer_logits"]
 
 BATCH = 256
 ROWS_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """The float32 logits (rows, K) of images on the CPU, in row order, the same in every process.
+
+    ``looks`` (rows, WIDTH) are there if they were asked for, of photos.
+    """
+
+    logits: Tensor
+    looks: Tensor | None = None
 
 
 def infer_logits(
@@ -24,10 +38,11 @@ def infer_logits(
     *,
     workers: int = 0,
     precision: torch.dtype | None = None,
+    looks: bool = False,
     watch: Watch | None = None,
     task: str = "",
-) -> Tensor:
-    """Return the float32 logits (rows, K) on the CPU, in row order, in every process.
+) -> Inference:
+    """Return the logits of images and, with ``looks``, what photos look like.
 
     Each process takes an equal run of rows. Rows are placed by their number, so that none is
     missing or counted twice; an image that cannot be read stops all. ``precision`` is the autocast
@@ -44,13 +59,16 @@ def infer_logits(
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         with autocast(device, precision):
             outputs: Outputs = model(inputs)
-        return (outputs.logits.float(),)
+        logits = outputs.logits.float()
+        if looks and values.ndim == 4 and values.dtype == torch.uint8:
+            return logits, looks_of(values)
+        return (logits,)
 
     watch.start(task, rows)
     training = model.training
     model.eval()
     index: list[Tensor] = []
-    logits: list[Tensor] = []
+    found: list[tuple[Tensor, ...]] = []
     parts = infer(
         network,
         images,
@@ -63,22 +81,24 @@ def infer_logits(
     for part in parts:
         raise_failure(part)
         index.append(torch.from_numpy(part.rows))
-        logits.append(part.values[0])
+        found.append(part.values)
         watch.advance(len(part.rows) * world)
     model.train(training)
     watch.finish()
-    return _placed(torch.cat(index), torch.cat(logits), rows, device)
+    where = torch.cat(index)
+    values = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return Inference(*(_placed(where, value, rows, device) for value in values))
 
 
-def _placed(index: Tensor, logits: Tensor, rows: int, device: torch.device) -> Tensor:
+def _placed(index: Tensor, values: Tensor, rows: int, device: torch.device) -> Tensor:
     if world_size() > 1:
-        index, logits = _gathered(index, device), _gathered(logits, device)
+        index, values = _gathered(index, device), _gathered(values, device)
     seen = torch.zeros(rows, dtype=torch.bool)
     seen[index] = True
     if not seen.all():
         raise RuntimeError(f"every row must be seen, got {int((~seen).sum())} of {rows} unseen")
-    placed = logits.new_empty((rows, logits.shape[1]))
-    placed[index] = logits
+    placed = values.new_empty((rows, values.shape[1]))
+    placed[index] = values
     return placed
 
 

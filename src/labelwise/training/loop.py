@@ -273,11 +273,11 @@ class _Loop:
     ) -> dict[str, float | None]:
         """Return the validation figures of the model that would be deployed now."""
         workers = self.training.settings.hardware.workers
-        logits = infer_logits(
+        found = infer_logits(
             self._deployed(), images, self.device, workers=workers, precision=self.precision
         )
         link = deepcopy(self.training.objective.link)
-        return validation_figures(logits, labels, observed, link, self.recipe.metric)
+        return validation_figures(found.logits, labels, observed, link, self.recipe.metric)
 
     def _deployed(self) -> Model:
         """Return the model that would be deployed now, the same in every process.

@@ -56,7 +56,7 @@ from labelwise.training.build import (
 )
 from labelwise.training.execution import autocast_type
 from labelwise.training.frozen import FrozenBackbone, frozen_features, standardised
-from labelwise.training.inference import infer_logits
+from labelwise.training.inference import Inference, infer_logits
 from labelwise.training.loader import Loader
 from labelwise.training.loggers import check_loggers
 from labelwise.training.network import choose_network
@@ -131,13 +131,14 @@ class Training:
         labels, observed = self.splits[split].targets()
         return torch.from_numpy(labels), None if observed is None else torch.from_numpy(observed)
 
-    def logits(self, split: str, model: Model) -> Tensor:
-        """Return the logits (N, K) of a split in full precision, in every process."""
+    def inferred(self, split: str, model: Model) -> Inference:
+        """Return the logits of a split in full precision and its looks, in every process."""
         return infer_logits(
             model,
             self.splits[split].images,
             self.device,
             workers=self.settings.hardware.workers,
+            looks=True,
             watch=self.watch,
             task=f"predicting {split}",
         )
