@@ -19,7 +19,8 @@ from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.evaluate import Evaluation
 from labelwise.links import Sigmoid
-from labelwise.models.seen_photos import SEEN_FILE, seen_held_out, seen_photos
+from labelwise.models.run_folder import SEEN_FILE, RunFolder
+from labelwise.models.seen_photos import seen_held_out, seen_photos
 from labelwise.predictions import Predictions
 
 SPLITS = ("train", "train", "train", "val", "test", "test")
@@ -205,3 +206,10 @@ def test_held_out_photos_that_are_gone_are_an_error(measured, tmp_path):
     table = tmp_path / "own" / "t.csv"
     table.write_text(table.read_text().replace("4.png,dog,test\n", ""))
     assert "no longer holds" in refused(measured, "--without-training-photos")
+
+
+def test_starting_over_forgets_the_photos_of_the_earlier_run(run, new):
+    seen_photos(run, load(new))
+    assert (run / SEEN_FILE).is_file()
+    RunFolder(run).clear()
+    assert not (run / SEEN_FILE).exists()

@@ -7,6 +7,7 @@
     predictions/near-copies.json   how many held-out photos look like a training photo
     folds/, folds.parquet          runs without a part of the training rows each, if they were
                                    asked for, and what they say of the part they did not see
+    seen-photos.parquet            hashes and fingerprints of what it was fitted on, once asked for
     trials/                        the runs that an effort tried, if one was asked for
     tensorboard/, wandb/, mlflow/  the journal for these tools, if they were asked for
     evaluation.json, report.html   the figures, and the page that shows them
@@ -54,10 +55,14 @@ from labelwise.system.storage import (
 )
 from labelwise.system.text import one_line_of
 
-__all__ = ["HeldOut", "RunFolder", "RunPart", "fetched_run"]
+__all__ = ["SEEN_FILE", "HeldOut", "RunFolder", "RunPart", "fetched_run"]
 
 FOLDERS = ("checkpoint", "predictions", "tensorboard", "wandb", "mlflow", "folds", "trials")
-FILES = ("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet")
+SEEN_FILE = "seen-photos.parquet"
+FILES = (
+    *("settings.yaml", "metrics.jsonl", "evaluation.json", "report.html", "folds.parquet"),
+    SEEN_FILE,
+)
 MODEL_FILES = (MODEL_FILE, WEIGHTS_FILE)
 OPENVINO_FILES = ("model.xml", "model.bin", "labelwise.json")  # an exported folder
 NOT_RESULTS = ("checkpoint", "tensorboard", "wandb", "mlflow", "folds", "trials")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelwise.data import LabelTable, load
 from labelwise.errors import DataError, LabelwiseError, SettingsError
-from labelwise.models.run_folder import RunFolder
+from labelwise.models.run_folder import SEEN_FILE, RunFolder
 from labelwise.numeric.near_pairs import near_any
 from labelwise.pictures import ImageSource
 from labelwise.pictures.fingerprint import NEAR, WIDTH, fingerprint
@@ -29,9 +29,8 @@ from labelwise.system.files import replacing
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.text import counted, one_line_of
 
-__all__ = ["SEEN_FILE", "SeenPhotos", "own_table", "seen_held_out", "seen_photos"]
+__all__ = ["SeenPhotos", "own_table", "seen_held_out", "seen_photos"]
 
-SEEN_FILE = "seen-photos.parquet"
 HASH, LOOK = pa.binary(32), pa.list_(pa.float32(), WIDTH)
 NEVER_SEEN = ("test", "promise")
 NAMED = 5  # near copies in a sentence
