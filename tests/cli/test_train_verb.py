@@ -5,10 +5,12 @@ import re
 from inspect import signature
 
 import pytest
+import typer
 import yaml
 from search_setup import picture
 from test_app import call
 
+from labelwise.cli.text import resumable
 from labelwise.cli.train import train
 from labelwise.training.settings import SHORT_NAMES, read_settings
 
@@ -196,6 +198,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys, work, arguments
     monkeypatch.setattr(f"labelwise.{work}", interrupted)
     assert call(monkeypatch, *arguments, "-o", str(tmp_path)) == 130
     assert f"again to go on, {tmp_path} keeps what is done" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_there_is_a_folder_does_not_say_that_it_keeps_anything(tmp_path, capsys):
+    with pytest.raises(typer.Exit), resumable(tmp_path / "none"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.endswith("stopped; run the same command again\n")
 
 
 def test_the_rows_of_a_table_are_listed_as_printed(monkeypatch, capsys):

@@ -36,12 +36,16 @@ def caution(sentence: str | None) -> None:
 
 @contextmanager
 def resumable(folder: Path | str) -> Iterator[None]:
-    """Say, if Ctrl-C stops the block, that the same command goes on in ``folder``."""
+    """Say, if Ctrl-C stops the block, that the same command goes on in a folder that is there."""
+    from labelwise.system.storage import is_uri
+
     try:
         yield
     except KeyboardInterrupt:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:  # the first process speaks for all
-            complain(f"stopped; run the same command again to go on, {folder} keeps what is done")
+            kept = is_uri(str(folder)) or Path(folder).exists()
+            how = f" to go on, {folder} keeps what is done" if kept else ""
+            complain(f"stopped; run the same command again{how}")
         raise typer.Exit(130) from None
 
 
