@@ -163,7 +163,8 @@ def test_answers_do_not_depend_on_the_batch(model, pictures, tmp_path, monkeypat
         (("{pictures}/plain.png", "{model}"), "the model comes first: the folder of a run"),
         (("{pictures}/gone", "{pictures}"), "gone is not there"),
         (("{model}", "{model}"), "there are no images in the folder"),
-        (("{model}", "{pictures}/gone.png"), "gone.png: the image cannot be opened"),
+        (("{model}", "{pictures}/gone.png"), "there is no file or folder"),
+        (("{model}", "{pictures}/gone.png", "{model}/model.json"), "gone.png: the image cannot be"),
         (
             ("{model}", "{pictures}/plain.png", "-o", "{pictures}/plain.png/a.csv"),
             "part of that path is a file, not a folder",

@@ -253,6 +253,31 @@ def test_every_verb_takes_the_run_and_says_that_nobody_answered(words_model, pai
         assert set(opened.evidence().ids) == set(RunFolder(run).predictions("test").ids)
 
 
+def test_a_start_that_fails_before_a_photo_was_read_leaves_no_folder(words_model, tmp_path):
+    (tmp_path / "words.txt").write_text("red\n")
+    (tmp_path / "text.png").write_text("no picture")
+    run = tmp_path / "run"
+    given = ("--words", tmp_path / "words.txt", "--image-size", SIDE, "-o", run)
+    for photos, folder, why in (
+        (tmp_path / "wrong", words_model, f"there is no file or folder {tmp_path / 'wrong'}"),
+        (tmp_path / "text.png", tmp_path / "wrong", "is not a folder"),
+        (tmp_path / "text.png", words_model, "of 1 photo none could be read"),
+    ):
+        failed = run_verb("start", photos, *given, "-m", folder)
+        assert why in str(failed.exception), failed.output
+        assert not run.exists(), why
+
+
+def test_a_start_that_fails_later_keeps_what_was_computed(words_model, painted, tmp_path):
+    (tmp_path / "words.txt").write_text("red\n")
+    table = answer_table(tmp_path / "a.csv", *painted, wanted=12, names=("green", "blue"))
+    run = tmp_path / "run"
+    given = ("--words", tmp_path / "words.txt", "--image-size", SIDE, "-o", run, "-m", words_model)
+    failed = run_verb("start", painted[0] / "photos", *given, "--answers", table)
+    assert isinstance(failed.exception, LabelwiseError), failed.output
+    assert any(one.is_file() for one in (run / "embeddings").rglob("*"))
+
+
 def test_answers_of_photos_that_vanished_are_left_out_and_counted(words_model, painted, tmp_path):
     folder, colours = painted
     (tmp_path / "words.txt").write_text("red\njustice\n")

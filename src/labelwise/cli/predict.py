@@ -404,11 +404,16 @@ def _check_model(place: Path) -> None:
 
 
 def find_photos(places: Sequence[Path]) -> list[Path]:
-    """Return the files given, and the images in and below the folders given, in order."""
+    """Return the files given, and the images in and below the folders given, in order.
+
+    One file that is not there fails when it is read, as the others go on; if none is, we stop.
+    """
     from labelwise.cli.text import complain
     from labelwise.errors import DataError
     from labelwise.pictures.folders import find_images
 
+    if not any(place.exists() for place in places):
+        raise DataError(f"there is no file or folder {places[0]}")
     found: list[Path] = []
     for place in places:
         names, notes = find_images(place) if place.is_dir() else ([""], ())

@@ -1,5 +1,8 @@
 """``labelwise start``: from a folder of photos and a list of words to a run."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,9 +80,8 @@ def start(
     vocabulary = WordList.read(words)
     table = None if answers is None else load(answers, skip_missing=True)
     images = PictureImages(find_photos(photos))
-    out.mkdir(parents=True, exist_ok=True)
-    scorer = open_scorer(model, image_size=image_size, cache=out)
-    with resumable(out):
+    with _begun(out), resumable(out):
+        scorer = open_scorer(model, image_size=image_size, cache=out)
         done = start_run(
             images,
             vocabulary,
@@ -105,6 +107,22 @@ def start(
             say(str(difference))
     if done.failures:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _begun(out: Path) -> Iterator[None]:
+    """Have a folder, and do not leave a new one behind if we fail before a photo was read."""
+    from labelwise.errors import LabelwiseError
+    from labelwise.words.start import EMBEDDINGS
+
+    new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except LabelwiseError:
+        if new and not any(one.is_file() for one in (out / EMBEDDINGS).rglob("*")):
+            shutil.rmtree(out)
+        raise
 
 
 def _tell(done: "Started") -> None:
