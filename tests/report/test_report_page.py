@@ -20,7 +20,7 @@ from labelwise.markup.svg import ticks
 from labelwise.predictions import Predictions
 from labelwise.report import choose_examples, write_report
 from labelwise.report.charts import Series, line_chart
-from labelwise.report.page import curves, page
+from labelwise.report.page import curves, facts, page
 
 EVIL = "<img src=x onerror=alert(1)>\"' & </script><b>"
 
@@ -176,6 +176,11 @@ def test_what_was_measured_is_named(evaluation):
     document = Document(page(evaluation, title="t", origin=origin))
     assert f"Methodspa\nCommand{origin['Command']}".replace("\n", "") in document.text
     assert "origin" in [attributes.get("class") for _, attributes in document.elements]
+
+
+def test_one_image_is_not_called_images(evaluation):
+    few = replace(evaluation, data=replace(evaluation.data, rows=1, present=1, zero_label_rows=1))
+    assert re.match(r"1 image\b.*, 1 label present .*, 1 image with none", facts(few))
 
 
 def test_intervals_hold_their_value_and_nothing_rounds_to_certainty():

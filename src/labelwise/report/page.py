@@ -29,6 +29,7 @@ from labelwise.report.decisions import decisions, zero_label
 from labelwise.report.examples import ExampleGroup, example_section
 from labelwise.report.labels import labels, search
 from labelwise.system.files import replacing
+from labelwise.system.text import counted
 
 __all__ = ["History", "curves", "page", "write_report"]
 
@@ -239,9 +240,9 @@ def facts(evaluation: Evaluation) -> str:
     unknown = f", {data.unknown:,} entries unknown and left out everywhere" if data.unknown else ""
     split = f" of the {data.split} split" if data.split else ""
     return (
-        f"{data.rows:,} images{split}, {data.labels:,} labels, {data.present:,} labels present "
-        f"({data.present / max(data.rows, 1):.2f} per image), {data.zero_label_rows:,} images "
-        f"with none{unknown}."
+        f"{counted(data.rows, 'image')}{split}, {counted(data.labels, 'label')}, "
+        f"{counted(data.present, 'label')} present ({data.present / max(data.rows, 1):.2f} per "
+        f"image), {counted(data.zero_label_rows, 'image')} with none{unknown}."
     )
 
 
