@@ -119,6 +119,12 @@ def test_questions_are_asked_in_order_and_answers_come_back(index, tmp_path):
         write_list_questions(index, table, 0)
 
 
+def test_without_a_promise_there_is_nothing_to_ask_and_no_table(index, tmp_path):
+    with pytest.raises(DataError, match="nothing was promised, so there is nothing to ask"):
+        write_list_questions(index, tmp_path / "questions.csv", 3)
+    assert not (tmp_path / "questions.csv").exists()
+
+
 def test_a_table_that_cannot_be_used_says_which_line(index, tmp_path):
     promised(index)
     (root,) = index.store.roots().values()

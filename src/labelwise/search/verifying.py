@@ -89,13 +89,17 @@ def write_list_questions(index: Index, path: Path, each: int) -> int:
     """Write the first photos of each receipt's order as a table to answer; return how many."""
     if each < 1:
         raise DataError(f"at least one photo per list must be asked about, got {each}")
+    receipts = [receipt for receipt in receipts_of(index) if not receipt.withdrawn]
+    if not receipts:
+        raise DataError(
+            "nothing was promised, so there is nothing to ask; `labelwise search` and `labelwise "
+            "tag` promise with --wrong-at-most, where they can"
+        )
     written = 0
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(COLUMNS)
-        for receipt in receipts_of(index):
-            if receipt.withdrawn:
-                continue
+        for receipt in receipts:
             first = rows_in_order(index, receipt)[:each]
             places = index.store.paths_of(first.tolist())
             for query, rows in _asked_of(index, receipt, first).items():
