@@ -75,7 +75,8 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit):
     said("index", photos, "-m", run, "-o", index, "--rebuild")
     more = refused("tag", index, "--xmp", "--wrong-at-most", 0.01)
     assert "without a single error 299 that count would be needed" in more  # .99 ** 299 < .05
-    assert "use more photos, a lower level or less confidence" in more
+    assert "tags of which 0.01 may be wrong cannot be promised" in more
+    assert "use more photos, a larger share or less confidence" in more
     assert not list(photos.glob("*.xmp"))
 
     promised = said("tag", index, "--xmp", "--wrong-at-most", 0.5)

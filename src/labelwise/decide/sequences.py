@@ -227,17 +227,17 @@ def made_promise(
 def refusal(what: str, evidence: Evidence, level: float, confidence: float) -> str:
     """Return in words why nothing is promised, and what would help."""
     least = ceil(log(1 - confidence) / log(level))
-    wanted = (
-        f"a list of which {1 - level:.3g} may be wrong" if what == "list" else f"{what} {level:g}"
-    )
+    wanted, easier = f"{what} {level:g}", "a lower level"
+    if what == "tags":  # asked for as the share that may be wrong, which is to grow
+        wanted, easier = f"tags of which {1 - level:.3g} may be wrong", "a larger share"
     if evidence.groups is not None:
         return (
             f"{wanted} cannot be promised with {confidence:.0%} confidence on these "
             f"{len(evidence):,} photos, which come in {evidence.groups.count:,} groups and were "
-            "tested by group; use photos of more groups, a lower level or less confidence"
+            f"tested by group; use photos of more groups, {easier} or less confidence"
         )
     return (
         f"{wanted} cannot be promised with {confidence:.0%} confidence on these "
         f"{len(evidence):,} photos (without a single error {least:,} that count would be needed); "
-        "use more photos, a lower level or less confidence"
+        f"use more photos, {easier} or less confidence"
     )
