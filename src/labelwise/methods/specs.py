@@ -1,7 +1,7 @@
-"""Links and rules as plain data, and back."""
+"""Links as plain data, and back, beside the rules of :mod:`labelwise.decide.specs`."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from labelwise.calibrate import (
     AveragedCurves,
@@ -12,10 +12,8 @@ from labelwise.calibrate import (
     Temperature,
     ZeroShare,
 )
-from labelwise.decide import AtMost, ExpectedF, OnePerGroup, Rule, Threshold, TopK, WithParents
-from labelwise.errors import SettingsError
+from labelwise.decide.specs import RULES, made_from_spec, rule_from_spec, rule_to_spec
 from labelwise.links import Consistent, Grouped, Link, Sigmoid, Softmax
-from labelwise.numeric.finite import require_finite
 from labelwise.objectives import (
     FocalMarginLink,
     PhiLink,
@@ -24,12 +22,8 @@ from labelwise.objectives import (
     SPALink,
     WeightedSigmoid,
 )
-from labelwise.system.text import one_line_of
-from labelwise.types import nearest
 
 __all__ = ["LINKS", "RULES", "link_from_spec", "link_to_spec", "rule_from_spec", "rule_to_spec"]
-
-T = TypeVar("T")
 
 LINKS: dict[str, type[Link]] = {
     link.kind: link
@@ -39,10 +33,6 @@ LINKS: dict[str, type[Link]] = {
         *(AveragedCurves, Beta, Histogram, Isotonic, Platt, Temperature, ZeroShare, Consistent),
         Grouped,
     )
-}
-
-RULES: dict[str, type[Rule]] = {
-    rule.kind: rule for rule in (AtMost, ExpectedF, OnePerGroup, Threshold, TopK, WithParents)
 }
 
 
@@ -57,41 +47,4 @@ def link_to_spec(link: Link) -> dict[str, Any]:
 
 def link_from_spec(spec: Mapping[str, Any]) -> Link:
     """Return the link that ``link_to_spec`` described."""
-    return _checked(spec, LINKS, "link")
-
-
-def rule_to_spec(rule: Rule) -> dict[str, Any]:
-    """Return a rule as plain data."""
-    return {"kind": rule.kind, **rule.spec()}
-
-
-def rule_from_spec(spec: Mapping[str, Any]) -> Rule:
-    """Return the rule that ``rule_to_spec`` described."""
-    return _checked(spec, RULES, "rule")
-
-
-def _checked(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
-    """Return the link or rule that plain data describes, if all of its numbers are numbers."""
-    try:
-        require_finite(spec, what)
-        return _from_spec(spec, kinds, what)
-    except (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
-        raise SettingsError(f"the {what} cannot be made: {one_line_of(error)}") from None
-
-
-def _from_spec(spec: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
-    """Return the link or rule that plain data describes, the ones inside it included."""
-    kind = spec.get("kind") if isinstance(spec, Mapping) else None
-    if not isinstance(kind, str) or kind not in kinds:
-        raise SettingsError(f"unknown {what} {kind!r:.60}{nearest(str(kind), kinds)}")
-    inner = spec.get(what)
-    if inner is not None and not (isinstance(inner, Mapping) and "kind" in inner):
-        raise TypeError(f"the {what} inside must be one with a kind, got {inner!r:.60}")
-    arguments = {
-        key: _from_spec(value, kinds, what)
-        if isinstance(value, Mapping) and "kind" in value
-        else value
-        for key, value in spec.items()
-        if key != "kind"
-    }
-    return kinds[kind](**arguments)
+    return made_from_spec(spec, LINKS, "link")

@@ -132,6 +132,7 @@ class Facts:
         try:
             plain = {key: json.loads(metadata[key]) for key in JSON_KEYS if key in metadata}
             stated = StatedFacts.model_validate({**metadata, **plain})
+            "".join(stated.labels).encode()  # half a character cannot be written
             space = LabelSpace(stated.labels)
             link = None if stated.link is None else link_from_spec(stated.link)
             rule = rule_from_spec(stated.rule)

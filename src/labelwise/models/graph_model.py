@@ -20,17 +20,17 @@ from PIL import Image
 from torch import Tensor
 
 from labelwise.decide import Rule
-from labelwise.errors import CheckpointError, ImageError
+from labelwise.errors import CheckpointError, ImageError, LabelwiseError
 from labelwise.links import Link
 from labelwise.models.graph_file import INPUT, PIXELS, Facts, cut, read_model
+from labelwise.models.onnx_answers import require_agreement
 from labelwise.models.onnx_sessions import open_session
 from labelwise.pictures import Transform
+from labelwise.system.text import first_line
 from labelwise.taxonomy import Taxonomy
 from labelwise.types import LabelSpace
 
 __all__ = ["Decided", "GraphAnswers", "GraphModel", "NodeValue", "OnnxModel", "Part"]
-
-AGREES = 1e-5
 
 Part = Literal["resize", "network", "decision"]
 NodeValue = tuple[str, str, NDArray[np.float32]]  # name, operator, output
@@ -193,11 +193,7 @@ class GraphModel(ABC):
         if self.link is not None and answers.probability is not None and len(logits):
             expected = self.link(logits.double()).numpy()
             apart = float(np.median(np.abs(answers.probability - expected)))
-            if not apart <= AGREES:
-                raise CheckpointError(
-                    f"{self.name} must give the probabilities of the link in its metadata, got a "
-                    f"difference of {apart:.2g}; export it again"
-                )
+            require_agreement(self.name, apart)
         return logits
 
     def decided(self, logits: NDArray[np.float32]) -> Decided:
@@ -222,7 +218,17 @@ class OnnxModel(GraphModel):
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
         model = OnnxModel(*read_model(content, str(path)), str(path), threads)
-        model.answers(model.facts.blank())
+        try:
+            shape = model.answers(model.facts.blank()).logits.shape
+        except LabelwiseError:
+            raise
+        except Exception as error:  # onnxruntime's own classes have no common base but this
+            reason = first_line(error)[:300]
+            raise CheckpointError(f"{path} cannot be run by onnxruntime: {reason}") from None
+        if shape != (1, len(model.space)):
+            raise CheckpointError(
+                f"{path} must answer for its {len(model.space):,} labels, got the shape {shape}"
+            )
         return model
 
     def run(self, part: Part, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

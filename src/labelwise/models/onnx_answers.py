@@ -1,11 +1,13 @@
 """Answers of an exported ``.onnx`` file by its graph alone, without torch.
 
 Importing torch takes two seconds of processor time and 200 MB, and a file that begins with a
-picture holds all that follows: resize, network, link and rule. So its own outputs are the answers,
+picture holds all that follows: resize, network and link. So its own outputs are the answers,
 and each core decodes and answers pictures of its own: one thread per picture computes more of them
-than threads that wait for each other. What needs more than answers (indexes, evaluations, shards,
-another taxonomy) goes through :mod:`labelwise.models.scoring`; a file that cannot be used
-is refused there, too, with the reason.
+than threads that wait for each other. Every answer is held to the link that the metadata names,
+as far as :mod:`labelwise.models.link_numbers` knows it, and labels are chosen by the rule it names:
+the engine does both. Other links, what needs more than answers (indexes, evaluations, shards,
+another taxonomy) and a file that cannot be used go to :mod:`labelwise.models.scoring`, which
+gives the reason, too.
 """
 
 import hashlib
@@ -18,17 +20,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.decide import Rule
+from labelwise.decide.specs import rule_from_spec
+from labelwise.errors import CheckpointError, LabelwiseError
 from labelwise.models.answer_rows import NOT_FINITE, Answer
+from labelwise.models.link_numbers import Curve, curve_of
 from labelwise.models.onnx_sessions import open_session
 from labelwise.pictures import ImageSource
 from labelwise.pictures.ahead import available_cores, by_threads
 from labelwise.pictures.work import reason_of
+from labelwise.system.text import first_line
+from labelwise.types import LabelSpace
 
-__all__ = ["FORMAT", "UNSEALED", "OnnxAnswers", "is_whole"]
+__all__ = ["FORMAT", "UNSEALED", "OnnxAnswers", "is_whole", "require_agreement"]
 
 FORMAT = 1
 UNSEALED = "0" * 64
-OUTPUTS = ["logits", "probability", "label"]
+AGREES = 1e-5
+OUTPUTS = ["logits", "probability"]
 WANTED = {"labelwise_format": str(FORMAT), "input": "image", "answers": "probabilities"}
 
 
@@ -38,12 +47,24 @@ def is_whole(content: bytes, digest: str) -> bool:
     return hashlib.sha256(whole).hexdigest() == digest
 
 
+def require_agreement(name: str, apart: float) -> None:
+    """Raise unless a graph's probabilities are so near to those of the link in its metadata."""
+    if not apart <= AGREES:
+        raise CheckpointError(
+            f"{name} must give the probabilities of the link in its metadata, got a "
+            f"difference of {apart:.2g}; export it again"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class OnnxAnswers:
     """A whole exported file that begins with a picture and ends with probabilities."""
 
     session: Any
+    file: str
     names: tuple[str, ...]
+    curve: Curve
+    rule: Rule
     caution: str | None
 
     @staticmethod
@@ -52,15 +73,25 @@ class OnnxAnswers:
         try:
             content = path.read_bytes()
             session = open_session(content, threads=1, name=str(path))
+            facts: dict[str, str] = session.get_modelmeta().custom_metadata_map
         except Exception:  # scoring opens it again, and says what is wrong
             return None
-        facts: dict[str, str] = session.get_modelmeta().custom_metadata_map
         plain = all(facts.get(key) == value for key, value in WANTED.items())
-        names = _label_names(facts.get("labels", ""))
-        columns = next(one.shape[-1] for one in session.get_outputs() if one.name == "logits")
-        if not plain or len(names) != columns or not is_whole(content, facts.get("sha256", "")):
+        takes = [one.name for one in session.get_inputs()]
+        if not plain or takes != ["image"] or not is_whole(content, facts.get("sha256", "")):
             return None
-        return OnnxAnswers(session, names, facts.get("caution"))
+        try:
+            names = _label_names(json.loads(facts["labels"]))
+            curve = curve_of(json.loads(facts["link"]), len(names))
+            rule = rule_from_spec(json.loads(facts["rule"]))
+            chosen = rule(np.zeros((1, len(names))))
+        except (LabelwiseError, LookupError, TypeError, ValueError, RecursionError):
+            return None
+        shapes = {one.name: tuple(one.shape) for one in session.get_outputs()}
+        whole = all(shapes.get(name) == chosen.shape == (1, len(names)) for name in OUTPUTS)
+        if curve is None or not whole:
+            return None
+        return OnnxAnswers(session, str(path), names, curve, rule, facts.get("caution"))
 
     def score(self, images: ImageSource) -> Generator[Answer]:
         """Yield the answer for each image, in order; what cannot be read is one with its error."""
@@ -76,21 +107,26 @@ class OnnxAnswers:
         yield from by_threads(range(len(images)), answered, cores, 2 * cores, "answer")
 
     def _answer(self, row: int, name: str, picture: NDArray[np.uint8]) -> Answer:
-        found = self.session.run(OUTPUTS, {"image": picture})
-        logits, probs, chosen = (one[0] for one in found)
+        try:
+            found = self.session.run(OUTPUTS, {"image": picture})
+        except Exception as error:  # onnxruntime's own classes have no common base but this
+            reason = first_line(error)[:300]
+            return Answer(row, name, error=f"{name}: {self.file} cannot be run on it: {reason}")
+        if any(one.shape != (1, len(self.names)) for one in found):
+            raise CheckpointError(f"{self.file} must answer for {len(self.names)} labels")
+        logits, probs = (one[0] for one in found)
         if not np.isfinite(logits).all():
             return Answer(row, name, error=f"{name}: {NOT_FINITE}")
+        require_agreement(self.file, float(np.abs(probs - self.curve(logits)).max()))
         order = np.lexsort((-logits, -probs))  # in float32, high probabilities may be equal
+        chosen = self.rule(probs[None])[0]
         labels = tuple(self.names[column] for column in order if chosen[column])
         return Answer(row, name, labels, tuple(probs.tolist()))
 
 
-def _label_names(text: str) -> tuple[str, ...]:
-    """Return the names in a file's metadata, none if it holds something else."""
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError):
-        return ()
+def _label_names(names: Any) -> tuple[str, ...]:
+    """Return the names in a file's metadata, a ValueError or TypeError if these cannot be some."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return ()
-    return tuple(names)
+        raise TypeError("labels must be a list of text")
+    "".join(names).encode()  # half a character cannot be written
+    return LabelSpace(tuple(names)).names
