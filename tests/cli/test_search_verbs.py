@@ -19,8 +19,10 @@ from labelwise.cli.app import app
 from labelwise.data import load
 from labelwise.errors import LabelwiseError
 from labelwise.links import Sigmoid
+from labelwise.report.contact_sheet import contact_sheet
 from labelwise.retrieval import Query, bind, calibrate_query
 from labelwise.search import likeness_of
+from labelwise.search.answering import answer
 from labelwise.types import LabelSpace
 
 
@@ -257,6 +259,16 @@ def test_the_page_holds_its_pictures(library, tmp_path):
     assert text.count("data:image/jpeg;base64,") == 4
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "of 20 photos match dog" in text
+
+
+def test_the_page_calls_no_photo_certain_that_nobody_has_seen(library):
+    with open_index(library / "photos.index") as index:
+        found = answer(index, Query.parse("dog"), top=2)
+        first, second = found.hits
+        hits = (replace(first, probability=0.99999), replace(second, probability=0.00001))
+        text = contact_sheet(index, replace(found, hits=hits))
+    assert "<strong>&gt;99.9%</strong>" in text
+    assert "<strong>&lt;0.1%</strong>" in text
 
 
 def test_label_review_and_undo(library, tmp_path):

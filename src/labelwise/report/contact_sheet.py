@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from labelwise.errors import LabelwiseError
-from labelwise.markup import Markup, document, tag
+from labelwise.markup import Markup, chance, document, tag
 from labelwise.pictures.shown import shown_picture
 from labelwise.search import Index
 from labelwise.search.answering import Found, Hit
@@ -60,7 +60,7 @@ def _sentence(text: str) -> str:
 def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
     for hit in hits:
         name = for_terminal(hit.paths[0])
-        reasons = (f"{label} {chance:.2f}" for label, chance in hit.reasons.items())
+        reasons = (f"{label} {prob:.2f}" for label, prob in hit.reasons.items())
         why = ", ".join(reason.replace(" ", "\N{NO-BREAK SPACE}") for reason in reasons)
         picture = _thumbnail(index, hit.row)
         image = (
@@ -70,7 +70,7 @@ def _figures(index: Index, hits: Iterable[Hit]) -> Iterable[Markup]:
         )
         caption = tag(
             "figcaption",
-            tag("strong", f"{hit.probability:.1%}"),
+            tag("strong", chance(hit.probability)),
             tag("span", why),
             tag("small", Path(name).name, title=name),
         )
