@@ -25,7 +25,7 @@ from labelwise.methods import link_to_spec
 from labelwise.models.graph_file import sealed
 from labelwise.models.graph_model import OnnxModel
 from labelwise.models.link_numbers import CURVES, curve_of
-from labelwise.models.onnx_answers import OnnxAnswers
+from labelwise.models.onnx_answers import AGREES, ALL_AGREE, OnnxAnswers, require_agreement
 from labelwise.models.scoring import score
 from labelwise.pictures import PictureImages
 
@@ -115,6 +115,16 @@ def test_probabilities_of_another_link_than_the_stated_one(honest, tmp_path, lin
     assert isinstance(error, CheckpointError)
     assert "must give the probabilities of the link in its metadata" in str(error)
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_rounding_of_a_steep_line_is_no_disagreement():
+    logits = np.linspace(4.99, 5.01, 100_001, dtype=np.float32)
+    steep = {"slope": 400.0, "offset": -2000.0}
+    inside = np.float32(steep["slope"]) * logits + np.float32(steep["offset"])  # as the graph does
+    expected = curve_of(PLATT | steep, len(logits))(logits)
+    apart = np.abs(1 / (1 + np.exp(-inside)) - expected).max()
+    assert apart > AGREES
+    require_agreement("steep.onnx", float(apart), ALL_AGREE)
 
 
 @pytest.mark.parametrize("rule", [Threshold(0.0), Threshold(tuple(FIVE)), AtMost(Threshold(0), 2)])
