@@ -12,7 +12,8 @@ model in whatever form it has.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -25,7 +26,8 @@ from labelwise.decide import Rule
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Link, check_log_probs, consistent_log_probs
 from labelwise.models.answer_rows import NOT_FINITE, Answer
-from labelwise.pictures import ArrayImages, ImageSource
+from labelwise.models.launching import Launched, Network, captured, launch, one_thread
+from labelwise.pictures import ArrayImages, FeatureRows, ImageSource
 from labelwise.pictures.ahead import started_ahead
 from labelwise.pictures.batches import (
     Decode,
@@ -61,8 +63,7 @@ __all__ = [
 ]
 
 PICTURES_AT_ONCE = 8  # on a CPU: as fast as more, in less memory
-
-Network = Callable[[Tensor], tuple[Tensor, ...]]
+WORTH_CAPTURING = 16  # batches on a GPU: to capture a network takes as long as some of them
 
 
 class Scorer(Protocol):
@@ -232,15 +233,17 @@ def score(
     names, empty = Names(images.ids), torch.empty(0, len(scorer.space))
     for part in parts:
         logits, *more = part.values or (empty,)
-        yield scored(
-            scorer,
-            logits,
-            part.rows,
-            list(names.take(part.rows)),
-            failures=part.failures,
-            embeddings=more[0] if more else None,
-            looks=more[1] if len(more) > 1 else None,
-        )
+        with one_thread() if scorer.device.type == "cuda" else nullcontext():
+            answers = scored(
+                scorer,
+                logits,
+                part.rows,
+                list(names.take(part.rows)),
+                failures=part.failures,
+                embeddings=more[0] if more else None,
+                looks=more[1] if len(more) > 1 else None,
+            )
+        yield answers
 
 
 @torch.no_grad()
@@ -331,6 +334,11 @@ def infer(
     batches = [chosen[at : at + batch_size] for at in range(0, len(chosen), batch_size)]
 
     on_gpu = device.type == "cuda"
+    if on_gpu and len(batches) > WORTH_CAPTURING and not isinstance(images, FeatureRows):
+        shape = batch_size, transform.channels, transform.size, transform.size
+        whole = torch.zeros(shape, dtype=transform.dtype, device=device)
+        with torch.inference_mode():
+            network = captured(network, whole.contiguous(memory_format=torch.channels_last))
 
     def computed(values: Tensor) -> tuple[Tensor, ...]:
         if on_gpu or values.ndim != 4:
@@ -339,20 +347,13 @@ def infer(
         parts = [network(values[at : at + PICTURES_AT_ONCE]) for at in starts]
         return tuple(torch.cat(some) for some in zip(*parts, strict=True))
 
-    def launch(batch: Inputs) -> tuple[Inputs, tuple[Tensor, ...], torch.cuda.Event | None]:
+    def launched(batch: Inputs) -> tuple[Inputs, Launched]:
         with torch.inference_mode():
-            values = computed(batch.values) if len(batch.rows) else ()
-            values = tuple(value.to("cpu", non_blocking=on_gpu) for value in values)
-        copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
-        if copied is not None:
-            copied.record(torch.cuda.current_stream(device))  # type: ignore[no-untyped-call]
-        return batch, values, copied
+            return batch, launch(computed(batch.values) if len(batch.rows) else (), device)
 
     inputs = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
-    for batch, values, copied in started_ahead(inputs, launch, 1 if on_gpu else 0):
-        if copied is not None:
-            copied.synchronize()
-        yield Inferred(batch.rows, values, tuple(batch.failures))
+    for batch, under_way in started_ahead(inputs, launched, 1 if on_gpu else 0):
+        yield Inferred(batch.rows, under_way.wait(), tuple(batch.failures))
 
 
 def decoded(

@@ -174,10 +174,10 @@ class DeviceFeeder:
         return Inputs(np.delete(rows, lost), values, failures)
 
     def _resized(self, pictures: list[Pictures]) -> Pictures:
-        """Return the pixels of pictures in the size of the input; equal sizes together."""
+        """Return pictures in size and numbers of the input; those that are alike together."""
         groups: dict[tuple[object, ...], list[Pictures]] = {}
         for one in pictures:
-            kind = one.resized, one.values.shape[1:], one.values.stride(-1)
+            kind = one.resized, one.values.shape[1:], one.values.stride(-1), one.values.dtype
             groups.setdefault(kind, []).append(one)
         places: list[int] = []
         parts: list[Tensor] = []
@@ -187,9 +187,8 @@ class DeviceFeeder:
                 1, self._at_least(RESIZED_VALUES, RESIZED_SHARE) // some[0].values[0].numel()
             )
             for planes in _joined([one.values for one in some], most):
-                parts.append(
-                    planes if some[0].resized else self.loader.planes.resize_planes(planes)
-                )
+                sized = planes if some[0].resized else self.loader.planes.resize_planes(planes)
+                parts.append(sized.to(self.loader.transform.dtype))
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return Pictures(places, whole.permute(0, 2, 3, 1), True)
 

@@ -11,6 +11,7 @@ many pictures are taken for copies: ``benchmarks/near_copies.py``.
 sees anyway, whose transform may cut the edges off. The two are not compared with each other.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from PIL import Image
 from labelwise.pictures.decode import decode
 
 if TYPE_CHECKING:  # a search asks this file only what NEAR is
+    import torch
     from torch import Tensor
 
 __all__ = ["LEAST_SIDE", "NEAR", "WIDTH", "fingerprint", "look_of", "looks_of"]
@@ -56,19 +58,28 @@ def looks_of(inputs: "Tensor") -> "Tensor":
     Bands have no common range: the mean of them is taken from its darkest to its brightest place.
     """
     import torch
-    from scipy.fft import dct
     from torch.nn.functional import adaptive_avg_pool2d
 
     values = inputs.float()
     if inputs.dtype == torch.uint8:
-        grey = torch.einsum("nchw,c->nhw", values, values.new_tensor(GREY))
+        grey = torch.einsum("nchw,c->nhw", values, _constants(values.device)[0])
     else:
         mean = values.mean(dim=1)
         low, high = mean.amin(dim=(1, 2), keepdim=True), mean.amax(dim=(1, 2), keepdim=True)
         grey = WHITE * (mean - low) / (high - low).clamp_min(torch.finfo(torch.float32).tiny)
     small = adaptive_avg_pool2d(grey[:, None], SIDE)[:, 0]
-    lowest = dct(np.eye(SIDE), norm="ortho", axis=0)[:KEPT]
-    base = torch.from_numpy(lowest).to(small)
+    base = _constants(values.device)[1]
     waves = (base @ small @ base.T).flatten(1)[:, 1:]
     length = waves.norm(dim=1, keepdim=True)
     return torch.where(length > PLAIN, waves / length.clamp_min(PLAIN), 0.0)
+
+
+@lru_cache(maxsize=32)  # a copy to a GPU is waited for
+def _constants(device: "torch.device") -> tuple["Tensor", "Tensor"]:
+    """Return the weights of the colours, and the lowest waves (KEPT, SIDE), on a device."""
+    import torch
+    from scipy.fft import dct
+
+    lowest = dct(np.eye(SIDE), norm="ortho", axis=0)[:KEPT]
+    with torch.inference_mode(False):  # they are used inside and outside of it
+        return torch.tensor(GREY, device=device), torch.from_numpy(lowest).float().to(device)

@@ -253,7 +253,7 @@ class PictureLoader:
             resized = kind == Kind.RESIZED or self.transform.bands is not None
             sides = (side, side) if resized else (height, width)
             pixels = sent(bytes_of, self.device).view(getattr(torch, dtype))
-            pixels = pixels.view(-1, *sides, self.transform.channels).to(self.transform.dtype)
+            pixels = pixels.view(-1, *sides, self.transform.channels)
             loaded.pictures.append(Pictures(list(places), pixels, resized))
         return loaded
 

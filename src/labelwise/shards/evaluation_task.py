@@ -32,11 +32,11 @@ from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluate import Evaluation, EvaluationSums, describe_link, measure
 from labelwise.links import Link
 from labelwise.methods import link_from_spec
+from labelwise.models.launching import one_thread
 from labelwise.predictions import matrix_of_lists
 from labelwise.shards.engine import Engine
 from labelwise.shards.label_store import KeyFiles, Keys, StoredLabels, keys_of
 from labelwise.shards.manifest import MANIFEST_FILE, SUCCESS_FILE, Manifest, ShardRecord
-from labelwise.shards.scoring_task import one_thread
 from labelwise.system.allocator import keep_freed_memory
 from labelwise.system.progress import Silent, Watch
 from labelwise.system.storage import Storage, storage_at, without_options

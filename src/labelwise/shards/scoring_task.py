@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelwise.errors import CheckpointError, DataError, SettingsError
 from labelwise.methods import link_to_spec
+from labelwise.models.launching import one_thread
 from labelwise.models.loading import load_model, model_files
 from labelwise.models.scoring import Scored, available_cores, require_probabilities, score
 from labelwise.shards.engine import Engine
@@ -41,7 +42,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "ScoringTask",
-    "one_thread",
     "predict_shards",
     "to_parquet",
 ]
@@ -342,14 +342,3 @@ def to_parquet(table: Any) -> bytes:
         table, stream, row_group_size=ROW_GROUP, compression="zstd", use_dictionary=words
     )
     return stream.getvalue()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
