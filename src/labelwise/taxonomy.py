@@ -84,7 +84,8 @@ class Taxonomy:
     def read(cls, path: Path) -> "Taxonomy":
         """Return the taxonomy of a CSV file ``child,parent``, or of one ``a|b|c`` per line.
 
-        SKOS vocabularies are read as N-Triples (.nt), RDF/XML (.rdf, .xml) and JSON-LD (.jsonld).
+        SKOS vocabularies are read as N-Triples (.nt, or a folder of them), RDF/XML (.rdf, .xml) and
+        JSON-LD (.jsonld).
         """
         if is_skos(Path(path)):
             found_names = read_skos(Path(path))

@@ -80,6 +80,56 @@ def test_a_vocabulary_is_a_taxonomy_with_addresses(tmp_path, name, text):
     assert taxonomy.above("Amphoren") == ("vessels (containers)", "vases")
 
 
+XL, GVP = "http://www.w3.org/2008/05/skos-xl#", "http://vocab.getty.edu/ontology#"
+
+
+def dump():
+    """Return the files of AAT's explicit dump: names stand with terms of their own addresses."""
+    terms, relations = [], []
+    for number, (names, above) in CONCEPTS.items():
+        for place, (tongue, name) in enumerate(names.items()):
+            term = f"{AAT}term/{number}{place}-{tongue}"
+            terms.append(f"<{AAT}{number}> <{XL}prefLabel> <{term}> .")
+            terms.append(f'<{term}> <{XL}literalForm> "{name}"@{tongue} .')
+            terms.append(f"<{term}> <{GVP}contribPreferred> _:x{place} . # a node")
+        terms.append(f"<{AAT}{number}> <{XL}altLabel> <{AAT}term/{number}9-en> .")
+        terms.append(f'<{AAT}term/{number}9-en> <{XL}literalForm> "another\u00e9"@en .')
+        if above:
+            relations.append(f"<{AAT}{number}> <{GVP}broaderGeneric> <{AAT}{above}> .")
+            relations.append(f"<{AAT}{number}> <{GVP}broaderPreferred> <{AAT}{above}> .")
+    relations.append(f"<{AAT}300132254> <{GVP}broaderGeneric> <{AAT}300198828> .")
+    return {"AATOut_2Terms.nt": terms, "AATOut_HierarchicalRels.nt": relations}
+
+
+def test_the_dump_of_a_vocabulary_is_a_folder(tmp_path):
+    """The layout of AAT's explicit.zip; one of its files alone names nothing, or says nothing."""
+    for name, lines in dump().items():
+        (tmp_path / name).write_text(triples(*lines))
+    taxonomy = Taxonomy.read(tmp_path)
+    assert taxonomy.parents == {"vases": "vessels (containers)", "Amphoren": "vases"}
+    assert taxonomy.uris["vases"] == f"{AAT}300132254"
+    with pytest.raises(DataError, match="says of nothing what it is a kind of"):
+        Taxonomy.read(tmp_path / "AATOut_2Terms.nt")
+    first = triples(*(line for line in dump()["AATOut_2Terms.nt"] if "literalForm" not in line))
+    (tmp_path / "AATOut_2Terms.nt").write_text(first)
+    with pytest.raises(DataError, match="name the folder with all files"):
+        Taxonomy.read(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"a folder of a vocabulary holds files of N-Triples"):
+        Taxonomy.read(tmp_path / "empty")
+
+
+def test_terms_of_skos_xl_in_json_ld(tmp_path):
+    """As Getty answers for one concept; and names by language, of which Indonesian is "id"."""
+    graph = [
+        {"@id": "u:1", f"{XL}prefLabel": [{"@id": "u:term/1"}], f"{SKOS}broader": [{"@id": "u:2"}]},
+        {"@id": "u:term/1", f"{XL}literalForm": [{"@value": "vases", "@language": "en"}]},
+        {"@id": "u:2", "prefLabel": {"id": "wadah", "nl": "vaten"}},
+    ]
+    (tmp_path / "v.jsonld").write_text(json.dumps(graph))
+    assert Taxonomy.read(tmp_path / "v.jsonld").parents == {"vases": "wadah"}
+
+
 def statement(child, what, other):
     return f"<{AAT}{child}> <{what}> <{AAT}{other}> ."
 

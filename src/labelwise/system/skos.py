@@ -1,12 +1,15 @@
 """SKOS vocabularies, such as Getty's AAT: concepts with addresses, names and broader concepts.
 
-    N-Triples (.nt)   one statement per line, as AAT's dumps are
+    N-Triples (.nt)   one statement per line
+    a folder of them  such as AAT's dump: AATOut_2Terms.nt, AATOut_HierarchicalRels.nt, ...
     RDF/XML (.rdf, .xml)  skos:Concept elements with rdf:about
     JSON-LD (.jsonld)     expanded or compact, under @graph or alone
 
 A concept is named by its ``prefLabel`` in the language asked for, else without a language, else in
-the first one by name. Two concepts of one name are named by their addresses. What a concept is a
-kind of is Getty's ``broaderPreferred`` where it has one, else ``broader``; a taxonomy allows one.
+the first one by name. By SKOS-XL, as in AAT's dump, that is a term with an address of its own,
+whose ``literalForm`` is the name. Two concepts of one name are named by their addresses. What a
+concept is a kind of is Getty's ``broaderPreferred`` where it has one, else ``broader``, which Getty
+writes ``broaderGeneric``; a taxonomy allows one.
 """
 
 import json
@@ -22,15 +25,24 @@ from labelwise.errors import DataError
 __all__ = ["SKOS_SUFFIXES", "SkosNames", "is_skos", "read_skos"]
 
 SKOS = "http://www.w3.org/2004/02/skos/core#"
+SKOS_XL = "http://www.w3.org/2008/05/skos-xl#"
 GVP = "http://vocab.getty.edu/ontology#"
 RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 SKOS_SUFFIXES = (".nt", ".rdf", ".xml", ".jsonld", ".ttl")
 TRIPLE = re.compile(
-    r'<([^>]*)>\s+<([^>]*)>\s+(?:<([^>]*)>|"((?:[^"\\]|\\.)*)"(?:@([A-Za-z0-9-]+)|\^\^<[^>]*>)?)\s*\.'
+    r"<([^>]*)>\s+<([^>]*)>\s+"
+    r'(?:<([^>]*)>|(_:\S+)|"((?:[^"\\]|\\.)*)"(?:@([A-Za-z0-9-]+)|\^\^<[^>]*>)?)\s*\.\s*(?:#.*)?'
 )
-PREFERRED, BROADER = GVP + "broaderPreferred", SKOS + "broader"
-NAME = SKOS + "prefLabel"
+PREFERRED, BROADER = GVP + "broaderPreferred", (SKOS + "broader", GVP + "broaderGeneric")
+NAME, TERM, FORM = SKOS + "prefLabel", SKOS_XL + "prefLabel", SKOS_XL + "literalForm"
+KEYS = {
+    "prefLabel": NAME,
+    "literalForm": FORM,
+    "broader": BROADER[0],
+    "broaderGeneric": BROADER[1],
+    "broaderPreferred": PREFERRED,
+}
 ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", '\\"': '"', "\\\\": "\\"}
 
 Statement = tuple[str, str, str, str | None]  # concept, property, value, language
@@ -45,13 +57,20 @@ class SkosNames:
 
 
 def is_skos(path: Path) -> bool:
-    """Return whether a file is a vocabulary by its suffix."""
-    return path.suffix.lower() in SKOS_SUFFIXES
+    """Return whether a file is a vocabulary by its suffix, as a folder of such files is."""
+    return path.suffix.lower() in SKOS_SUFFIXES or path.is_dir()
 
 
 def read_skos(path: Path, language: str = "en") -> SkosNames:
     """Return the names and parents of a vocabulary."""
     suffix = path.suffix.lower()
+    if path.is_dir():
+        files = sorted(path.glob("*.nt"))
+        if not files:
+            raise DataError(f"{path}: a folder of a vocabulary holds files of N-Triples (.nt)")
+        return _names(path, (one for file in files for one in _triples(file)), language)
+    if suffix == ".nt":
+        return _names(path, _triples(path), language)
     if suffix == ".ttl":
         raise DataError(
             f"{path}: Turtle is not read; write it as N-Triples (.nt) or RDF/XML (.rdf), for "
@@ -61,12 +80,7 @@ def read_skos(path: Path, language: str = "en") -> SkosNames:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
-    if suffix == ".nt":
-        statements = _triples(path, text)
-    elif suffix == ".jsonld":
-        statements = _json_ld(path, text)
-    else:
-        statements = _xml(path, text)
+    statements = _json_ld(path, text) if suffix == ".jsonld" else _xml(path, text)
     return _names(path, statements, language)
 
 
@@ -74,13 +88,28 @@ def _names(path: Path, statements: Iterable[Statement], language: str) -> SkosNa
     labels: dict[str, dict[str, str]] = {}
     broader: dict[str, set[str]] = {}
     preferred: dict[str, set[str]] = {}
+    terms: list[tuple[str, str]] = []
+    forms: dict[str, tuple[str, str]] = {}  # of a term: language and name
     for concept, what, value, tongue in statements:
         if what == NAME:
             labels.setdefault(concept, {}).setdefault(tongue or "", value.strip())
-        elif what == BROADER:
+        elif what == TERM:
+            terms.append((concept, value))
+        elif what == FORM:
+            forms[concept] = tongue or "", value.strip()
+        elif what in BROADER:
             broader.setdefault(concept, set()).add(value)
         elif what == PREFERRED:
             preferred.setdefault(concept, set()).add(value)
+    for concept, term in terms:
+        if term in forms:
+            tongue, value = forms[term]
+            labels.setdefault(concept, {}).setdefault(tongue, value)
+    if terms and not labels:
+        raise DataError(
+            f"{path}: no term of a concept has a skosxl:literalForm; of AAT's dump name the folder "
+            "with all files"
+        )
     if not labels:
         raise DataError(f"{path}: no concept has a skos:prefLabel")
     chosen = {concept: _chosen(told, language) for concept, told in labels.items()}
@@ -113,22 +142,30 @@ def _chosen(told: dict[str, str], language: str) -> str:
     return told[min(told)]
 
 
-def _triples(path: Path, text: str) -> Iterator[Statement]:
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        found = TRIPLE.fullmatch(line)
-        if found is None:
-            if line.startswith("_:"):  # a node without an address names no concept
-                continue
-            raise DataError(f"{path}, line {number}: not a statement of N-Triples")
-        concept, what, other, words, tongue = found.groups()
-        try:
-            value = other if other is not None else _unescaped(words)
-        except (ValueError, OverflowError):
-            raise DataError(f"{path}, line {number}: an escape is of no letter") from None
-        yield concept, what, value, tongue
+def _triples(path: Path) -> Iterator[Statement]:
+    """Yield the statements of a file of N-Triples, which may be large, line by line."""
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                yield from _triple(path, number, line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary cannot be read ({error})") from None
+
+
+def _triple(path: Path, number: int, line: str) -> Iterator[Statement]:
+    if not line or line.startswith(("#", "_:")):  # a node without an address names no concept
+        return
+    found = TRIPLE.fullmatch(line)
+    if found is None:
+        raise DataError(f"{path}, line {number}: not a statement of N-Triples")
+    concept, what, other, nameless, words, tongue = found.groups()
+    if nameless is not None:
+        return
+    try:
+        value = other if other is not None else _unescaped(words)
+    except (ValueError, OverflowError):
+        raise DataError(f"{path}, line {number}: an escape is of no letter") from None
+    yield concept, what, value, tongue
 
 
 def _letter(code: int) -> str:
@@ -174,9 +211,7 @@ def _json_ld(path: Path, text: str) -> Iterator[Statement]:
         if not isinstance(concept, str):
             continue
         for key, value in node.items():
-            what = {"prefLabel": NAME, "broader": BROADER, "broaderPreferred": PREFERRED}.get(
-                key.rpartition(":")[2].rpartition("#")[2]
-            )
+            what = KEYS.get(key.rpartition(":")[2].rpartition("#")[2])
             if what is not None:
                 for one in value if isinstance(value, list) else [value]:
                     yield from _values(concept, what, one)
@@ -186,8 +221,12 @@ def _values(concept: str, what: str, one: Any) -> Iterator[Statement]:
     if isinstance(one, str):
         yield concept, what, one, None
     elif isinstance(one, dict):
-        value = one.get("@id", one.get("id", one.get("@value")))
+        address = one.get("@id", one.get("id"))
+        if "@id" not in one and ":" not in str(address):  # the name in Indonesian, "id"
+            address = None
+        value = one.get("@value") if address is None else address
         if isinstance(value, str):
+            what = TERM if what == NAME and address is not None else what
             tongue = one.get("@language")
             yield concept, what, value, tongue if isinstance(tongue, str) else None
         elif what == NAME:  # a language map: {"en": "dog"}
