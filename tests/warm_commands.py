@@ -4,8 +4,9 @@ A process that starts ``labelwise`` spends seconds on imports before it does any
 what a command does, and not about how it starts, run it here: ``WarmCommands`` starts this file
 once as a program, which imports what commands need and forks itself for each. A command has its
 own folder, session, streams and exit status, and what it leaves in its memory ends with it. One
-that takes longer than ``PATIENCE`` seconds is killed. One runs at a time, and one that does not end
-by itself, such as a server, is started by ``running``.
+that takes longer than ``PATIENCE`` seconds is killed. Several may run at a time, and one that does
+not end by itself, such as a server, is started by ``running``. Variables are those of the test that
+starts it.
 """
 
 import atexit
@@ -29,6 +30,7 @@ PRELOADED = (
     "labelwise.search",
     "labelwise.training.run",
     "sklearn.datasets",
+    "torch._dynamo",  # a second of every training: optimizers import it when they are made
 )
 
 
@@ -39,10 +41,12 @@ class StartedCommand:
         self.server, self.arguments = server, order["arguments"]
         self.streams = tempfile.TemporaryDirectory()
         self.out, self.err = (Path(self.streams.name, name) for name in ("out", "err"))
-        order |= {"out": str(self.out), "err": str(self.err)}
-        server.stdin.write(json.dumps(order) + "\n")
-        server.stdin.flush()
-        self.pid = json.loads(server.stdout.readline())
+        self.pid = self._ask(order | {"out": str(self.out), "err": str(self.err)})
+
+    def _ask(self, question):
+        self.server.stdin.write(json.dumps(question) + "\n")
+        self.server.stdin.flush()
+        return json.loads(self.server.stdout.readline())
 
     def line(self, number=0):
         """Return a line that it has written, with its end, as soon as it is whole."""
@@ -58,7 +62,7 @@ class StartedCommand:
 
     def wait(self, *, text=True):
         """Return its status and what it wrote, as text or bytes, once it has ended."""
-        status = json.loads(self.server.stdout.readline())
+        status = self._ask(self.pid)
         with self.streams:
             read = Path.read_text if text else Path.read_bytes
             written = read(self.out), read(self.err)
@@ -78,13 +82,13 @@ class WarmCommands:
     def run(self, arguments, cwd, module="labelwise", *, text=True):
         return self.start(arguments, cwd, module).wait(text=text)
 
-    def start(self, arguments, cwd, module="labelwise"):
+    def start(self, arguments, cwd, module="labelwise", **environment):
         if self.process is None:
             program = [sys.executable, __file__]
             pipe = subprocess.PIPE
             self.process = subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True)
         order = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "module": str(module)}
-        return StartedCommand(self.process, order)
+        return StartedCommand(self.process, order | {"environment": {**os.environ, **environment}})
 
     @contextmanager
     def running(self, arguments, cwd, module="labelwise"):
@@ -109,6 +113,8 @@ def run_command(order):
     os.setsid()
     signal.alarm(int(PATIENCE))
     os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
     for number, name in enumerate((os.devnull, order["out"], order["err"])):
         opened = os.open(name, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)
@@ -142,16 +148,19 @@ def preload():
 def main():
     preload()
     for line in sys.stdin:
+        question = json.loads(line)  # to start a command, or to say how one ended
+        if isinstance(question, int):
+            _, end = os.waitpid(question, 0)
+            print(os.waitstatus_to_exitcode(end), flush=True)
+            continue
         child = os.fork()
         if child == 0:
-            status = run_command(json.loads(line))
+            status = run_command(question)
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
         print(child, flush=True)
-        _, end = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(end), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Lightning. Oracles: a plain training loop with the same objective; the joined batch; metrics."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -111,10 +113,25 @@ def test_what_would_change_the_method_is_refused(tmp_path):
         trainer(tmp_path).fit(module, DataLoader(rows()[0], batch_size=8))
 
 
-def test_two_processes_train_as_one_with_the_joined_batch(tmp_path):
+TWO_PROCESSES = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from test_lightning_bridge import *
+
+x, labels, *_ = rows(16)
+module = lightning.MultilabelModule(network(), TwoWay(), lr=0.01)
+loader = DataLoader(TensorDataset(x, labels), batch_size=8)
+trainer(".", devices=2, strategy="ddp_fork").fit(module, loader)
+torch.save(module.network.weight, "weight.pt")
+"""
+
+
+def test_two_processes_train_as_one_with_the_joined_batch(tmp_path, warm_commands):
+    (tmp_path / "two.py").write_text(TWO_PROCESSES)
+    done = warm_commands.run([Path(__file__).parent], tmp_path, tmp_path / "two.py")
+    assert done.returncode == 0, done.stderr
     x, labels, *_ = rows(16)
     joined = by_hand(network(), TwoWay(), [(x, labels)])
-    module = lightning.MultilabelModule(network(), TwoWay(), lr=0.01)
-    loader = DataLoader(TensorDataset(x, labels), batch_size=8)
-    trainer(tmp_path, devices=2, strategy="ddp_spawn").fit(module, loader)
-    torch.testing.assert_close(module.network.weight, joined.weight, atol=1e-6, rtol=1e-5)
+    found = torch.load(tmp_path / "weight.pt", weights_only=True)
+    torch.testing.assert_close(found, joined.weight, atol=1e-6, rtol=1e-5)

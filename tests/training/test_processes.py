@@ -60,17 +60,14 @@ def test_the_variables_of_srun_are_those_of_torchrun(nodes, first):
     assert _srun_variables({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) == {}  # no srun, a batch
 
 
-def test_two_tasks_of_srun_are_one_run(tmp_path):
-    port = free_port()
+def test_two_tasks_of_srun_are_one_run(tmp_path, warm_commands):
+    port, words = free_port(), [tmp_path, '{"two": {}}']
     tasks = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, tmp_path, '{"two": {}}'],
-            env=os.environ | ALONE | srun(task, port),
-            stdout=subprocess.DEVNULL,
-        )
+        warm_commands.start(words, tmp_path, SCRIPT, **ALONE, **srun(task, port))
         for task in range(2)
     ]
-    assert [task.wait() for task in tasks] == [0, 0]
+    ended = [task.wait() for task in tasks]
+    assert [one.returncode for one in ended] == [0, 0], ended
     train(tiny_settings(), tmp_path / "one", table=tiny_table())
     two, one = (load_tensors(tmp_path / name / "model.safetensors") for name in ("two", "one"))
     for name, value in one.items():

@@ -5,10 +5,7 @@ machines: by the address of the first, each started by a torchrun of its own. Th
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,23 +24,21 @@ SCRIPT = Path(__file__).parent.parent / "train_tiny.py"
 RUNS = {"bce": {"method": "bce"}, "two-way": {"method": "two-way"}}
 
 
-def on_two_nodes(folder, runs):
+def on_two_nodes(folder, runs, warm_commands):
     """Start a torchrun for each node and return their exit statuses."""
-    port = free_port()
+    where = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+    where.append(f"--master-port={free_port()}")
     nodes = [
-        subprocess.Popen(
-            [
-                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
-                f"--node-rank={rank}", "--master-addr=127.0.0.1", f"--master-port={port}",
-                SCRIPT, folder, json.dumps(runs),
-            ],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        warm_commands.start(
+            [*where, f"--node-rank={rank}", SCRIPT, folder, json.dumps(runs)],
+            folder,
+            "torch.distributed.run",
+            OMP_NUM_THREADS="1",
+            GLOO_SOCKET_IFNAME="lo",
         )
         for rank in range(2)
-    ]  # fmt: skip
-    return [node.wait(timeout=300) for node in nodes]
+    ]
+    return [node.wait().returncode for node in nodes]
 
 
 def losses(folder):
@@ -71,7 +66,7 @@ def cut_short(settings, folder):
 
 @pytest.mark.filterwarnings("ignore")  # of boto3 and moto
 def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_two_were(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, warm_commands
 ):
     """The first run that was cut short is in a folder of the first node, the second in a bucket."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -83,7 +78,7 @@ def test_two_nodes_train_as_one_and_go_on_where_one_was_cut_short_and_one_where_
                 cut_short(tiny_settings(**bce), run)
         cut = bce | {"fails_in": 0}  # in the second epoch, on both nodes
         runs = RUNS | {"begun": bce, "kept": bce | {"place": kept}, "cut": cut}
-        assert on_two_nodes(two, runs) == [1, 1]
+        assert on_two_nodes(two, runs, warm_commands) == [1, 1]
         shutil.copytree(fetched_run(kept), two / "kept")
     for name, flags in RUNS.items():
         train(tiny_settings(**flags), one / name, table=tiny_table())
