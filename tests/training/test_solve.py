@@ -128,6 +128,42 @@ def test_the_gradient_vanishes_also_where_labels_can_be_separated(standardise):
     assert residual.sum(dim=0).abs().max() < 1e-5
 
 
+def test_a_sure_and_right_logit_keeps_its_digits():
+    # Oracle: log(1 + exp(-|v|)) and exp(-|v|) / (1 + exp(-|v|)) in float64.
+    v = torch.tensor([[0.5, 5.0, 12.0, 18.0, 30.0, 80.0]])
+    small = (-v.double()).exp()
+    for sign, loss in [(1, CoinLoss(torch.ones_like(v), torch.zeros_like(v)))] + [
+        (-1, CoinLoss(torch.zeros_like(v), torch.ones_like(v)))
+    ]:
+        at = loss.derivatives(sign * v)
+        expected = small / (1 + small)
+        exactly = {"rtol": 1e-5, "atol": 0, "check_dtype": False}
+        torch.testing.assert_close(loss.rows(sign * v), small.log1p(), **exactly)
+        torch.testing.assert_close(at.gradient, -sign * expected, **exactly)
+        torch.testing.assert_close(at.times(torch.ones_like(v)), expected / (1 + small), **exactly)
+
+
+class CountedSteps(ShareLoss):
+    """A softmax whose derivatives are counted: one per Newton step."""
+
+    steps = 0
+
+    def derivatives(self, logits):
+        CountedSteps.steps += 1
+        return super().derivatives(logits)
+
+
+def test_a_problem_that_only_rounding_keeps_from_its_tolerance_ends():
+    x, _ = draw(60)
+    classes = (x[:, 6] > 2).long()
+    design = Design.of(x).to(torch.float32)
+    start = design.rows.new_zeros(design.rows.shape[1], 2)
+    loss = CountedSteps(one_hot(classes, 2).float())
+    w = minimise(design, loss, torch.full((1, 2), 1e-5), start, tolerance=0)
+    assert CountedSteps.steps < solver.NEWTON_STEPS // 2
+    assert ((design.rows @ w).argmax(dim=1) == classes).all()
+
+
 def test_a_label_that_is_never_present_comes_to_rest_at_half_an_entry():
     x, y = draw(80, seed=8)
     y[:, 1], y[:, 2] = 0, 1

@@ -109,14 +109,19 @@ class CoinLoss(ConvexLoss):
         return self.present.shape[1]
 
     def rows(self, logits: Tensor) -> Tensor:
-        # softplus(-v) = softplus(v) - v
-        return (self.present + self.absent) * softplus(logits) - self.present * logits
+        # softplus(v) = max(v, 0) + softplus(-|v|): what a sure and right logit still costs is not
+        # lost in a difference of large numbers
+        wrong = self.present * (-logits).relu() + self.absent * logits.relu()
+        return wrong + (self.present + self.absent) * softplus(-logits.abs())
 
     def derivatives(self, logits: Tensor) -> Derivatives:
-        probs = logits.sigmoid()
-        expected = (self.present + self.absent) * probs
-        second = expected * (1 - probs)
-        return Derivatives(expected - self.present, second.mul, second.mean(dim=0, keepdim=True))
+        unlikely = (-logits.abs()).sigmoid()  # of p and 1 - p the smaller one, exact also near 0
+        likely = 1 - unlikely
+        positive = logits > 0
+        gradient = self.absent * torch.where(positive, likely, unlikely)
+        gradient -= self.present * torch.where(positive, unlikely, likely)
+        second = (self.present + self.absent) * unlikely * likely
+        return Derivatives(gradient, second.mul, second.mean(dim=0, keepdim=True))
 
     def prior(self) -> Tensor:
         return self.present.sum(dim=0).log() - self.absent.sum(dim=0).log()

@@ -289,18 +289,20 @@ def minimise(
 ) -> Tensor:
     """Return the optimum (r + 1, K) for weights l2 (1, K), by Newton steps from ``start``.
 
-    A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss.
+    A problem is done when the gain that its gradient promises is below ``tolerance`` of its loss,
+    or when a step gained no more than rounding.
     """
     found, columns = start.clone(), torch.arange(start.shape[1], device=start.device)
     w, penalty, logits = start, design.penalty(l2), design.rows @ start
     value = loss.sums(logits) + loss.over_problems(penalty * w.square()) / 2
+    falling = torch.ones_like(value, dtype=torch.bool)
     for _ in range(NEWTON_STEPS):
         at = loss.derivatives(logits)
         gradient = design.rows.T @ at.gradient + penalty * w
         typical = at.curvature * design.squares + penalty
         preconditioner = typical.clamp(min=torch.finfo(typical.dtype).tiny)
         gain = loss.over_problems(gradient.square() / preconditioner) / 2
-        todo = gain > tolerance * value
+        todo = falling & (gain > tolerance * value)
         if not todo.any():
             break
         if not loss.joint and not todo.all():
@@ -314,7 +316,8 @@ def minimise(
         forcing = (gain / value).sqrt().clamp(max=LOOSEST)
         step, change = hessian.solve(-gradient, forcing)
         slope = loss.over_problems(gradient * step)
-        size, value = _step_size(loss, w, step, logits, change, penalty, value, slope)
+        size, reached = _step_size(loss, w, step, logits, change, penalty, value, slope)
+        falling, value = value - reached > _rounding(value), reached
         w, logits = w + size * step, logits + size * change
         found[:, columns] = w
     return found
@@ -374,7 +377,7 @@ def _step_size(
     A step is halved until the value falls enough.
     """
     size, reached = torch.ones_like(value), value
-    slack = 10 * torch.finfo(value.dtype).eps * value
+    slack = _rounding(value)
     for _ in range(HALVINGS):
         moved = w + size * step
         reached = loss.sums(logits + size * change)
@@ -384,3 +387,8 @@ def _step_size(
             break
         size = torch.where(short, size / 2, size)
     return size, reached
+
+
+def _rounding(value: Tensor) -> Tensor:
+    """Return by how much two sums of rows may differ that should be equal."""
+    return 10 * torch.finfo(value.dtype).eps * value
