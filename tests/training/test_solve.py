@@ -132,15 +132,14 @@ def test_a_sure_and_right_logit_keeps_its_digits():
     # Oracle: log(1 + exp(-|v|)) and exp(-|v|) / (1 + exp(-|v|)) in float64.
     v = torch.tensor([[0.5, 5.0, 12.0, 18.0, 30.0, 80.0]])
     small = (-v.double()).exp()
-    for sign, loss in [(1, CoinLoss(torch.ones_like(v), torch.zeros_like(v)))] + [
-        (-1, CoinLoss(torch.zeros_like(v), torch.ones_like(v)))
-    ]:
+    one, zero = torch.ones_like(v), torch.zeros_like(v)
+    for sign, loss in ((1, CoinLoss(one, zero)), (-1, CoinLoss(zero, one))):
         at = loss.derivatives(sign * v)
         expected = small / (1 + small)
         exactly = {"rtol": 1e-5, "atol": 0, "check_dtype": False}
         torch.testing.assert_close(loss.rows(sign * v), small.log1p(), **exactly)
         torch.testing.assert_close(at.gradient, -sign * expected, **exactly)
-        torch.testing.assert_close(at.times(torch.ones_like(v)), expected / (1 + small), **exactly)
+        torch.testing.assert_close(at.times(one), expected / (1 + small), **exactly)
 
 
 class CountedSteps(ShareLoss):
