@@ -161,7 +161,7 @@ def test_what_the_reader_found_is_shown(tmp_path, monkeypatch, capsys):
         (("scenes", "--settings", "no.yaml"), "no.yaml does not exist"),
         (("scenes", "--effort", "good", "--folds", "2"), "--folds trains one model"),
         (("scenes", "--effort", "good", "--engine", "ray"), "--engine ray trains one model"),
-        (("scenes", "--minutes", "2"), "minutes belongs to the effort best"),
+        (("scenes", "--minutes", "2"), "minutes end the efforts good and best"),
         (("scenes", "--set", "data_options.szie=3"), "has no option 'szie'; did you mean 'size'"),
     ],
 )

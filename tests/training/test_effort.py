@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from sample_photos import write_photos
-from tiny_run import Hearing
+from tiny_run import Hearing, tiny_settings, tiny_table
 
 from labelwise.errors import SettingsError
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
+from labelwise.system.progress import LimitedWatch, TimeIsUp
 from labelwise.training.effort import better_by, tried
 from labelwise.training.run import train
 from labelwise.training.settings import read_settings
@@ -64,8 +65,9 @@ def settings_of(photos, cache, **flags):
     return read_settings(None, base | flags)
 
 
-def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_path):
+def test_good_keeps_the_solved_head_where_training_gains_nothing(photos, tmp_path, monkeypatch):
     """Oracle: the photos are told apart perfectly by the solved head, so nothing can be gained."""
+    monkeypatch.setattr("labelwise.training.effort.PERFECT", 2.0)  # or nothing would be tried
     watch = Hearing()
     settings = settings_of(photos, tmp_path / "features", effort="good")
     done = train(settings, tmp_path / "run", watch=watch)
@@ -97,7 +99,7 @@ class Made:
     def __init__(self, trained, noise):
         self.trained, self.noise, self.begun = trained, noise, []
 
-    def __call__(self, settings, folder):
+    def __call__(self, settings, folder, watch):
         self.begun.append(folder.name)
         if folder.name not in self.noise:
             raise SettingsError("weights are not in the cache and the hub cannot be reached")
@@ -120,7 +122,7 @@ def test_best_tries_sizes_and_networks_and_keeps_what_is_told_apart(photos, fini
     noise = {"solved": 1.5, "solved-96": 1.0, "trained": 0.99, "averaged": 0.5}
     made, watch = Made(finished, noise), Hearing()
     settings = settings_of(photos, tmp_path, effort="best")
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), made, watch.say)
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), made, watch)
     networks = [f"solved-{name}" for name in ("resnet50", "convnext_tiny", "vit_small_patch16_224")]
     assert made.begun == ["solved", "solved-96", *networks, "trained", "averaged"]
     note = evaluation.notes[-1]
@@ -136,11 +138,48 @@ def test_no_try_begins_after_the_minutes(photos, finished, tmp_path, monkeypatch
     watch = SimpleNamespace(monotonic=lambda: clock[0])
     monkeypatch.setattr("labelwise.training.effort.time", watch)
 
-    def slow(settings, folder):
-        made(settings, folder)
+    def slow(settings, folder, watch):
+        made(settings, folder, watch)
         clock[0] += 50.0
 
     settings = settings_of(photos, tmp_path, effort="best", minutes=1.5)
-    evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, print)
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, Hearing())
     assert made.begun == ["solved", "solved-96"]
     assert evaluation.notes[-1].endswith("The 1.5 minutes were over before resnet50, head solved.")
+
+
+def test_nothing_more_is_tried_once_validation_is_ranked_perfectly(photos, finished, tmp_path):
+    made, watch = Made(finished, {"solved": 0.0, "trained": 0.0}), Hearing()
+    settings = settings_of(photos, tmp_path, effort="good")
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), made, watch)
+    assert made.begun == ["solved"]
+    assert evaluation.notes[-1].endswith("Nothing more was tried: the mAP on validation is 1.")
+    assert "Nothing more was tried: the mAP on validation is 1." in watch.messages
+
+
+def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, monkeypatch):
+    made, clock, watch = Made(finished, {"solved": 1.0, "trained": 0.1}), [0.0], Hearing()
+    now = SimpleNamespace(monotonic=lambda: clock[0])
+    for module in ("labelwise.training.effort", "labelwise.system.progress"):
+        monkeypatch.setattr(f"{module}.time", now)
+
+    def slow(settings, folder, watch):
+        for _ in range(2):
+            clock[0] += 40.0
+            watch.advance(1)  # the first try is allowed to take longer
+        made(settings, folder, watch)
+
+    settings = settings_of(photos, tmp_path, effort="good", minutes=2)
+    evaluation = tried(settings, RunFolder(tmp_path / "run"), slow, watch)
+    assert made.begun == ["solved"]
+    assert clock == [160.0]
+    words = "The 2 minutes were over: tf_efficientnet_lite0, trained from there was given up."
+    assert evaluation.notes[-1].endswith(f"Kept: tf_efficientnet_lite0, head solved. {words}")
+    assert words in watch.messages
+
+
+def test_training_stops_within_an_epoch_when_its_time_is_up(tmp_path):
+    watch = LimitedWatch(Hearing(), until=0.0)
+    with pytest.raises(TimeIsUp):
+        train(tiny_settings(), tmp_path / "run", table=tiny_table(), watch=watch)
+    assert not RunFolder(tmp_path / "run").evaluation_path.exists()

@@ -165,7 +165,7 @@ def test_weights_of_a_run_bring_its_network(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"minutes": 3}, "minutes belongs to the effort best"),
+        ({"minutes": 3}, "minutes end the efforts good and best"),
         ({"effort": "good", "features": "resnet18"}, "features does not apply to an effort"),
         ({"effort": "good", "start": "run"}, "start does not apply to an effort"),
         ({"effort": "best", "hardware.devices": 2}, "hardware.devices does not apply"),

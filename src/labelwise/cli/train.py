@@ -61,7 +61,7 @@ def train(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="With --effort best: begin nothing new after so long."),
+        typer.Option(help="With --effort good or best: give up what is not done after so long."),
     ] = None,
     backbone: Annotated[
         str | None,

@@ -9,7 +9,16 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Bars", "LineWatch", "NamedWatch", "Silent", "Watch", "make_watch"]
+__all__ = [
+    "Bars",
+    "LimitedWatch",
+    "LineWatch",
+    "NamedWatch",
+    "Silent",
+    "TimeIsUp",
+    "Watch",
+    "make_watch",
+]
 
 
 class Watch(ABC):
@@ -142,6 +151,35 @@ class NamedWatch(Watch):
 
     def advance(self, images: int) -> None:
         self._watch.advance(images)
+
+    def look(self, loss: float) -> None:
+        self._watch.look(loss)
+
+    def finish(self) -> None:
+        self._watch.finish()
+
+
+class TimeIsUp(Exception):  # noqa: N818
+    """Work went on until the time it was given."""
+
+
+class LimitedWatch(Watch):
+    """Another watch, until a time of the monotonic clock; whoever advances later is stopped."""
+
+    def __init__(self, watch: Watch, until: float) -> None:
+        self._watch, self._until = watch, until
+
+    def say(self, text: str) -> None:
+        self._watch.say(text)
+
+    def start(self, task: str, total: int, done: int = 0) -> None:
+        self._watch.start(task, total, done)
+
+    def advance(self, images: int) -> None:
+        self._watch.advance(images)
+        if time.monotonic() > self._until:
+            self._watch.finish()
+            raise TimeIsUp
 
     def look(self, loss: float) -> None:
         self._watch.look(loss)

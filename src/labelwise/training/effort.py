@@ -8,9 +8,10 @@
 
 Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
 validation is higher by more than the standard error of the difference, from how much each image
-moves it (:mod:`labelwise.evaluate.headline`): what cannot be told apart stays simple. No try
-begins once ``minutes`` have passed. The files of the one that is kept become those of the run,
-and what was tried stands in its notes.
+moves it (:mod:`labelwise.evaluate.headline`): what cannot be told apart stays simple. Nothing
+more is tried once that mAP is 1. When ``minutes`` have passed, the try that is going on is given
+up, unless it is the first. The files of the one that is kept become those of the run, and what
+was tried stands in its notes.
 """
 
 import time
@@ -27,6 +28,7 @@ from labelwise.evaluate.headline import mean_ap_influence
 from labelwise.metrics import average_precision
 from labelwise.models.run_folder import RunFolder
 from labelwise.predictions import Predictions
+from labelwise.system.progress import LimitedWatch, TimeIsUp, Watch
 from labelwise.training.network import OF_TRAINING, PHOTO_NETWORK
 from labelwise.training.settings import AUTO, Settings
 
@@ -36,7 +38,9 @@ OTHER_NETWORKS = ("resnet50", "convnext_tiny", "vit_small_patch16_224")
 LARGER = 9 / 7  # times the side of the input: 288 pixels instead of 224
 AVERAGED = 0.99  # decay of the averaged weights
 
-Try = Callable[[Settings, Path], None]
+PERFECT = 1 - 1e-9  # an mAP that cannot be raised, but for rounding
+
+Try = Callable[[Settings, Path, Watch], None]
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,12 @@ def better_by(one: Predictions, other: Predictions) -> tuple[float, float]:
     return scores[0] - scores[1], sqrt(float(moved @ moved))
 
 
-def tried(settings: Settings, run: RunFolder, begin: Try, say: Callable[[str], None]) -> Evaluation:
+def tried(settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> Evaluation:
     """Try what the effort asks for, keep the best in the run's folder, return its evaluation.
 
-    ``begin`` trains settings in a folder, or goes on there.
+    ``begin`` trains settings in a folder, or goes on there, and tells a watch.
     """
-    effort = _Effort(settings, run, begin, say)
+    effort = _Effort(settings, run, begin, watch)
     for words, name, chosen in effort.plan():
         if not effort.take(words, name, chosen):
             break
@@ -83,11 +87,10 @@ def tried(settings: Settings, run: RunFolder, begin: Try, say: Callable[[str], N
 class _Effort:
     """What was tried so far, the best of it, and the sentences for the notes."""
 
-    def __init__(
-        self, settings: Settings, run: RunFolder, begin: Try, say: Callable[[str], None]
-    ) -> None:
-        self.settings, self.run, self.begin, self.say = settings, run, begin, say
-        self.started = time.monotonic()
+    def __init__(self, settings: Settings, run: RunFolder, begin: Try, watch: Watch) -> None:
+        self.settings, self.run, self.begin, self.watch = settings, run, begin, watch
+        minutes = settings.minutes
+        self.until = None if minutes is None else time.monotonic() + 60 * minutes
         self.best: Trial | None = None
         self.sentences: list[str] = []
         self.stopped = "All that this effort tries was tried."
@@ -116,22 +119,31 @@ class _Effort:
 
     def take(self, words: str, name: str, settings: Settings) -> bool:
         """Try one; return whether to go on."""
-        minutes = self.settings.minutes
-        if self.best and minutes is not None and time.monotonic() - self.started > 60 * minutes:
-            self.stopped = f"The {minutes:g} minutes were over before {words}."
-            return False
-        self.say(f"trying {words}")
+        minutes, watch = self.settings.minutes, self.watch
+        if self.best is not None and self.until is not None:
+            if time.monotonic() > self.until:
+                self.stopped = f"The {minutes:g} minutes were over before {words}."
+                return False
+            watch = LimitedWatch(watch, self.until)
+        self.watch.say(f"trying {words}")
         run = RunFolder(self.run.trials / name)
         try:
-            self.begin(settings, run.path)
+            self.begin(settings, run.path, watch)
+        except TimeIsUp:
+            self.stopped = f"The {minutes:g} minutes were over: {words} was given up."
+            self.watch.say(self.stopped)
+            return False
         except SettingsError as error:
             if self.best is None or "cannot be reached" not in str(error):
                 raise
-            self.say(f"{words}: its weights cannot be had here")
+            self.watch.say(f"{words}: its weights cannot be had here")
             self.sentences.append(f"{words}: not tried, its weights cannot be had here")
             return True
-        trial = Trial(words, run, run.predictions("val"))
-        self._judge(trial)
+        self._judge(Trial(words, run, run.predictions("val")))
+        if self._kept.score > PERFECT:
+            self.stopped = "Nothing more was tried: the mAP on validation is 1."
+            self.watch.say(self.stopped)
+            return False
         return True
 
     @property
@@ -150,7 +162,7 @@ class _Effort:
             sentence += f" ({gain:+.4f}, standard error {error:.4f}: {'kept' if kept else 'not'})"
             if kept:
                 self.best = trial
-        self.say(sentence)
+        self.watch.say(sentence)
         self.sentences.append(sentence)
 
     def _solved(self, **changed: Any) -> Settings:

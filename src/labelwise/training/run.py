@@ -95,9 +95,9 @@ def _train_with_effort(
     """Train what the effort asks for, each in a folder of its own, and keep the best."""
     runs: list[Run] = []
 
-    def begin(chosen: Settings, folder: Path) -> None:
+    def begin(chosen: Settings, folder: Path, told: Watch) -> None:
         read = runs[0].table if runs else table
-        done = train(chosen, folder, table=read, watch=watch, fresh=fresh)
+        done = train(chosen, folder, table=read, watch=told, fresh=fresh)
         if done is not None:
             runs.append(done)
         run.publish()
@@ -113,6 +113,6 @@ def _train_with_effort(
                 "or start over with --fresh"
             )
         run.claim()
-        evaluation = tried(settings, run, begin, watch.say)
+        evaluation = tried(settings, run, begin, watch)
     finished = all(one.was_finished for one in runs)
     return Run(run.path, evaluation, runs[0].table, was_finished=finished)

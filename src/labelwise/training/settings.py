@@ -233,7 +233,7 @@ class Settings(BaseModel):
     ``method`` may be ``auto``: chosen by what the labels are like. ``options`` are the method's
     own. ``backbone`` may be ``auto``: chosen by what the pictures are like
     (:mod:`labelwise.training.network`). ``effort`` says how much is tried with a pretrained
-    network (:mod:`labelwise.training.effort`); the best begins nothing new after ``minutes``.
+    network (:mod:`labelwise.training.effort`), which ends after ``minutes``.
     ``start`` is the folder of a finished run with the same labels, whose backbone and head
     this one begins with; ``weights`` are the backbone's alone. ``features`` names a backbone that
     is not trained: its features are computed once, and the head is solved or trained on them.
@@ -384,9 +384,10 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits_effort(self) -> "Settings":
-        if self.minutes is not None and self.effort != "best":
+        if self.minutes is not None and self.effort not in ("good", "best"):
             raise SettingsError(
-                f"minutes belongs to the effort best, which stops after them, got {self.effort}"
+                f"minutes end the efforts good and best, got minutes {self.minutes:g} and effort "
+                f"{self.effort}"
             )
         if self.effort is None:
             return self
