@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelwise.web.pieces import copied
 from labelwise.web.security import RefusedError
 
 __all__ = ["BINARY_DATA", "JSON_LENGTH", "BinaryBody", "bytes_elements", "tensor_bytes"]
@@ -31,7 +32,7 @@ class BinaryBody:
             return
         if not header.isdecimal() or len(header) > 12 or int(header) > len(body):
             raise RefusedError(400, f"{JSON_LENGTH} must be the length of the JSON in the body")
-        self.json, self._rest = body[: int(header)], memoryview(body)[int(header) :]
+        self.json, self._rest = copied(body, 0, int(header)), memoryview(body)[int(header) :]
 
     def take(self, size: Any) -> memoryview:
         """Return the next bytes of the rest."""
@@ -55,7 +56,7 @@ def bytes_elements(data: memoryview, most: int) -> list[bytes]:
             raise RefusedError(422, "an element of a BYTES tensor is longer than its data")
         if len(found) == most:
             raise RefusedError(422, f"a request may hold 1 to {most} pictures, got more")
-        found.append(bytes(data[4 : 4 + size]))
+        found.append(copied(data, 4, 4 + size))
         data = data[4 + size :]
     return found
 

@@ -1,6 +1,6 @@
 """The files of a form (multipart/form-data, RFC 7578), from a body that is there as a whole.
 
-Looking for the boundary takes linear time whatever stands between, and goes slice by slice, because
+Looking for the boundary takes linear time whatever stands between, and goes piece by piece, because
 a search holds the interpreter's lock until it is done.
 """
 
@@ -8,6 +8,7 @@ import re
 
 from labelwise.system.text import one_line
 from labelwise.web.batching import Upload
+from labelwise.web.pieces import PIECE, copied, piece_starts
 from labelwise.web.security import RefusedError
 
 __all__ = ["read_form"]
@@ -17,7 +18,6 @@ BOUNDARY = re.compile(
 )
 FILE_NAME = re.compile(rb';\s*filename="((?:[^"\\]|\\.)*)"|;\s*filename=([^\s;"]+)', re.I)
 PART_HEAD = 4096
-SLICE = 1 << 20
 FIELD_BYTES = 1 << 20
 NAME_LENGTH = 255
 
@@ -55,13 +55,14 @@ def read_form(body: bytes, content_type: str, most: int) -> list[Upload]:
         elif len(files) == most:
             raise _unreadable(f"it may have {most} files")
         else:
-            files.append(Upload(_harmless(name[1] or name[2] or b""), body[end + 4 : after]))
+            content = copied(body, end + 4, after)
+            files.append(Upload(_harmless(name[1] or name[2] or b""), content))
         at = after + 2
 
 
 def _find(body: bytes, mark: bytes, start: int) -> int:
-    for begin in range(start, len(body), SLICE):
-        at = body.find(mark, begin, begin + SLICE + len(mark) - 1)
+    for begin in piece_starts(start, len(body)):
+        at = body.find(mark, begin, begin + PIECE + len(mark) - 1)
         if at >= 0:
             return at
     return -1

@@ -1,7 +1,7 @@
 """JSON from strangers, read at a bounded cost; and answers in JSON, written piece by piece.
 
 A parser holds the interpreter's lock until it is done, in whichever thread it runs, so what it may
-cost is counted before, slice by slice. A unit is about 40 ns, as a small number takes; long strings
+cost is counted before, piece by piece. A unit is about 40 ns, as a small number takes; long strings
 cost next to nothing, so pictures in base64 may fill the body.
 
     cost = commas + backslashes + 2 quotes + 5 brackets + 10 braces + 5 runs of 19 digits
@@ -19,13 +19,15 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from labelwise.web.pieces import PIECE, piece_starts
 from labelwise.web.security import RefusedError
 
 __all__ = ["SMALL_COST", "from_base64", "json_list", "json_object", "read_json", "require_cheap"]
 
 MOST, SMALL_COST = 450_000, 50_000
 COSTS = {b",": 1, b"\\": 1, b'"': 2, b"[": 5, b"{": 10}
-SLICE = 1 << 20
+OTHERS = bytes(code for code in range(256) if bytes([code]) not in COSTS)
+LONG = 1 << 20
 DIGITS = 64
 DIGITS_AS_ZEROS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
 BIG_NUMBER, BIG_COST = b"0" * 19, 5
@@ -44,10 +46,11 @@ def read_json(body: bytes) -> Any:
 def require_cheap(body: bytes, most: int) -> None:
     """Refuse JSON that would cost more to read."""
     cost = 0
-    for start in range(0, len(body), SLICE):
-        end = start + SLICE
-        cost += sum(weight * body.count(mark, start, end) for mark, weight in COSTS.items())
-        digits = body[start : end + DIGITS - 1].translate(DIGITS_AS_ZEROS)
+    for start in piece_starts(0, len(body)):
+        piece = body[start : start + PIECE + DIGITS - 1]
+        marks = piece[:PIECE].translate(None, OTHERS)
+        cost += sum(weight * marks.count(mark) for mark, weight in COSTS.items())
+        digits = piece.translate(DIGITS_AS_ZEROS)
         cost += BIG_COST * digits.count(BIG_NUMBER)
         if cost > most:
             raise RefusedError(
@@ -57,10 +60,11 @@ def require_cheap(body: bytes, most: int) -> None:
             )
         if b"0" * DIGITS in digits:
             raise RefusedError(422, f"a number may have fewer than {DIGITS} digits")
-    if len(body) > SLICE and not body.isascii():
-        raise RefusedError(
-            422, f"JSON of more than {SLICE:,} bytes must be ASCII; write other letters as \\u...."
-        )
+        if len(body) > LONG and not piece.isascii():
+            raise RefusedError(
+                422,
+                f"JSON of more than {LONG:,} bytes must be ASCII; write other letters as \\u....",
+            )
 
 
 def from_base64(text: Any) -> bytes:
@@ -69,15 +73,22 @@ def from_base64(text: Any) -> bytes:
         raise RefusedError(422, "a picture must be text in base64")
     address = DATA_URL.match(text)
     start = address.end() if address else 0
+    last = len(text) - PIECE
     try:
         return b"".join(
-            base64.b64decode(text[at : at + SLICE], validate=True)
-            for at in range(start, len(text), SLICE)
+            _decoded(text[at : at + PIECE], is_last=at >= last)
+            for at in piece_starts(start, len(text))
         )
     except (binascii.Error, ValueError):
         raise RefusedError(
             422, "a picture must be in base64, or a data URL of an image in base64"
         ) from None
+
+
+def _decoded(piece: str, *, is_last: bool) -> bytes:
+    if "=" in piece and not is_last:
+        raise ValueError("only the end of base64 is padded")
+    return base64.b64decode(piece, validate=True)
 
 
 def json_list(parts: Iterable[bytes]) -> bytes:

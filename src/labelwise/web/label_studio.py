@@ -103,7 +103,8 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
     async def setup(request: Request) -> StudioVersion:
         given = await _read(request, service, StudioProject)
         model = service.lane().model
-        read_config(given.labelling, model.names)  # says what does not fit before any task does
+        # Says what does not fit before any task does.
+        await service.aside(lambda: read_config(given.labelling, model.names))
         return StudioVersion(model_version=model.version)
 
     @api.post("/predict", response_model=StudioPredictions)
@@ -111,7 +112,7 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
         given = await _read(request, service, StudioTasks)
         lane = service.lane()
         names, version = lane.model.names, lane.model.version
-        config = read_config(given.label_config, names)
+        config = await service.aside(lambda: read_config(given.label_config, names))
         client = (request.scope.get("client") or ("", 0))[0]
         place, results = request.scope.get(PLACE), []
         for start in range(0, len(given.tasks), service.settings.max_files):
@@ -135,9 +136,12 @@ def make_label_studio(service: Service, folder: Path) -> APIRouter:
 async def _read(request: Request, service: Service, kind: type[Any]) -> Any:
     require_json(request)
     body = await whole_body(request, service)
-    value = await service.aside(lambda: read_json(body))
+    return await service.aside(lambda: _read_as(kind, body))
+
+
+def _read_as(kind: type[Any], body: bytes) -> Any:
     try:
-        return kind.model_validate(value)
+        return kind.model_validate(read_json(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise RefusedError(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

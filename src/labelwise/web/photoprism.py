@@ -96,9 +96,7 @@ def make_photoprism(service: Service) -> APIRouter:
             body = await whole_body(request, service)
             asked = await service.aside(lambda: _read(body, service.settings.max_files))
             identity = asked.id
-            uploads = [
-                Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(asked.images)
-            ]
+            uploads = await service.aside(lambda: _uploads(asked))
             tagged = await answered_or_left(
                 request, service.tag(lane, uploads, request.scope.get(PLACE))
             )
@@ -120,6 +118,10 @@ def _read(body: bytes, most: int) -> VisionRequest:
     if len(asked.images) > most:
         raise RefusedError(422, f"a request may hold 1 to {most} pictures, got {len(asked.images)}")
     return asked
+
+
+def _uploads(asked: VisionRequest) -> list[Upload]:
+    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(asked.images)]
 
 
 def _result(names: Sequence[str], tagged: Sequence[Tagged]) -> VisionResult:

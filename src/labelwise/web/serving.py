@@ -16,7 +16,11 @@ from starlette.types import ASGIApp
 
 from labelwise.errors import SettingsError
 from labelwise.web.connections import limited_protocol
-from labelwise.web.event_loop import AT_ONCE, new_event_loop
+from labelwise.web.event_loop import (
+    ACCEPTED_AT_ONCE,
+    new_event_loop,
+    threads_take_short_turns,
+)
 from labelwise.web.settings import ServeSettings
 
 __all__ = ["Server", "listen", "only_new_garbage", "serve", "server_config"]
@@ -39,7 +43,7 @@ def serve(
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{listener.getsockname()[1]}/"
     server = Server(server_config(app, settings), lambda: started(address), on_hangup)
-    with listener, only_new_garbage():
+    with listener, only_new_garbage(), threads_take_short_turns():
         server.run(sockets=[listener])
 
 
@@ -65,7 +69,7 @@ def server_config(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
         app,
         http=limited_protocol(settings),
         loop="asyncio",  # whatever else is installed: the one that is tested
-        backlog=AT_ONCE,  # to Python's loop this is also how many it takes in one turn
+        backlog=ACCEPTED_AT_ONCE,  # to Python's loop this is also how many it takes in one turn
         ws="none",
         lifespan="on",
         log_config=None,

@@ -15,8 +15,9 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartParser
 from web_setup import encoded, form
 
-from labelwise.web.forms import SLICE, read_form
+from labelwise.web.forms import read_form
 from labelwise.web.json_bodies import read_json
+from labelwise.web.pieces import PIECE
 from labelwise.web.security import RefusedError
 
 INFER = "/v2/models/tiny/infer"
@@ -176,7 +177,7 @@ def test_forms_are_read_as_starlette_reads_them():
 
 
 def test_a_boundary_is_found_wherever_slices_of_the_search_end():
-    for before in range(SLICE - 80, SLICE + 3):
+    for before in range(PIECE - 80, PIECE + 3):
         content = b"\r" * before
         body, kind = form(("a", content), ("b", b"x"))
         assert [one.content for one in read_form(body, kind, 2)] == [content, b"x"]

@@ -1,0 +1,164 @@
+"""What strangers send is read in threads beside the event loop, in pieces and in short turns.
+
+A thread that holds the interpreter's lock holds up the event loop as well: 20 MiB of base64 took
+100 ms of processor time, and was read on the loop itself for PhotoPrism. Oracles: the name of the
+thread, the sizes that C code is given, Python's own slices and base64.
+"""
+
+import base64
+import json
+import sys
+import threading
+from random import Random
+
+import pytest
+from web_setup import encoded, running
+
+from labelwise.web import (
+    ServeSettings,
+    api,
+    inference_protocol,
+    json_bodies,
+    label_studio,
+    photoprism,
+    serving,
+)
+from labelwise.web.json_bodies import from_base64, require_cheap
+from labelwise.web.pieces import PIECE, copied
+from labelwise.web.security import RefusedError
+
+PICTURE = base64.b64encode(encoded()).decode()
+TENSOR = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [PICTURE]}
+CONFIG = (
+    '<View><Image name="image" value="$image"/><Choices name="c" toName="image" choice="multiple">'
+    '<Choice value="dog"/></Choices></View>'
+)
+
+
+@pytest.fixture(scope="module")
+def bridged(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studio")
+    with running(run, decoders=0, photoprism=True, label_studio=folder) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("module", "names", "path", "body"),
+    [
+        (api, ["read_json", "from_base64"], "/api/v1/predict", {"pictures": [PICTURE]}),
+        (
+            inference_protocol,
+            ["read_json", "from_base64"],
+            "/v2/models/tiny/infer",
+            {"inputs": [TENSOR]},
+        ),
+        (photoprism, ["read_json", "from_base64"], "/photoprism/labels", {"images": [PICTURE]}),
+        (label_studio, ["read_json", "read_config"], "/label-studio/setup", {"schema": CONFIG}),
+        (
+            label_studio,
+            ["read_json", "read_config"],
+            "/label-studio/predict",
+            {"tasks": [], "label_config": CONFIG},
+        ),
+    ],
+)
+def test_nothing_long_is_read_on_the_event_loop(bridged, monkeypatch, module, names, path, body):
+    threads = {}
+
+    def noting(name, read):
+        def noted(*given):
+            threads[name] = threading.current_thread().name
+            return read(*given)
+
+        return noted
+
+    for name in names:
+        monkeypatch.setattr(module, name, noting(name, getattr(module, name)))
+    status, _, answer = bridged.post(path, body)
+    assert status in (200, 422), answer  # the labels of the config are others
+    assert set(threads) == set(names)
+    assert all(name.startswith("aside") for name in threads.values()), threads
+
+
+def test_a_form_is_read_beside_the_event_loop(bridged, monkeypatch):
+    threads = []
+    read = api.read_form
+    monkeypatch.setattr(
+        api,
+        "read_form",
+        lambda *given: threads.append(threading.current_thread().name) or read(*given),
+    )
+    assert bridged.upload(("a.png", encoded()))[0] == 200
+    assert [name.startswith("aside") for name in threads] == [True]
+
+
+def test_long_base64_is_decoded_in_pieces(monkeypatch):
+    sizes = []
+    decode = base64.b64decode
+    monkeypatch.setattr(
+        json_bodies.base64,
+        "b64decode",
+        lambda text, **more: sizes.append(len(text)) or decode(text, **more),
+    )
+    content = Random(0).randbytes(3 * PIECE + 5)
+    assert from_base64(data_url(content)) == content
+    assert max(sizes) == PIECE
+    assert len(sizes) == 5
+
+
+def data_url(content):
+    return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
+@pytest.mark.parametrize("length", [4, PIECE - 4, PIECE, PIECE + 4, 2 * PIECE, 2 * PIECE + 8])
+@pytest.mark.parametrize("padding", ["", "=", "=="])
+def test_base64_is_what_the_standard_library_takes_for_it(length, padding):
+    """Two texts in a row, each with its padding, are not one, wherever a piece ends."""
+    first = "A" * (length - len(padding)) + padding
+    assert from_base64(first) == base64.b64decode(first, validate=True)
+    for text in (first + "AAAA", first + "AA==", first + "A", first + "!AAA"):
+        try:
+            expected = base64.b64decode(text, validate=True)
+        except ValueError:
+            with pytest.raises(RefusedError):
+                from_base64(text)
+        else:
+            assert from_base64(text) == expected
+
+
+def test_a_copy_in_pieces_is_the_slice():
+    content, rng = Random(1).randbytes(3 * PIECE), Random(2)
+    edges = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE, 3 * PIECE + 9]
+    edges += [rng.randrange(3 * PIECE) for _ in range(5)]
+    for start in edges:
+        for end in edges:
+            for given in (content, memoryview(content)):
+                assert copied(given, start, end) == content[start:end]
+
+
+@pytest.mark.parametrize("at", range(PIECE - 70, PIECE + 2))
+def test_a_long_number_is_found_across_two_pieces(at):
+    body = b"[" + b" " * at + b"7" * 64 + b"]"
+    with pytest.raises(RefusedError, match="64 digits"):
+        require_cheap(body, 1000)
+    require_cheap(body.replace(b"7" * 64, b"7" * 63), 1000)
+
+
+def test_costs_are_counted_once_in_every_piece():
+    """The oracle is the formula, on the whole."""
+    body = json.dumps([{"a": ["\\", 1]}] * (PIECE // 8)).encode()
+    cost = sum(body.count(mark) * weight for mark, weight in json_bodies.COSTS.items())
+    require_cheap(body, cost)
+    with pytest.raises(RefusedError):
+        require_cheap(body, cost - 1)
+
+
+def test_threads_of_a_server_ask_for_the_lock_early(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        serving.Server, "run", lambda *_, **__: seen.append(sys.getswitchinterval())
+    )
+    before = sys.getswitchinterval()
+    serving.serve(lambda *_: None, ServeSettings(port=0))
+    assert seen == [pytest.approx(0.0005)]
+    assert sys.getswitchinterval() == before
