@@ -7,16 +7,21 @@ eager     nothing is compiled
 cold      network, head and objective compiled as one function, nothing kept from earlier runs
 warm      the same again, with the compiler's files of the run before
 regional  each block of the backbone compiled by itself, nothing kept
+untuned   as cold, but of each fused kernel one version is compiled and none is tried out
+lean      untuned, and the compiler neither reorders loops nor looks for better tiles
+resting   as cold, with Python's collection of garbage off in the first epoch
 beside    steps computed one by one for eight epochs, while another process on the same GPU compiles
           for the cache on disk; compiled from then on, however long the other takes
 
 The figures are the seconds of the first epoch and of the best of the others, and what a run of
 10,000 steps takes in all, in multiples of 10,000 steps at the steady rate (goal 1.15). The losses
 of the first steps are shown to the last bit: where eager and compiled ones differ, a run may not
-go from one to the other at a moment that depends on the speed of the machine.
+go from one to the other at a moment that depends on the speed of the machine. ``--phases`` says
+where the compiler's seconds went, by torch's own account.
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -27,7 +32,7 @@ import time
 import numpy as np
 import torch
 from measure import record
-from torch import Tensor
+from torch import Tensor, nn
 from training import LABELS, make_model, make_sgd
 
 from labelwise.backbones import create_backbone
@@ -38,7 +43,17 @@ from labelwise.training.execution import LossFunction, accelerated
 from labelwise.training.loader import Loader
 from labelwise.types import Targets
 
-WAYS = ("cold", "warm", "eager", "regional", "beside")
+WAYS = ("cold", "warm", "eager", "regional", "beside", "untuned", "lean", "resting")
+EAGER = ("eager", "regional")  # what is not one compiled function
+BLOCKS = ("InvertedResidual", "DepthwiseSeparableConv")
+UNTUNED = {"triton.autotune_pointwise": False, "dynamic_scale_rblock": False}
+LEAN = {
+    **UNTUNED,
+    "loop_ordering_after_fusion": False,
+    "triton.coalesce_tiling_analysis": False,
+    "triton.mix_order_reduction": False,
+    "comprehensive_padding": False,
+}
 BACKBONE, SIDE = "tf_efficientnet_lite0", 192
 RUN_STEPS, EPOCHS, EAGER_EPOCHS = 10_000, 3, 8
 
@@ -69,10 +84,7 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
     )
     model = make_model(device, backbone_name=BACKBONE)
     optimizer, objective = make_sgd(model, fused=device.type == "cuda"), BCE()
-    if way == "regional":
-        for block in model.backbone.modules():
-            if type(block).__name__ in ("InvertedResidual", "DepthwiseSeparableConv"):
-                block.compile(dynamic=False)
+    prepare(way, [one for one in model.backbone.modules() if type(one).__name__ in BLOCKS])
 
     def loss_of(images: Tensor, targets: Targets) -> Tensor:
         return objective(model(images), targets)
@@ -101,11 +113,34 @@ def train(way: str, count: int, batch: int, device: torch.device) -> dict[str, o
             begun = time.perf_counter()
             compiling.communicate()
             before.append(time.perf_counter() - begun)
-    compiled = accelerated(
-        loss_of, precision=torch.bfloat16, compiled=way in ("cold", "warm", "beside")
-    )
-    seconds = [epoch_seconds(len(before) + number, compiled) for number in range(EPOCHS)]
-    return {"before": before, "seconds": seconds, "losses": losses, "steps": len(loader)}
+    compiled = accelerated(loss_of, precision=torch.bfloat16, compiled=way not in EAGER)
+    seconds = []
+    for number in range(EPOCHS):
+        seconds.append(epoch_seconds(len(before) + number, compiled))
+        gc.enable()
+    phases = "" if way == "eager" else torch._dynamo.utils.compile_times(aggregate=True)
+    return {
+        "before": before,
+        "seconds": seconds,
+        "losses": losses,
+        "steps": len(loader),
+        "phases": phases,
+    }
+
+
+def prepare(way: str, blocks: list[nn.Module]) -> None:
+    """Set the compiler, and the blocks of a backbone, as a way wants them."""
+    options = {"untuned": UNTUNED, "lean": LEAN}.get(way, {})
+    if options:
+        import torch._inductor.config as inductor
+
+        for name, value in options.items():
+            *above, last = name.split(".")
+            setattr(inductor.triton if above else inductor, last, value)
+    if way == "resting":
+        gc.disable()
+    for block in blocks if way == "regional" else ():
+        block.compile(dynamic=False)
 
 
 def started(
@@ -129,6 +164,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--phases", action="store_true", help="the compiler's own account")
     parser.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     size = given.photos, given.batch, torch.device(given.device)
@@ -161,6 +197,8 @@ def main() -> None:
                 f"{times:.3f} of the steady rate; losses {' '.join(found['losses'])}",
                 flush=True,
             )
+            if given.phases:
+                print(found["phases"], flush=True)
             record(f"first-minutes-{way}", times)
 
 

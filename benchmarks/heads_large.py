@@ -4,8 +4,9 @@ Features of unit variance that are drawn from a few hidden directions, as those 
 labels whose log-odds are linear in them (a share of 1 to 20 % each). What is measured:
 
 large      seconds of 1,000 labels on 100,000 rows of 1,024 features, and the most memory above what
-           features and labels took before, on the GPU if there is one
-devices    the same problem with fewer labels and rows, on the GPU and on all cores (goal 20)
+           features and labels took before, on the GPU if there is one, and on all cores (goal 20)
+devices    the same problem with fewer labels and rows (goal 20)
+portions   both on the GPU, with more and more logits at once, and how much of it the design takes
 memory     how much more the most memory of three times the labels is, a fifth of the rows and a
            sixteenth of the features: what labels cost (without a GPU)
 """
@@ -18,7 +19,8 @@ from measure import Measured, measure, record
 from torch import Tensor
 
 from labelwise.objectives.convex import CoinLoss
-from labelwise.training.solve import Solution, solve
+from labelwise.training import solve as solver
+from labelwise.training.solve import Design, Solution, solve
 from labelwise.types import Targets
 
 HIDDEN, VALIDATION = 64, 0.1
@@ -86,7 +88,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--labels", type=int, default=1000)
-    parser.add_argument("--part", choices=("all", "large", "devices", "memory"), default="all")
+    parser.add_argument(
+        "--part", choices=("all", "large", "devices", "portions", "memory"), default="all"
+    )
     given = parser.parse_args()
     gpu = torch.cuda.is_available()
     if given.part in ("all", "memory") and not gpu:
@@ -99,27 +103,58 @@ def main() -> None:
             flush=True,
         )
         record("heads-memory-of-labels", many.peak_mib - few.peak_mib)
-    if given.part in ("all", "large"):
-        size = f"{given.rows:,} rows of {given.width:,}, {given.labels:,} labels"
+    sizes = {
+        "large": (given.rows, given.width, given.labels),
+        "devices": (given.rows // 4, given.width, given.labels // 5),
+    }
+    for part, size in sizes.items():
+        if given.part not in ("all", part):
+            continue
         if gpu:
-            took, peak, _ = on_gpu(*made(given.rows, given.width, given.labels))
-            print(f"{size}: {took:.1f} s and {peak:,.0f} MiB on the GPU", flush=True)
-            record("heads-large-gpu-memory", peak)
-        else:
-            found = measured(given.rows, given.width, given.labels)
-            print(f"{size}: {found.clock_seconds:.0f} s, {found.peak_mib:,.0f} MiB", flush=True)
-    if given.part in ("all", "devices") and gpu:
-        features, labels = made(given.rows // 4, given.width, given.labels // 5)
-        took, peak, weight = on_gpu(features, labels)
-        slow, expected = on_cores(features, labels)
-        apart = (weight - expected).abs().max() / expected.abs().max()
-        print(
-            f"{len(features):,} rows, {labels.shape[1]} labels: {took:.2f} s on the GPU, "
-            f"{slow:.1f} s on {torch.get_num_threads()} threads, {slow / took:.0f} times; "
-            f"weights apart by {apart:.1e} of the largest",
-            flush=True,
-        )
-        record("heads-gpu", took, slow)
+            compared(part, *made(*size))
+        elif part == "large":
+            found = measured(*size)
+            print(f"{words(*size)}: {found.clock_seconds:.0f} s, {found.peak_mib:,.0f} MiB")
+    if given.part == "portions" and gpu:
+        for size in sizes.values():
+            portions(*made(*size))
+
+
+def compared(part: str, features: Tensor, labels: Tensor) -> None:
+    """Solve a problem on the GPU and on all cores, and record both."""
+    took, peak, weight = on_gpu(features, labels)
+    slow, expected = on_cores(features, labels)
+    apart = (weight - expected).abs().max() / expected.abs().max()
+    print(
+        f"{words(*features.shape, labels.shape[1])}: {took:.2f} s and {peak:,.0f} MiB on the GPU, "
+        f"{slow:.1f} s on {torch.get_num_threads()} threads, {slow / took:.1f} times; "
+        f"weights apart by {apart:.1e} of the largest",
+        flush=True,
+    )
+    record("heads-gpu" if part == "large" else "heads-small-gpu", took, slow)
+    if part == "large":
+        record("heads-large-gpu-memory", peak)
+
+
+def portions(features: Tensor, labels: Tensor) -> None:
+    """Print what the number of logits at once changes, and the seconds of the design alone."""
+    moved = features.cuda()
+    Design.of(moved)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    Design.of(moved)
+    torch.cuda.synchronize()
+    print(
+        f"{words(*features.shape, labels.shape[1])}: its design {time.perf_counter() - begun:.3f} s"
+    )
+    for power in range(22, 28):
+        solver.AT_ONCE_ON_GPU = 1 << power
+        took, peak, _ = on_gpu(features, labels)
+        print(f"    2^{power} logits at once: {took:.2f} s, {peak:,.0f} MiB", flush=True)
+
+
+def words(rows: int, width: int, labels: int) -> str:
+    return f"{rows:,} rows of {width:,}, {labels:,} labels"
 
 
 if __name__ == "__main__":

@@ -72,8 +72,12 @@ class ConvexLoss(ABC):
         """Return logits (K,) that are good if all rows get the same."""
 
     @abstractmethod
-    def columns(self, chosen: Tensor) -> Self:
+    def columns(self, chosen: Tensor | slice) -> Self:
         """Return the loss of some of the labels."""
+
+    @abstractmethod
+    def on(self, device: torch.device) -> Self:
+        """Return the loss with its numbers on a device, in the types that they have."""
 
     @abstractmethod
     def to(self, like: Tensor) -> Self:
@@ -126,8 +130,11 @@ class CoinLoss(ConvexLoss):
     def prior(self) -> Tensor:
         return self.present.sum(dim=0).log() - self.absent.sum(dim=0).log()
 
-    def columns(self, chosen: Tensor) -> Self:
+    def columns(self, chosen: Tensor | slice) -> Self:
         return type(self)(self.present[:, chosen], self.absent[:, chosen])
+
+    def on(self, device: torch.device) -> Self:
+        return type(self)(self.present.to(device), self.absent.to(device))
 
     def to(self, like: Tensor) -> Self:
         return type(self)(self.present.to(like), self.absent.to(like))
@@ -161,8 +168,11 @@ class ShiftedLoss(ConvexLoss):
     def prior(self) -> Tensor:
         return self.offset.new_zeros(self.num_labels)
 
-    def columns(self, chosen: Tensor) -> Self:
+    def columns(self, chosen: Tensor | slice) -> Self:
         return type(self)(self.loss.columns(chosen), self.offset[:, chosen])
+
+    def on(self, device: torch.device) -> Self:
+        return type(self)(self.loss.on(device), self.offset.to(device))
 
     def to(self, like: Tensor) -> Self:
         return type(self)(self.loss.to(like), self.offset.to(like))
@@ -252,8 +262,14 @@ class ShareLoss(ConvexLoss):
         none = logits.mean() if self.none is None else self.none.sum().log()
         return self.temperature * (logits - none)
 
-    def columns(self, chosen: Tensor) -> Self:
+    def columns(self, chosen: Tensor | slice) -> Self:
         raise TypeError("the labels of a softmax cannot be solved apart")
+
+    def on(self, device: torch.device) -> Self:
+        compete, none = (
+            None if one is None else one.to(device) for one in (self.compete, self.none)
+        )
+        return type(self)(self.shares.to(device), compete, none, self.temperature)
 
     def to(self, like: Tensor) -> Self:
         compete = None if self.compete is None else self.compete.to(like.device)

@@ -33,6 +33,7 @@ LOOSEST = 0.3  # of a gradient may be left by the conjugate gradients of one New
 ENOUGH = 1e-4  # of the gain that the slope promises, for a step to be taken
 NO_LESS = 0.9999  # of the loss of ten times the weight: weaker ones are not tried
 AT_ONCE = 1 << 22  # logits: some ten times 8 bytes each, in the products of a float64 step
+AT_ONCE_ON_GPU = 1 << 24  # fewer, longer kernels, and fewer answers that are waited for
 APART = 0.3  # powers of ten by which labels' weights differ, before their validation rows are seen
 
 P = TypeVar("P", float, Tensor)
@@ -139,6 +140,7 @@ def solve(
     some rows is a guess, more so for rare labels. ``tried`` is told each weight and its loss.
     """
     exact = Design.of(features)
+    loss, val_loss = loss.on(features.device), val_loss.on(features.device)
     path = _Path(exact.to(torch.float32), loss, exact.seen(val_features), val_loss, tried)
     path.search()
     l2 = path.chosen()
@@ -148,15 +150,15 @@ def solve(
 
 
 def _portions(loss: ConvexLoss, rows: Tensor) -> Iterator[tuple[slice, ConvexLoss]]:
-    """Yield columns and the loss of their labels as the rows are, with at most AT_ONCE logits."""
-    together = loss.num_labels if loss.joint else max(1, AT_ONCE // len(rows))
+    """Yield columns and the loss of their labels as the rows are, with so many logits at once."""
+    most = AT_ONCE_ON_GPU if rows.is_cuda else AT_ONCE
+    together = loss.num_labels if loss.joint else max(1, most // len(rows))
     if loss.num_labels <= together:
         yield slice(None), loss.to(rows)
         return
     for start in range(0, loss.num_labels, together):
         some = slice(start, min(start + together, loss.num_labels))
-        columns = torch.arange(some.start, some.stop)
-        yield some, loss.columns(columns).to(rows)
+        yield some, loss.columns(some).to(rows)
 
 
 def _solved(
