@@ -38,7 +38,7 @@ from training import LABELS, make_model, make_sgd
 from labelwise.backbones import create_backbone
 from labelwise.data.table import LabelTable
 from labelwise.objectives import BCE
-from labelwise.pictures.sources import ArrayImages
+from labelwise.pictures.memory import ArrayImages
 from labelwise.training.execution import LossFunction, accelerated
 from labelwise.training.loader import Loader
 from labelwise.types import Targets

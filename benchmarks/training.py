@@ -44,8 +44,9 @@ from labelwise.heads import LinearHead
 from labelwise.models import Model
 from labelwise.objectives import BCE
 from labelwise.pictures import Transform
+from labelwise.pictures.memory import ArrayImages
 from labelwise.pictures.processes import WORTH_STARTING
-from labelwise.pictures.sources import ArrayImages, FileImages
+from labelwise.pictures.sources import FileImages
 from labelwise.training.execution import accelerated
 from labelwise.training.loader import Batch, Loader
 from labelwise.training.pixels import DecodingStore, FedStore, RowRequest

@@ -23,7 +23,7 @@ import torch
 from labelwise.links import Link
 from labelwise.metrics import average_precision, reliability
 from labelwise.objectives.convex import CoinLoss
-from labelwise.pictures.sources import BytesImages
+from labelwise.pictures.memory import BytesImages
 from labelwise.training.solve import solve
 from labelwise.types import Targets
 from labelwise.words import ClassesAndWords, TextHead, WordList

@@ -28,7 +28,7 @@ from PIL import Image
 from labelwise.backbones import Backbone, create_backbone
 from labelwise.decide import promise_tags
 from labelwise.objectives.convex import CoinLoss
-from labelwise.pictures.sources import BytesImages
+from labelwise.pictures.memory import BytesImages
 from labelwise.predictions import Predictions
 from labelwise.training.solve import solve
 from labelwise.types import Targets

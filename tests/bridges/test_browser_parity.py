@@ -20,7 +20,7 @@ from labelwise.export.web import export_web
 from labelwise.links import Sigmoid
 from labelwise.models.graph_model import OnnxModel
 from labelwise.pictures.labelwise_runtime import read_picture
-from labelwise.pictures.sources import as_images
+from labelwise.pictures.memory import as_images
 
 EXACT = 1e-5
 LEVELS = 3  # of 255, between two JPEG decoders

@@ -17,7 +17,7 @@ from labelwise.links import Consistent, Sigmoid, Softmax
 from labelwise.models import Predictor
 from labelwise.objectives import QuasibinaryLink, SoftmaxOrNoneLink, SPALink, WeightedSigmoid
 from labelwise.pictures.labelwise_runtime import Tagger
-from labelwise.pictures.sources import as_images
+from labelwise.pictures.memory import as_images
 
 SLOPES, OFFSETS = [0.5, 1.0, 2.0, 0.25], [-1.0, 0.5, 0.0, 2.0]
 FOLDABLE = {

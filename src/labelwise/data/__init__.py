@@ -16,18 +16,15 @@ from labelwise.data.observe import flip_labels, keep_known, observe_uniform, sin
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.split import mlspl_split, stratified_split, with_validation
 from labelwise.data.table import LabelTable
-from labelwise.pictures.sources import (
+from labelwise.pictures.derived import CropImages, JoinedImages
+from labelwise.pictures.memory import (
     ArrayImages,
     BytesImages,
-    CropImages,
     FeatureRows,
-    FileImages,
-    ImageSource,
-    JoinedImages,
     PictureImages,
-    SpanImages,
     as_images,
 )
+from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
 
 __all__ = [
     "ArrayImages",

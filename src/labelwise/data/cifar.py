@@ -17,7 +17,7 @@ from labelwise.data.rows import read_lines, require_file
 from labelwise.data.sets import LabelSets
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.sources import ArrayImages
+from labelwise.pictures.memory import ArrayImages
 from labelwise.types import LabelSpace
 
 __all__ = [

@@ -18,7 +18,8 @@ from labelwise.data.columns import MEANINGS, PATH_HEADERS
 from labelwise.data.sets import SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.sources import BytesImages, FeatureRows, FileImages, SpanImages
+from labelwise.pictures.memory import BytesImages, FeatureRows
+from labelwise.pictures.sources import FileImages, SpanImages
 from labelwise.system.files import replacing
 from labelwise.system.storage import is_uri
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labelwise.data.rows import require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
 from labelwise.errors import DataError
-from labelwise.pictures.sources import FeatureRows
+from labelwise.pictures.memory import FeatureRows
 from labelwise.system.files import replacing
 from labelwise.system.text import first_line
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from labelwise.data.table import SPLITS, LabelTable
 from labelwise.numeric.special import expit, ndtr
-from labelwise.pictures.sources import ArrayImages, FeatureRows
+from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.types import LabelSpace
 
 __all__ = ["PosteriorData", "posterior", "posterior_table", "scenes"]

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from labelwise.data.rows import from_rows, read_json, read_lines, require_file
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
+from labelwise.pictures.derived import CropImages
 from labelwise.pictures.folders import image_files
-from labelwise.pictures.sources import CropImages, FileImages
+from labelwise.pictures.sources import FileImages
 
 __all__ = [
     "read_cub",

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.errors import DataError
-from labelwise.pictures.sources import FileImages, ImageSource, JoinedImages
+from labelwise.pictures.derived import JoinedImages
+from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
 from labelwise.system.storage import is_uri
 from labelwise.types import DatasetFacts, LabelSpace

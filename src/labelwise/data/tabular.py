@@ -33,7 +33,8 @@ from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
 from labelwise.data.tabular_files import TabularFile, open_delimited, open_jsonlines, open_parquet
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.sources import BytesImages, FileImages, ImageSource
+from labelwise.pictures.memory import BytesImages
+from labelwise.pictures.sources import FileImages, ImageSource
 from labelwise.system.names import Names
 from labelwise.types import nearest
 

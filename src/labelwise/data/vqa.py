@@ -30,7 +30,7 @@ from labelwise.data.rows import read_json
 from labelwise.data.sets import LabelSets, SoftLabels
 from labelwise.data.table import LabelTable
 from labelwise.errors import DataError, SettingsError
-from labelwise.pictures.sources import FeatureRows
+from labelwise.pictures.memory import FeatureRows
 from labelwise.system.names import Names
 from labelwise.types import LabelSpace
 

@@ -26,7 +26,7 @@ from labelwise.models.spec import (
     caution_after,
 )
 from labelwise.pictures import ImageSource, Transform, as_images
-from labelwise.pictures.sources import Picture
+from labelwise.pictures.memory import Picture
 from labelwise.system.files import replacing
 from labelwise.system.tensors import load_tensors, save_tensors
 from labelwise.system.text import one_line_of

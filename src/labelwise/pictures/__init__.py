@@ -1,17 +1,14 @@
 """Bytes to pixels to batches: where pictures are, how they are decoded, resized and loaded."""
 
-from labelwise.pictures.sources import (
+from labelwise.pictures.derived import CropImages, JoinedImages
+from labelwise.pictures.memory import (
     ArrayImages,
     BytesImages,
-    CropImages,
     FeatureRows,
-    FileImages,
-    ImageSource,
-    JoinedImages,
     PictureImages,
-    SpanImages,
     as_images,
 )
+from labelwise.pictures.sources import FileImages, ImageSource, SpanImages
 from labelwise.pictures.transform import Transform
 
 __all__ = [

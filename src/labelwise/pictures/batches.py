@@ -35,9 +35,10 @@ from labelwise.pictures.inputs import (
 )
 from labelwise.pictures.loading import PictureLoader
 from labelwise.pictures.mapped import MappedFeatures
+from labelwise.pictures.memory import ArrayImages, FeatureRows
 from labelwise.pictures.processes import are_worth_it
 from labelwise.pictures.resized import resized_inputs
-from labelwise.pictures.sources import ArrayImages, FeatureRows, ImageSource
+from labelwise.pictures.sources import ImageSource
 
 __all__ = [
     "CHUNK",

@@ -6,7 +6,8 @@ from PIL import Image
 
 from labelwise.pictures.cubes import Cube, read_bands
 from labelwise.pictures.decode import decode
-from labelwise.pictures.sources import FeatureRows, ImageSource
+from labelwise.pictures.memory import FeatureRows
+from labelwise.pictures.sources import ImageSource
 from labelwise.pictures.transform import Transform
 
 __all__ = ["CompositeImages", "shown_images", "shown_picture"]

@@ -8,7 +8,7 @@ from labelwise.errors import DataError
 from labelwise.models import Predictor
 from labelwise.models.run_folder import fetched_run
 from labelwise.models.scoring import score
-from labelwise.pictures.sources import BytesImages
+from labelwise.pictures.memory import BytesImages
 from labelwise.search.answering import Hit, hits_of, nearest_photos
 from labelwise.search.index import Index
 from labelwise.system.files import read_regular

@@ -1,0 +1,219 @@
+"""Pictures that a program holds: arrays, encoded bytes, Pillow images, features."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelwise.errors import ImageError
+from labelwise.pictures.cubes import Cube
+from labelwise.pictures.decode import decode
+from labelwise.pictures.labelwise_runtime import upright_rgb
+from labelwise.pictures.mapped import Features, MappedFeatures
+from labelwise.pictures.sources import EncodedImages, ImageSource, Location, read_image_file
+from labelwise.system.names import Names, printable
+
+__all__ = ["ArrayImages", "BytesImages", "FeatureRows", "Picture", "PictureImages", "as_images"]
+
+Picture = str | Path | bytes | Image.Image | NDArray[Any]
+
+
+class ArrayImages(ImageSource):
+    """Images in memory: pixels (N, H, W, 3), uint8.
+
+    Of ``any_depth`` they are bands (N, H, W, n) of any number type. If they are ``resized``, a
+    model's transform made them its inputs, and they are not scaled or cut again.
+    """
+
+    def __init__(
+        self,
+        pixels: NDArray[Any],
+        ids: Sequence[str] | None = None,
+        *,
+        resized: bool = False,
+        any_depth: bool = False,
+    ) -> None:
+        if pixels.ndim != 4 or not (any_depth or _is_rgb(pixels)):
+            kind = "(N, H, W, bands)" if any_depth else "uint8 (N, H, W, 3)"
+            raise ValueError(f"pixels must be {kind}, got {pixels.dtype} {pixels.shape}")
+        self.pixels, self.resized = pixels, resized
+        self.ids = _named(ids, len(pixels))
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether they are pixels of 8-bit RGB."""
+        return _is_rgb(self.pixels)
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        return _rgb_image(self.pixels[row], self.ids[row])
+
+    def cube(self, row: int, window: str = "none") -> Cube:
+        return Cube(self.pixels[row])
+
+    def content(self, row: int) -> bytes:
+        return bytes(self.pixels[row])
+
+    def subset(self, rows: NDArray[np.int64]) -> "ArrayImages":
+        kind = {"resized": self.resized, "any_depth": not self.is_rgb}
+        return ArrayImages(self.pixels[rows], Names(self.ids).take(rows), **kind)
+
+
+class BytesImages(EncodedImages):
+    """Encoded images: ``blobs`` is a binary Arrow array, or any list of bytes.
+
+    ``rows`` are the places of the images in ``blobs``, None for all of them in order, so that a
+    part of a table copies nothing.
+    """
+
+    def __init__(
+        self, blobs: Any, ids: Sequence[str], rows: NDArray[np.int64] | None = None
+    ) -> None:
+        self.blobs, self.ids = blobs, Names(ids)
+        self.rows = np.arange(len(blobs)) if rows is None else rows
+        if len(self.rows) != len(self.ids):
+            raise ValueError(f"images and ids must agree, got {len(self.rows)} and {len(self.ids)}")
+
+    def content(self, row: int) -> bytes:
+        blob = self.blobs[int(self.rows[row])]
+        return blob if isinstance(blob, bytes) else bytes(blob.as_py() or b"")
+
+    def subset(self, rows: NDArray[np.int64]) -> "BytesImages":
+        return BytesImages(self.blobs, Names(self.ids).take(rows), self.rows[rows])
+
+
+class FeatureRows(ImageSource):
+    """Features (N, D), or maps of them (N, D, h, w), float32, for the backbone "identity"."""
+
+    def __init__(self, features: Features, ids: Sequence[str] | None = None) -> None:
+        if features.ndim not in (2, 4):
+            raise ValueError(f"features must be (N, D) or (N, D, h, w), got {features.shape}")
+        self.features = features
+        self.ids = _named(ids, len(features))
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        raise ImageError(f"{self.ids[row]}: this table holds features, not images")
+
+    def content(self, row: int) -> bytes:
+        return bytes(self.features[row])
+
+    def subset(self, rows: NDArray[np.int64]) -> "FeatureRows":
+        features = self.features
+        chosen = features.take(rows) if isinstance(features, MappedFeatures) else features[rows]
+        return FeatureRows(chosen, Names(self.ids).take(rows))
+
+
+class PictureImages(ImageSource):
+    """Pictures as a program holds them: paths, encoded bytes, Pillow images, (H, W, 3) arrays.
+
+    Of ``any_depth`` arrays are (H, W, bands). The ids are the paths (what is not text in them
+    escaped), or the rows of what has no path.
+    """
+
+    def __init__(self, pictures: Sequence[Picture], *, any_depth: bool = False) -> None:
+        self.any_depth = any_depth
+        self.pictures = [_checked(picture, row, any_depth) for row, picture in enumerate(pictures)]
+        self.ids = Names([_name(picture, row) for row, picture in enumerate(pictures)])
+
+    def read(self, row: int, at_least: int | None = None) -> Image.Image:
+        picture = self.pictures[row]
+        if isinstance(picture, Image.Image):
+            return upright_rgb(picture)
+        if isinstance(picture, np.ndarray):
+            return _rgb_image(picture, self.ids[row])
+        return decode(self.content(row), self.ids[row], at_least)
+
+    def cube(self, row: int, window: str = "none") -> Cube:
+        picture = self.pictures[row]
+        if isinstance(picture, np.ndarray):
+            return Cube(picture)
+        if isinstance(picture, Image.Image):
+            return Cube(np.asarray(upright_rgb(picture)))
+        return super().cube(row, window)
+
+    @property
+    def all_encoded(self) -> bool:
+        return all(isinstance(picture, str | Path | bytes) for picture in self.pictures)
+
+    def location(self, row: int) -> Location | None:
+        picture = self.pictures[row]
+        return Location(os.fspath(picture)) if isinstance(picture, str | Path) else None
+
+    def encoded(self, row: int) -> bytes | None:
+        is_file = isinstance(self.pictures[row], str | Path | bytes)
+        return self.content(row) if is_file else None
+
+    def content(self, row: int) -> bytes:
+        picture = self.pictures[row]
+        if isinstance(picture, str | Path):
+            return read_image_file(Path(picture), self.ids[row])
+        if isinstance(picture, np.ndarray):
+            return bytes(picture)
+        return picture if isinstance(picture, bytes) else bytes(np.asarray(self.read(row)))
+
+    def subset(self, rows: NDArray[np.int64]) -> "PictureImages":
+        chosen = [self.pictures[row] for row in rows.tolist()]
+        part = PictureImages(chosen, any_depth=self.any_depth)
+        part.ids = Names(self.ids).take(rows)
+        return part
+
+
+def as_images(
+    pictures: ImageSource | Picture | Sequence[Picture], *, any_depth: bool = False
+) -> ImageSource:
+    """Return one picture or many, of any kind, as a source of images.
+
+    A float array (N, D) holds features; a uint8 array is one picture (H, W, 3) or many of one
+    size (N, H, W, 3). Of ``any_depth`` arrays are (H, W, bands) or (N, H, W, bands).
+    """
+    if isinstance(pictures, ImageSource):
+        return pictures
+    if isinstance(pictures, np.ndarray):
+        if pictures.ndim == 4 and (any_depth or pictures.dtype == np.uint8):
+            return ArrayImages(pictures, any_depth=any_depth)
+        if np.issubdtype(pictures.dtype, np.floating) and not (any_depth or pictures.ndim == 3):
+            return FeatureRows(pictures.astype(np.float32))
+    if isinstance(pictures, str | Path | bytes | Image.Image | np.ndarray):
+        return PictureImages([pictures], any_depth=any_depth)
+    return PictureImages(list(pictures), any_depth=any_depth)
+
+
+def _is_rgb(pixels: NDArray[Any]) -> bool:
+    return pixels.shape[-1] == 3 and pixels.dtype == np.uint8
+
+
+def _checked(picture: Picture, row: int, any_depth: bool) -> Picture:
+    if isinstance(picture, np.ndarray):
+        if picture.ndim != 3 or not (any_depth or _is_rgb(picture)):
+            kind = "(H, W, bands)" if any_depth else "uint8 (H, W, 3)"
+            raise ValueError(f"picture {row} must be {kind}, got {picture.dtype} {picture.shape}")
+    elif not isinstance(picture, str | Path | bytes | Image.Image):
+        raise TypeError(
+            f"picture {row} must be a path, bytes, a Pillow image or an array, "
+            f"got {type(picture).__name__}"
+        )
+    return picture
+
+
+def _rgb_image(pixels: NDArray[Any], name: str) -> Image.Image:
+    if not _is_rgb(pixels):
+        raise ImageError(
+            f"{name}: a picture must be uint8 (H, W, 3), got {pixels.dtype} {pixels.shape}"
+        )
+    return Image.fromarray(pixels)
+
+
+def _name(picture: Picture, row: int) -> str:
+    if not isinstance(picture, str | Path):
+        return f"{row:06d}"
+    return printable(str(picture))
+
+
+def _named(ids: Sequence[str] | None, rows: int) -> Names:
+    names = Names([f"{row:06d}" for row in range(rows)] if ids is None else ids)
+    if len(names) != rows:
+        raise ValueError(f"there must be one id per row, got {len(names)} for {rows} rows")
+    return names
