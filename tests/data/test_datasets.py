@@ -10,7 +10,7 @@ from sample_pictures import jpeg
 from scipy.io import savemat
 
 from labelwise.data import load
-from labelwise.data.load import READERS
+from labelwise.data.readers import READERS
 from labelwise.errors import DataError, SettingsError
 
 

@@ -190,7 +190,7 @@ def many_bytes(path, rows=64, size=1 << 17):
 
 
 def test_more_image_bytes_than_memory_should_hold_lie_in_a_file(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("labelwise.data.tabular.IN_MEMORY", 1 << 20)
+    monkeypatch.setattr("labelwise.data.table_builder.IN_MEMORY", 1 << 20)
     monkeypatch.setattr("labelwise.data.tabular_files.BATCH_BYTES", 1 << 20)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     noise = many_bytes(folder.path / "many.parquet")

@@ -24,7 +24,8 @@ import pyarrow as pa
 from labelwise.data.columns import TableColumns, Vocabulary
 from labelwise.data.rows import from_rows, label_names, require_file
 from labelwise.data.table import SPLIT_WORDS, LabelTable
-from labelwise.data.tabular import TableBuilder, read_tables
+from labelwise.data.table_builder import TableBuilder
+from labelwise.data.tabular import read_tables
 from labelwise.errors import DataError
 from labelwise.pictures.decode import IMAGE_SUFFIXES
 from labelwise.pictures.folders import find_images

@@ -22,6 +22,7 @@ from labelwise.system.names import Names
 
 __all__ = [
     "from_rows",
+    "is_file",
     "label_names",
     "parse_xml",
     "read_csv_rows",
@@ -80,6 +81,14 @@ def label_names(names: Sequence[str] | str | Path | None) -> list[str] | None:
     if isinstance(names, str | Path):
         return [line.strip() for line in read_lines(Path(names))]
     return [str(name) for name in names]
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def require_file(path: Path) -> Path:

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from labelwise.data.columns import TableColumns, Vocabulary
-from labelwise.data.tabular import TableBuilder
+from labelwise.data.table_builder import TableBuilder
 from labelwise.decide import Rule
 from labelwise.errors import CheckpointError, DataError, LabelwiseError
 from labelwise.evaluate import Evaluation, EvaluationSums, describe_link, measure

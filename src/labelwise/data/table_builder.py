@@ -1,0 +1,365 @@
+"""TableBuilder: batches of a table's columns, as they are read, to one LabelTable.
+
+Only the paths, the sparse labels, the splits and the groups are kept, and image bytes where a
+Spool puts them; a batch is dropped once it is read."""
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelwise.data.columns import TableColumns, Vocabulary
+from labelwise.data.label_columns import (
+    MinusOne,
+    SparseRows,
+    first_true,
+    names_of_joined_labels,
+    read_lists,
+    read_one_hot,
+    read_shares,
+)
+from labelwise.data.sets import LabelSets, SoftLabels
+from labelwise.data.table import SPLIT_WORDS, SPLITS, LabelTable
+from labelwise.errors import DataError
+from labelwise.pictures.memory import BytesImages
+from labelwise.pictures.sources import FileImages, ImageSource
+from labelwise.system.names import Names
+from labelwise.types import nearest
+
+__all__ = ["Spool", "TableBuilder"]
+
+IN_MEMORY = 1 << 30  # bytes
+
+PLACE = Path("/var/tmp")  # /tmp may itself be memory
+
+
+class Spool:
+    """Collects Arrow arrays of bytes; ``finish`` returns them as one chunked array."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Any] = []
+        self._size = 0
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+
+    def add(self, array: Any) -> None:
+        """Take in an array of image bytes."""
+        self._arrays.append(array.cast(pa.large_binary()))
+        self._size += array.nbytes
+        if self._size > IN_MEMORY:
+            self._write()
+
+    def finish(self) -> Any:
+        """Return all arrays as one; what is in the file stays there until it is looked at."""
+        if self._file is None:
+            return pa.chunked_array(self._arrays, pa.large_binary())
+        self._write()
+        self._writer.close()
+        self._file.flush()
+        pa.default_memory_pool().release_unused()
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped))).read_all().column(0)
+
+    def _write(self) -> None:
+        schema = pa.schema([("bytes", pa.large_binary())])
+        place = os.environ.get("TMPDIR") or (PLACE if os.access(PLACE, os.W_OK) else None)
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=place)  # noqa: SIM115 (closed by finish)
+                self._writer = pa.ipc.new_file(self._file, schema)
+            for array in self._arrays:
+                self._writer.write_batch(pa.record_batch([array], schema=schema))
+        except OSError as error:
+            raise DataError(
+                f"the images cannot be kept in {place or tempfile.gettempdir()} "
+                f"({error.strerror or error}); "
+                "set TMPDIR to a folder with room, or use tar shards or image files"
+            ) from None
+        self._arrays.clear()
+
+
+class TableBuilder:
+    """Collects the batches of one or more files with the same layout."""
+
+    def __init__(
+        self,
+        layout: TableColumns,
+        vocabulary: Vocabulary,
+        *,
+        separator: str | None = "|",
+        soft: bool = False,
+        minus_one: MinusOne = "unknown",
+    ) -> None:
+        self.columns, self.vocabulary, self.separator = layout, vocabulary, separator or "|"
+        self.separated = separator is not None or vocabulary.closed or layout.labels is None
+        self.soft_columns, self.minus_one, self.minus_ones = soft, minus_one, False
+        self.paths: list[Any] = []
+        self.images = Spool()
+        self.present: list[SparseRows] = []
+        self.unknown: list[SparseRows] = []
+        self.soft: list[SparseRows] = []
+        self.shares: list[NDArray[np.float32]] = []
+        self.split: list[NDArray[np.uint8]] = []  # places in SPLITS
+        self.group: list[Any] = []
+
+    def add(
+        self,
+        batch: Any,
+        where: str,
+        first: int,
+        *,
+        split: str | None = None,
+        prefix: str = "",
+        extension: str = "",
+    ) -> None:
+        """Take in a record batch of file ``where`` that begins after ``first`` rows.
+
+        ``split`` is for files without a split column; ``prefix`` goes before each path and
+        ``extension`` after those that do not end in it.
+        """
+
+        def at(row: int) -> str:
+            return f"{where}, row {first + row + 1}"
+
+        layout = self.columns
+        if layout.image is not None:
+            self._add_image(batch.column(layout.image), at)
+        if layout.path is not None:
+            paths = _texts(batch.column(layout.path), layout.path, at)
+            self.paths.append(_completed(paths, prefix, extension))
+        self._add_labels(batch, at)
+        if layout.split is not None:
+            self.split.append(_splits(batch.column(layout.split), at))
+        elif split is not None:
+            self.split.append(np.full(batch.num_rows, SPLITS.index(split), np.uint8))
+        if layout.group is not None:
+            self.group.append(_texts(batch.column(layout.group), layout.group, at))
+
+    def finish(self, root: Path, name: str) -> LabelTable:
+        """Return the table; image paths are relative to ``root``."""
+        if not sum(len(rows.sizes) for rows in self.present):
+            raise DataError(f"{name}: the table is empty")
+        if not self.separated:
+            self._reject_blanks(name)
+        space, columns = self.vocabulary.finish()
+        everything = np.concatenate([rows.everything for rows in self.unknown])
+        present = _sets(self.present, columns, len(space))
+        unknown = _sets(self.unknown, columns, len(space))
+        soft = _soft_labels(self.soft, self.shares, columns, len(space), name)
+        _reject_both(present, unknown, "present and unknown", space.names, name)
+        stated = present
+        if soft is not None:
+            _reject_both(present, soft.sets, "present and soft", space.names, name)
+            _reject_both(unknown, soft.sets, "unknown and soft", space.names, name)
+            stated, present = present.union(soft.sets), present.union(soft.majority())
+            soft = soft.without_zeros()
+        return LabelTable(
+            space,
+            self._images(root, name),
+            present,
+            _with_everything(unknown, everything, stated),
+            np.array(SPLITS)[np.concatenate(self.split)] if self.split else None,
+            Names(pa.chunked_array(self.group)) if self.group else None,
+            name,
+            self._notes(stated, unknown),
+            soft,
+        )
+
+    def _reject_blanks(self, where: str) -> None:
+        """Raise a DataError where blanks seem to part the labels of a cell, and nothing else does.
+
+        It seems so if each word of most names with blanks is, or is part of, another label too.
+        """
+        if any((rows.sizes > 1).any() for rows in self.present):
+            return
+        names = list(self.vocabulary)
+        joined = names_of_joined_labels(names)
+        if not joined:
+            return
+        numbers = {number for number, name in enumerate(names) if name in joined}
+        sizes = np.concatenate([rows.sizes for rows in self.present])
+        found = np.concatenate([rows.numbers for rows in self.present])
+        first = int(np.flatnonzero(sizes)[np.isin(found, list(numbers)).argmax()])
+        name = names[int(found[np.isin(found, list(numbers)).argmax()])]
+        raise DataError(
+            f"{where}, row {first + 1}: {self.columns.labels!r} holds {name!r}, whose words are "
+            "labels of other rows too; give `--set 'separator= '` if blanks part labels, or "
+            "`--set 'separator=|'` if they belong to the names"
+        )
+
+    def _notes(self, stated: LabelSets, unknown: LabelSets) -> tuple[str, ...]:
+        """Return a note where -1 is read as unknown, which need not be what was meant."""
+        entries = len(stated) * stated.width
+        if not self.minus_ones or self.minus_one == "absent":
+            return ()
+        if len(stated.columns) + len(unknown.columns) < entries:
+            return (
+                "the label columns hold -1 beside 1 and 0: it is read as unknown; give `--set "
+                "minus_one=absent` if it means absent",
+            )
+        return (
+            "the label columns hold 1 and -1 and never 0, so that no label is known to be absent: "
+            "-1 is read as unknown; give `--set minus_one=absent` if it means absent",
+        )
+
+    def _add_labels(self, batch: Any, at: Any) -> None:
+        layout = self.columns
+        if layout.labels is None:
+            rows = read_one_hot(
+                batch, layout.one_hot, at, soft=self.soft_columns, minus_one=self.minus_one
+            )
+            self.present.append(rows.present)
+            self.unknown.append(rows.unknown)
+            self.soft.append(rows.soft)
+            self.shares.append(rows.shares)
+            self.minus_ones = self.minus_ones or rows.minus_ones
+            return
+        words = self.vocabulary, at
+        present = read_lists(
+            batch.column(layout.labels), layout.labels, *words, separator=self.separator
+        )
+        if present.everything.any():
+            raise DataError(f"{at(int(present.everything.argmax()))}: '*' is for 'unknown' only")
+        if layout.soft is not None and layout.shares is not None:
+            soft = read_lists(
+                batch.column(layout.soft), layout.soft, *words, separator=self.separator
+            )
+            if soft.everything.any():
+                raise DataError(f"{at(int(soft.everything.argmax()))}: '*' is for 'unknown' only")
+            column = batch.column(layout.shares)
+            self.soft.append(soft)
+            self.shares.append(
+                read_shares(column, layout.shares, soft, at, separator=self.separator)
+            )
+        nothing = np.zeros_like(present.sizes)
+        unknown = SparseRows(nothing, present.numbers[:0], present.null, present.null)
+        if layout.unknown is not None:
+            named = read_lists(
+                batch.column(layout.unknown), layout.unknown, *words, separator=self.separator
+            )
+            unknown = SparseRows(
+                named.sizes, named.numbers, named.null, named.everything | present.null
+            )
+        self.present.append(present)
+        self.unknown.append(unknown)
+
+    def _add_image(self, column: Any, at: Any) -> None:
+        if pa.types.is_struct(column.type):
+            fields = [column.type.field(index).name for index in range(column.type.num_fields)]
+            if self.columns.path is None and "path" in fields:
+                paths = column.field("path").cast(pa.large_string())
+                self.paths.append(pc.fill_null(paths, ""))  # few files give every image one
+            column = column.field("bytes") if "bytes" in fields else column
+        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            raise DataError(
+                f"{at(0)}: {self.columns.image!r} must hold image bytes, got {column.type}; "
+                "if it names files, call it 'path'"
+            )
+        self.images.add(column)
+
+    def _images(self, root: Path, name: str) -> ImageSource:
+        if self.columns.image is None:
+            return FileImages(root, Names(pa.chunked_array(self.paths)))
+        blobs = self.images.finish()
+        given = pa.chunked_array(self.paths) if self.paths else None
+        if given is not None and not pc.any(pc.equal(given, "")).as_py():
+            return BytesImages(blobs, Names(given))
+        names = given.to_pylist() if given is not None else [""] * len(blobs)
+        numbered = (one or f"{name}#{row}" for row, one in enumerate(names, 1))
+        return BytesImages(blobs, Names(numbered))
+
+
+def _completed(paths: Any, prefix: str, extension: str) -> Any:
+    start, end, nothing = (pa.scalar(text, pa.large_string()) for text in (prefix, extension, ""))
+    if extension:
+        longer = pc.binary_join_element_wise(paths, end, nothing)
+        paths = pc.if_else(pc.ends_with(paths, extension), paths, longer)
+    if not prefix:
+        return paths
+    inside = pc.binary_join_element_wise(start, paths, nothing)
+    return pc.if_else(pc.match_substring(paths, "://"), paths, inside)
+
+
+def _texts(column: Any, header: str, at: Any) -> Any:
+    try:
+        text = column.cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise DataError(f"{at(0)}: {header!r} must hold text, got {column.type}") from None
+    blank = pc.equal(pc.utf8_length(pc.fill_null(text, "")), 0)
+    if pc.any(blank).as_py():
+        raise DataError(f"{at(first_true(blank))}: the column {header!r} is empty")
+    return text
+
+
+def _splits(column: Any, at: Any) -> NDArray[np.uint8]:
+    text = pc.fill_null(column.cast(pa.string()), "")
+    coded = text.dictionary_encode()
+    places = []
+    for word in coded.dictionary.to_pylist():
+        key = word.strip().lower()
+        if key not in SPLIT_WORDS:
+            row = first_true(pc.equal(text, word))
+            raise DataError(
+                f"{at(row)}: the split must be train, val or test, "
+                f"got {word!r}{nearest(key, SPLIT_WORDS)}"
+            )
+        places.append(SPLITS.index(SPLIT_WORDS[key]))
+    return np.array(places, np.uint8)[np.asarray(coded.indices, np.int64)]
+
+
+def _sets(parts: list[SparseRows], columns: NDArray[np.int32], width: int) -> LabelSets:
+    sizes = np.concatenate([part.sizes for part in parts])
+    numbers = np.concatenate([part.numbers for part in parts])
+    parts.clear()  # a large table should not be in memory twice
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return LabelSets.from_csr(offsets, columns[numbers], width)
+
+
+def _soft_labels(
+    rows: list[SparseRows],
+    shares: list[NDArray[np.float32]],
+    columns: NDArray[np.int32],
+    width: int,
+    where: str,
+) -> SoftLabels | None:
+    if not rows:
+        return None
+    values = np.concatenate(shares)
+    sizes = np.concatenate([part.sizes for part in rows])
+    keys = np.repeat(np.arange(len(sizes)), sizes) * max(width, 1)
+    keys += columns[np.concatenate([part.numbers for part in rows])]
+    order = np.argsort(keys, kind="stable")
+    twice = np.flatnonzero(np.diff(keys[order]) == 0)
+    if len(twice):
+        row = int(keys[order[twice[0]]]) // width
+        raise DataError(f"{where}, row {row + 1}: a soft label is there twice")
+    return SoftLabels(_sets(rows, columns, width), values[order])
+
+
+def _reject_both(
+    one: LabelSets, other: LabelSets, words: str, names: tuple[str, ...], where: str
+) -> None:
+    both = np.intersect1d(one.keys(), other.keys(), assume_unique=True)
+    if len(both):
+        row, column = divmod(int(both[0]), one.width)
+        raise DataError(f"{where}, row {row + 1}: {names[column]!r} cannot be both {words}")
+
+
+def _with_everything(
+    named: LabelSets, everything: NDArray[np.bool_], stated: LabelSets
+) -> LabelSets:
+    """Return the unknown sets, where some rows are "all but what is stated"."""
+    if not everything.any():
+        return named
+    place = np.arange(len(named))
+    place[everything] += len(named)
+    chosen = LabelSets.concatenate([named, stated]).take(place)
+    return LabelSets(chosen.offsets, chosen.columns, chosen.width, everything)
