@@ -1,6 +1,7 @@
 """The command line itself: what it imports, what it says, how it ends."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,15 @@ import pytest
 from patience import PATIENCE
 
 from labelwise.cli import main
+from labelwise.cli.evaluated import (
+    EVERY,
+    ROWS,
+    ExportedModel,
+    RunOnData,
+    ScoreFile,
+    Shards,
+    Source,
+)
 from labelwise.errors import LabelwiseError
 
 VERBS = {
@@ -40,6 +50,22 @@ def test_help_imports_nothing_heavy(arguments):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_help_of_evaluate_groups_options_by_the_source_that_owns_them(monkeypatch, capsys):
+    assert call(monkeypatch, "evaluate", "--help") == 0
+    sections = re.split(r"^(\S.*):$", capsys.readouterr().out, flags=re.M)
+    shown = {
+        title: {found.replace("-", "_") for found in re.findall(r"^  --([a-z-]+)", text, re.M)}
+        for title, text in zip(sections[1::2], sections[2::2], strict=True)
+    }
+    own = {kind: set(kind.options) - set(ROWS) for kind in Source.__subclasses__()}
+    assert shown.pop("Of shards") | {"labels"} == own[Shards]
+    assert shown.pop("Of a file of scores") == own[ScoreFile]
+    assert shown.pop("Of a run or an exported model, on labelled photos") == own[ExportedModel]
+    assert shown.pop("Of a run") == own[RunOnData] - own[ExportedModel]
+    assert set(ROWS) | set(EVERY) <= shown.pop("Options") | {"out"}
+    assert not set().union(*shown.values()), "an option in a group that no source owns"
 
 
 def test_the_shell_can_complete_a_verb():

@@ -37,6 +37,7 @@ from labelwise.cli import (
     train,
     verify,
 )
+from labelwise.cli.grouped_help import GroupedHelp
 from labelwise.cli.options import with_local_paths
 from labelwise.cli.text import complain
 from labelwise.errors import LabelwiseError
@@ -80,7 +81,7 @@ for verb in (
     reproduce.reproduce,
     methods.methods,
 ):
-    app.command()(verb)
+    app.command(cls=GroupedHelp)(verb)
 app.add_typer(data.data_app, name="data")
 for command in (*app.registered_commands, *data.data_app.registered_commands):
     if command.callback is not None:

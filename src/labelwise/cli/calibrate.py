@@ -65,7 +65,7 @@ def calibrate(
     Writes link.json, predictions.parquet, probabilities.parquet, the report and its charts.
     """
     from labelwise.attributes import AttributeGroups
-    from labelwise.cli.evaluate import show, write_folder
+    from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.errors import SettingsError
     from labelwise.fitting import (
@@ -133,7 +133,7 @@ def calibrate_few(
     import torch
 
     from labelwise.calibrate import few_labels
-    from labelwise.cli.evaluate import show, write_folder
+    from labelwise.cli.evaluation_shown import show, write_folder
     from labelwise.cli.text import say, show_table
     from labelwise.fitting import FitPlan, judge, save_calibration, save_intervals
 

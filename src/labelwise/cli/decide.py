@@ -137,7 +137,7 @@ def decide(
 def _rule(
     table: Any, plan: "FitPlan", rows: dict[str, Any], out: Path | None, *, json: bool
 ) -> None:
-    from labelwise.cli.evaluate import show
+    from labelwise.cli.evaluation_shown import show
     from labelwise.cli.outcome import show_exclusive
     from labelwise.cli.text import say
     from labelwise.decide import label_figures

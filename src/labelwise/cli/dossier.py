@@ -49,7 +49,7 @@ def dossier(
     of the EU's AI Act. No legal claim is made.
     """
     from labelwise.api import origin_of
-    from labelwise.cli.evaluate import measured_run, measured_split
+    from labelwise.cli.measuring import measured_run, measured_split
     from labelwise.cli.text import say
     from labelwise.errors import SettingsError
     from labelwise.evaluate import describe_link

@@ -308,13 +308,12 @@ def _hub(
 
 def _measured(folder: "RunFolder", data: str | None) -> tuple["Evaluation", str]:
     """Return the figures of a card, by the model's link and rule of now, and their photos' name."""
-    from labelwise.cli.evaluate import measured_data, measured_run
+    from labelwise.cli.measuring import LabelledData, measured_data, measured_run
     from labelwise.errors import CheckpointError, SettingsError
 
     if data is not None:
-        return measured_data(folder.path, data, (None, False, None), None, None, FIGURES)[0], Path(
-            data
-        ).name
+        evaluation, _ = measured_data(folder.path, LabelledData(data), None, FIGURES)
+        return evaluation, Path(data).name
     if "test" not in folder.splits:
         raise SettingsError(
             f"a model card shows measured figures, and {folder.path} has no test predictions; "

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "A_MODEL",
     "A_RUN",
+    "DECODE_HELP",
     "ROWS_GIVEN",
     "AllowHostOption",
     "DecodeKind",
@@ -74,13 +75,11 @@ AllowHostOption = Annotated[
 ]
 
 DecodeKind = Literal["auto", "cpu", "cuda"]
-DecodeOption = Annotated[
-    DecodeKind | None,
-    typer.Option(
-        help="Who decodes JPEGs: cpu (default), cuda (nvJPEG on the GPU, whose pixels are a few "
-        "levels off), or auto (cuda wherever the model is on a GPU)."
-    ),
-]
+DECODE_HELP = (
+    "Who decodes JPEGs: cpu (default), cuda (nvJPEG on the GPU, whose pixels are a few levels "
+    "off), or auto (cuda wherever the model is on a GPU)."
+)
+DecodeOption = Annotated[DecodeKind | None, typer.Option(help=DECODE_HELP)]
 
 SettingsOption = Annotated[
     list[str] | None,
