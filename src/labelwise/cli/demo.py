@@ -25,7 +25,8 @@ def demo(
     from labelwise.cli.text import say
     from labelwise.cli.train import train_and_report
     from labelwise.models.run_folder import RunFolder
-    from labelwise.training.settings import OptimizerSettings, Recipe, Settings
+    from labelwise.training.recipe import OptimizerSettings, Recipe
+    from labelwise.training.settings import Settings
 
     say("Scenes of 0 to 5 handwritten digits: which digits are there? Training takes minutes.")
     # Shifts, not mirrored: a mirrored digit is another one. Six epochs pass 0.90 mAP.
