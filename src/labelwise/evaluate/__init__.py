@@ -23,7 +23,8 @@ from labelwise.evaluate.evaluation import (
     ZeroLabel,
 )
 from labelwise.evaluate.subgroups import Subgroups
-from labelwise.evaluate.sums import EvaluationSums, measure
+from labelwise.evaluate.summing import measure
+from labelwise.evaluate.sums import EvaluationSums
 
 __all__ = [
     "Calibration",
