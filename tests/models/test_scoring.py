@@ -17,7 +17,15 @@ from labelwise.decide import Threshold
 from labelwise.errors import ImageError, LabelwiseError
 from labelwise.links import Sigmoid
 from labelwise.models import HeadSpec, Model, Predictor
-from labelwise.models.scoring import Failure, Scored, decoded, infer, score, scored
+from labelwise.models.scoring import (
+    Failure,
+    Scored,
+    decoded,
+    infer,
+    score,
+    score_inputs,
+    scored,
+)
 from labelwise.pictures import ArrayImages, BytesImages, FeatureRows, FileImages, PictureImages
 from labelwise.pictures.decode import decode
 from labelwise.types import LabelSpace
@@ -73,6 +81,15 @@ def test_every_kind_of_source_gives_the_answers_of_a_plain_loop(tmp_path, batch_
         torch.testing.assert_close(whole.log_p, log_p, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(whole.log_q, log_q, atol=1e-4, rtol=1e-4)
         assert torch.equal(whole.sets, predictor.rule(whole.probs))
+
+
+def test_inputs_that_are_ready_get_the_answers_of_the_engine_to_the_bit():
+    predictor = make()
+    pixels = np.stack([np.asarray(predictor.transform.resize(one)) for one in pictures(19)])
+    (engine,) = score(predictor, ArrayImages(pixels, resized=True), batch_size=19)
+    ready = score_inputs(predictor, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    for name in ("logits", "log_p", "log_q", "sets"):
+        assert torch.equal(getattr(ready, name), getattr(engine, name))
 
 
 def test_each_row_comes_once_in_order_answered_or_failed():

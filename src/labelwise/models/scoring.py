@@ -59,6 +59,7 @@ __all__ = [
     "obeying",
     "raise_failure",
     "score",
+    "score_inputs",
     "scored",
 ]
 
@@ -246,6 +247,13 @@ def score(
         yield answers
 
 
+def score_inputs(scorer: Scorer, inputs: Tensor) -> Scored:
+    """Return the answers of a model for inputs that are ready: those of :func:`score`."""
+    with torch.inference_mode():
+        (logits,) = _in_parts(lambda some: (scorer.logits(some),), inputs.to(scorer.device))
+    return scored(scorer, logits)
+
+
 @torch.no_grad()
 def obeying(answers: Scored, tree: LabelTree, rule: Rule) -> Scored:
     """Return answers that obey a taxonomy: the nearest probabilities, and sets with all parents."""
@@ -340,20 +348,23 @@ def infer(
         with torch.inference_mode():
             network = captured(network, whole.contiguous(memory_format=torch.channels_last))
 
-    def computed(values: Tensor) -> tuple[Tensor, ...]:
-        if on_gpu or values.ndim != 4:
-            return network(values)
-        starts = range(0, len(values), PICTURES_AT_ONCE)
-        parts = [network(values[at : at + PICTURES_AT_ONCE]) for at in starts]
-        return tuple(torch.cat(some) for some in zip(*parts, strict=True))
-
     def launched(batch: Inputs) -> tuple[Inputs, Launched]:
         with torch.inference_mode():
-            return batch, launch(computed(batch.values) if len(batch.rows) else (), device)
+            values = _in_parts(network, batch.values) if len(batch.rows) else ()
+            return batch, launch(values, device)
 
     inputs = read_ahead(images, transform, batches, workers=workers, device=device, decode=decode)
     for batch, under_way in started_ahead(inputs, launched, 1 if on_gpu else 0):
         yield Inferred(batch.rows, under_way.wait(), tuple(batch.failures))
+
+
+def _in_parts(network: Network, values: Tensor) -> tuple[Tensor, ...]:
+    """Return what a network makes of inputs on its device; on a CPU, of some pictures at a time."""
+    if values.is_cuda or values.ndim != 4:
+        return network(values)
+    starts = range(0, len(values), PICTURES_AT_ONCE)
+    parts = [network(values[at : at + PICTURES_AT_ONCE]) for at in starts]
+    return tuple(torch.cat(some) for some in zip(*parts, strict=True))
 
 
 def decoded(

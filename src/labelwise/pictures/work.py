@@ -140,10 +140,10 @@ class Work:
         return Entry(Kind.PIXELS, 0, pixels.size, height, width), pixels
 
     def _resized(self, image: Image.Image, window: Window | None) -> tuple[Entry, Values]:
-        entry = Entry(Kind.RESIZED, 0, self.resized_bytes, image.height, image.width)
-        if window is None:
-            return entry, np.asarray(self.transform.resize(image))
-        return entry, np.asarray(self.transform.resize_window(image, window))
+        own = self.transform
+        resized = own.resize(image) if window is None else own.resize_window(image, window)
+        values = np.asarray(resized)
+        return _entry_of(Kind.RESIZED, values, image.height, image.width), values
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

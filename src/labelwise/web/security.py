@@ -140,6 +140,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
         self.rates, self.health_rates = _Rates(settings.rate), _Rates(settings.rate)
+        self._names = settings.names
         self._cookie = None if settings.token is None else cookie_value(settings.token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -203,7 +204,7 @@ class Guard:
 
     def _check_host(self, host: str | None) -> None:
         found = HOST.fullmatch((host or "").lower())
-        if found is None or found["name"].strip("[]") not in self.settings.names:
+        if found is None or found["name"].strip("[]") not in self._names:
             raise RefusedError(
                 400,
                 "the Host header names no host of this server; "

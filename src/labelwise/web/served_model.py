@@ -11,15 +11,15 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from pydantic_core import to_json
 
 from labelwise.decide import Promise
 from labelwise.errors import CheckpointError
 from labelwise.metrics.drift import HeldOutShare, LabelShare, held_out_shares
 from labelwise.models.run_folder import RunFolder
-from labelwise.models.scoring import require_probabilities, score
-from labelwise.pictures import ArrayImages
+from labelwise.models.scoring import require_probabilities, score_inputs
 from labelwise.web.batching import Pixels, Tagged
-from labelwise.web.models import BinView, LabelView, PictureAnswer
+from labelwise.web.models import BinView, LabelView, PictureAnswer, Predicted
 from labelwise.web.monitoring import AnswerCounts
 from labelwise.web.reliability import LabelTrust, label_trust
 
@@ -58,25 +58,14 @@ class ServedModel:
 
     def forward(self, pixels: Pixels, names: Sequence[str]) -> list[Tagged]:
         """Return what the model says of pixels (n, size, size, 3)."""
-        tagged: list[Tagged] = []
-        of_bands = self.spec.transform.bands is not None
-        images = ArrayImages(pixels, resized=True, any_depth=of_bands)
-        for part in score(self.predictor, images, batch_size=len(pixels)):
-            answers = {
-                row: Tagged(names[row], logits, probs, chosen)
-                for row, logits, probs, chosen in zip(
-                    part.rows.tolist(),
-                    part.logits.numpy(),
-                    part.probs.numpy(),
-                    part.sets.numpy(),
-                    strict=True,
-                )
-            }
-            for failure in part.failures:
-                reason = failure.reason.partition(": ")[2]  # pixels were opened: not their fault
-                answers[failure.row] = Tagged(names[failure.row], fault=reason)
-            tagged += [answers[row] for row in sorted(answers)]
-        return tagged
+        found = score_inputs(self.predictor, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+        answers = zip(found.logits.numpy(), found.probs.numpy(), found.sets.numpy(), strict=True)
+        # The pixels were opened, so that a failure is not their fault.
+        faults = {one.row: one.reason.partition(": ")[2] for one in found.failures}
+        return [
+            Tagged(name, fault=faults[row]) if row in faults else Tagged(name, *next(answers))
+            for row, name in enumerate(names)
+        ]
 
     def picture_answer(self, tagged: Tagged) -> PictureAnswer:
         """Return an answer as the API gives it."""
@@ -96,6 +85,18 @@ class ServedModel:
         given = [one["label"] for one in labels if one["decided"]]
         facts = {"name": tagged.name, "labels": labels, "decided": given, "none": not given}
         return PictureAnswer.model_validate(facts)
+
+    @cached_property
+    def answer_head(self) -> dict[str, bytes]:
+        """What every answer says beside its results, in JSON."""
+        head = Predicted(
+            model=self.weights,
+            calibration=self.calibration,
+            caution=self.spec.caution,
+            rule=self.rule,
+            results=[],
+        )
+        return {name: to_json(value) for name, value in head.model_dump().items()}
 
     @cached_property
     def thresholds(self) -> list[float | None]:

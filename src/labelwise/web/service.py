@@ -8,7 +8,7 @@ lane when it has shown that it answers; the old one is gone with its last reques
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +85,7 @@ class Service:
         )
         self._threads = threads or torch.get_num_threads()
         self._aside = Threads(ASIDE, "aside", waiting=settings.connections)
+        self.aside = self._aside.run  # for what would hold up the event loop, such as much JSON
         self._slowly = Threads(1, "slow", waiting=settings.connections)
         self._computing = model_thread()
         # Without threads of torch's own beside those that compute: see batching.model_thread.
@@ -136,10 +137,6 @@ class Service:
     def is_ready(self) -> bool:
         """Whether pictures are taken and can be opened."""
         return self._watching is not None and not self.decoders.is_lost
-
-    async def aside(self, work: Callable[[], T]) -> T:
-        """Return what some work returns that would hold up the event loop, such as much JSON."""
-        return await self._aside.run(work)
 
     # Models
 
