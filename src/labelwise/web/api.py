@@ -1,45 +1,29 @@
-"""The paths under /api/v1: pictures in, answers out; photos of the index by their ids."""
+"""The paths under /api/v1: models, and pictures in, answers out."""
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import quote
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic_core import to_json
 
 from labelwise.errors import DataError
-from labelwise.search.filters import PhotoFilter
-from labelwise.search.review import Reason
-from labelwise.web.batching import Tagged, Upload
-from labelwise.web.checking import ListChecks, receipts_view
-from labelwise.web.forms import read_form
-from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
-from labelwise.web.library import SIDES, Library
+from labelwise.web.batching import Tagged
+from labelwise.web.json_bodies import json_list, json_object
+from labelwise.web.library_routes import add_checks, add_library, add_no_library
 from labelwise.web.models import (
-    CheckAnswerIn,
-    CheckIn,
-    CheckView,
-    CorrectionsIn,
     LabelView,
     ModelView,
-    PhotoFactsView,
-    PhotoView,
     Predicted,
     ProblemDetails,
     PromiseView,
-    ReceiptsView,
     ReloadedView,
-    Review,
-    SearchAnswer,
     SessionIn,
     ShadowView,
-    SimilarView,
-    TextAnswer,
     TrustView,
 )
 from labelwise.web.reliability import trust_chart
+from labelwise.web.requests import PICTURES, PLACE, answered_or_left, read_pictures, require_json
 from labelwise.web.security import COOKIE, RefusedError, cookie_value, same_token
 from labelwise.web.served_model import ServedModel
 from labelwise.web.service import NO_SHADOW, Lane, Service
@@ -47,26 +31,12 @@ from labelwise.web.settings import ServeSettings
 
 __all__ = [
     "ERRORS",
-    "PICTURES",
-    "PLACE",
     "ModelName",
-    "PhotoId",
     "add_session",
-    "answered_or_left",
     "make_api",
-    "read_pictures",
-    "require_json",
-    "whole_body",
 ]
 
-T = TypeVar("T")
 
-IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]+|application/octet-stream")
-PLACE = "labelwise.place"  # in the scope of a request: its place in the queue
-
-PhotoId = Annotated[
-    str, Path(pattern="^[0-9a-f]{64}$", description="The SHA-256 of the photo's content.")
-]
 ModelName = Annotated[str, Path(max_length=300, description="One of /api/v1/models.")]
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {
@@ -87,40 +57,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         503: "The server cannot answer now, which is not the fault of the request.",
     }.items()
 }
-PICTURES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}}
-                    },
-                }
-            },
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["pictures"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "pictures": {
-                            "type": "array",
-                            "minItems": 1,
-                            "items": {
-                                "type": "string",
-                                "description": "base64, or a data URL of an image in base64",
-                            },
-                        }
-                    },
-                }
-            },
-        },
-    }
-}
 
 
 def make_api(service: Service) -> APIRouter:
@@ -129,10 +65,10 @@ def make_api(service: Service) -> APIRouter:
     add_session(api, service.settings)
     _add_models(api, service)
     if service.library is not None:
-        _add_library(api, service, service.library)
-        _add_checks(api, service.library)
+        add_library(api, service, service.library)
+        add_checks(api, service.library)
     else:
-        _add_no_library(api)
+        add_no_library(api)
     return api
 
 
@@ -266,250 +202,10 @@ def _add_answers(
         return await service.trust_view(lane.model)
 
 
-def _add_no_library(api: APIRouter) -> None:
-    missing = ("/search", "/text-search", "/complete", "/review", "/receipts")
-    for path in (*missing, "/check/{rest:path}", "/photos/{rest:path}"):
-
-        @api.api_route(path, methods=["GET", "POST", "PUT"], include_in_schema=False)
-        async def no_index() -> None:
-            raise RefusedError(
-                404, "no index is served; start the server with one: labelwise serve RUN INDEX"
-            )
-
-
-def _add_library(api: APIRouter, service: Service, library: Library) -> None:
-    @api.get("/search", summary="Photos that answer a query")
-    async def search(
-        q: Annotated[str, Query(max_length=2000, description="As in dog, -beach")],
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-        at_least: Annotated[float, Query(ge=0, le=1)] = 0.0,
-        wrong_at_most: Annotated[float | None, Query(gt=0, lt=1)] = None,
-        promise: Annotated[
-            Literal["expected", "sure"],
-            Query(description="Of lists on average, or of this list with 95 % confidence."),
-        ] = "expected",
-        sort: Literal["score", "date"] = "score",
-        folder: Annotated[
-            str | None, Query(max_length=1000, description="Below a root, as in 2023/june")
-        ] = None,
-        since: Annotated[str | None, Query(max_length=10, description="As in 2023-06-30")] = None,
-        until: Annotated[str | None, Query(max_length=10, description="As in 2023")] = None,
-        camera: Annotated[str | None, Query(max_length=100, description="Part of its name")] = None,
-        rating: Annotated[int | None, Query(ge=1, le=5, description="At least")] = None,
-        keyword: Annotated[
-            list[str] | None, Query(max_length=20, description="Of the file or its side-car")
-        ] = None,
-        distinct: Annotated[bool, Query(description="Take near copies as one photo.")] = False,
-        who: Annotated[
-            str, Query(min_length=1, max_length=100, description="Whom a receipt names.")
-        ] = "page",
-        cursor: Annotated[
-            str | None, Query(pattern="^[0-9]{1,7}$", description="Of the page before.")
-        ] = None,
-    ) -> SearchAnswer:
-        start = int(cursor or 0)
-        words = tuple(keyword or ())
-        photos = PhotoFilter(folder, since, until, camera, rating, words, distinct=distinct)
-        return await library.run(
-            lambda: library.search(
-                q, top, start, at_least, wrong_at_most, promise, sort, photos, who
-            )
-        )
-
-    @api.get("/text-search", summary="Photos that look like a text")
-    async def text_search(
-        text: Annotated[str, Query(min_length=1, max_length=1000)],
-        q: Annotated[str, Query(max_length=2000, description="Only photos of this query.")] = "",
-        top: Annotated[int, Query(ge=1, le=500)] = 50,
-        at_least: Annotated[
-            float, Query(ge=0, le=1, description="The least probability of the query.")
-        ] = 0.5,
-    ) -> TextAnswer:
-        return await library.run(lambda: library.text_search(text, q, top, at_least))
-
-    @api.get("/complete", summary="How an unfinished query may go on")
-    async def complete(q: Annotated[str, Query(max_length=2000)] = "") -> list[str]:
-        return await library.run(lambda: library.completions(q))
-
-    @api.get("/photos/{photo}", summary="A photo and all its labels")
-    async def photo(photo: PhotoId) -> PhotoView:
-        return await library.run(lambda: library.photo(photo))
-
-    @api.get(
-        "/photos/{photo}/thumbnail",
-        summary="A small picture, drawn anew",
-        response_class=Response,
-    )
-    async def thumbnail(
-        photo: PhotoId,
-        side: Annotated[int, Query(description="160, 320, 640 or 1280")] = 320,
-    ) -> Response:
-        if side not in SIDES:
-            raise RefusedError(422, f"side must be one of {', '.join(map(str, SIDES))}, got {side}")
-        drawn = await library.thumbnail(photo, side)
-        return Response(
-            drawn,
-            media_type="image/jpeg",
-            headers={"cache-control": "private, max-age=86400, immutable"},
-        )
-
-    @api.get("/photos/{photo}/facts", summary="Where a photo lies, and what its header says")
-    async def facts(photo: PhotoId) -> PhotoFactsView:
-        return await library.facts(photo)
-
-    @api.get(
-        "/photos/{photo}/original",
-        summary="The photo's own file, to be saved",
-        response_class=Response,
-    )
-    async def original(photo: PhotoId) -> Response:
-        content, name = await library.original(photo)
-        return Response(
-            content,
-            media_type="application/octet-stream",  # never shown by the browser as a page
-            headers={
-                "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-                "cache-control": "private, no-store",
-            },
-        )
-
-    @api.get("/photos/{photo}/similar", summary="Photos that look like it")
-    async def similar(
-        photo: PhotoId, count: Annotated[int, Query(ge=1, le=100)] = 12
-    ) -> list[SimilarView]:
-        return await library.run(lambda: library.similar(photo, count))
-
-    @api.put("/photos/{photo}/labels", summary="Say which labels a photo carries")
-    async def correct(request: Request, photo: PhotoId, given: CorrectionsIn) -> PhotoView:
-        require_json(request)
-        view = await asyncio.shield(library.run(lambda: library.correct(photo, given)))
-        for state in given.labels.values():
-            service.monitor.corrections.labels(state, given.source).inc()
-        return view
-
-    @api.get("/review", summary="Questions worth a person's minute")
-    async def review(
-        by: Annotated[
-            Literal["uncertain", "missing", "wrong", "value", "audit"],
-            Query(description="audit: photos drawn at random, for the calibration alarm."),
-        ] = "value",
-        count: Annotated[int, Query(ge=1, le=200)] = 20,
-        label: Annotated[list[str] | None, Query(max_length=100)] = None,
-    ) -> Review:
-        if by == "audit":
-            if label:
-                raise RefusedError(422, "an audit asks about every label; leave out label")
-            asked = await library.run(lambda: library.audit(count))
-        else:
-            reason: Reason = by
-            asked = await library.run(lambda: library.review(reason, count, label))
-        return Review(by=by, questions=asked)
-
-
-def _add_checks(api: APIRouter, library: Library) -> None:
-    checks = ListChecks(library)
-
-    @api.post("/check/list", summary="Begin to check a list, or resume it")
-    async def begin_check(request: Request, asked: CheckIn) -> CheckView:
-        require_json(request)
-        return await asyncio.shield(library.run(lambda: checks.begin(asked)))
-
-    @api.post("/check/answer", summary="Say whether the photo asked about matches the query")
-    async def answer_check(request: Request, given: CheckAnswerIn) -> CheckView:
-        require_json(request)
-        return await asyncio.shield(library.run(lambda: checks.answer(given)))
-
-    @api.post("/check/undo", summary="Take the last answer about a query back")
-    async def undo_check(request: Request, asked: CheckIn) -> CheckView:
-        require_json(request)
-        return await asyncio.shield(library.run(lambda: checks.undo(asked)))
-
-    @api.get("/receipts", summary="Every promise of a list that was made, and whether it is kept")
-    async def receipts() -> ReceiptsView:
-        return await library.run(lambda: receipts_view(library))
-
-
-async def read_pictures(request: Request, service: Service) -> list[Upload]:
-    """Return the pictures of a request: files of a form, base64 in JSON, or the body itself."""
-    most = service.settings.max_files
-    content_type = request.headers.get("content-type", "")
-    kind = _kind(request)
-    if kind == "multipart/form-data":
-        form = await whole_body(request, service)
-        uploads = await service.aside(lambda: read_form(form, content_type, most))
-    elif kind == "application/json":
-        text = await whole_body(request, service)
-        uploads = await service.aside(lambda: _listed(text, most))
-    elif IMAGE_TYPE.fullmatch(kind):
-        uploads = [Upload("picture", await whole_body(request, service))]
-    else:
-        raise RefusedError(
-            415,
-            "send pictures as multipart/form-data, in base64 as application/json, or one as the "
-            "body with its image/ type",
-        )
-    if not uploads:
-        raise RefusedError(422, "there is no file in this form; name its part 'file'")
-    return uploads
-
-
-def _listed(body: bytes, most: int) -> list[Upload]:
-    given = read_json(body)
-    pictures = given.get("pictures") if isinstance(given, dict) and len(given) == 1 else None
-    if not isinstance(pictures, list) or not 1 <= len(pictures) <= most:
-        raise RefusedError(
-            422, f'send {{"pictures": [...]}} with 1 to {most} pictures in base64 or as data URLs'
-        )
-    return [Upload(f"picture {at}", from_base64(one)) for at, one in enumerate(pictures)]
-
-
-async def whole_body(request: Request, service: Service) -> bytes:
-    """Return the body; the request itself keeps nothing of it."""
-    parts = [part async for part in request.stream()]
-    return await service.aside(lambda: b"".join(parts))
-
-
-async def answered_or_left(request: Request, work: Awaitable[T]) -> T:
-    """Return the answer; if the client leaves before, the work is given up."""
-    doing = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request.receive))
-    try:
-        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise RefusedError(408, "the client has gone")
-        return doing.result()
-    finally:
-        doing.cancel()
-        leaving.cancel()
-
-
-async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def require_json(request: Request) -> None:
-    """Refuse a body of another type than JSON, which another site's form could send."""
-    if _kind(request) != "application/json":
-        raise RefusedError(415, "send application/json")
-
-
-def _kind(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 def _written(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:
     """Return the answer as JSON, made picture by picture so that no other thread waits for long."""
-    head = Predicted(
-        model=model.weights,
-        calibration=model.calibration,
-        caution=model.spec.caution,
-        rule=model.rule,
-        results=[],
-    )
-    facts = {name: to_json(value) for name, value in head.model_dump().items()}
     each = (model.picture_answer(one).model_dump_json().encode() for one in tagged)
-    return json_object(facts | {"results": json_list(each)})
+    return json_object(model.answer_head | {"results": json_list(each)})
 
 
 def _written_scores(model: ServedModel, tagged: Sequence[Tagged]) -> bytes:

@@ -20,7 +20,7 @@ from labelwise.errors import LabelwiseError
 from labelwise.pictures.decoders import DecoderError
 from labelwise.system.storage import StorageError
 from labelwise.web.access_log import AccessLog
-from labelwise.web.api import PLACE, make_api
+from labelwise.web.api import make_api
 from labelwise.web.bodies import Bodies
 from labelwise.web.inference_protocol import make_inference_protocol, request_schemas
 from labelwise.web.job_routes import make_jobs
@@ -32,6 +32,7 @@ from labelwise.web.monitoring import Monitor
 from labelwise.web.page import add_page
 from labelwise.web.photoprism import make_photoprism
 from labelwise.web.queueing import BusyError
+from labelwise.web.requests import PLACE
 from labelwise.web.security import (
     COOKIE,
     MISTAKE,

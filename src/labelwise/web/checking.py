@@ -13,7 +13,7 @@ from labelwise.search.receipts import Receipt, receipts_of
 from labelwise.search.tag_receipts import is_of_tags, tags_title
 from labelwise.search.verifying import verify_lists
 from labelwise.web.library import Library, photo_name
-from labelwise.web.models import (
+from labelwise.web.library_models import (
     CheckAnswerIn,
     CheckIn,
     CheckQuestion,

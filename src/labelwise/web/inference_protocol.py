@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
 from labelwise import __version__
-from labelwise.web.api import ERRORS, PLACE, ModelName, answered_or_left, whole_body
+from labelwise.web.api import ERRORS, ModelName
 from labelwise.web.batching import Tagged, Upload
 from labelwise.web.binary_tensors import (
     BINARY_DATA,
@@ -28,6 +28,7 @@ from labelwise.web.binary_tensors import (
     tensor_bytes,
 )
 from labelwise.web.json_bodies import from_base64, json_list, json_object, read_json
+from labelwise.web.requests import PLACE, answered_or_left, whole_body
 from labelwise.web.security import RefusedError
 from labelwise.web.served_model import ServedModel
 from labelwise.web.service import Lane, Service

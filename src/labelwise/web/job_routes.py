@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from labelwise.web.api import ERRORS, PICTURES, read_pictures, require_json
+from labelwise.web.api import ERRORS
 from labelwise.web.jobs import Jobs
 from labelwise.web.models import JobIn, JobView
+from labelwise.web.requests import PICTURES, read_pictures, require_json
 from labelwise.web.security import JOBS
 from labelwise.web.service import Service
 

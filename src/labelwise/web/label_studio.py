@@ -28,9 +28,10 @@ from labelwise.data.label_studio import (
 )
 from labelwise.pictures.sources import read_image_file
 from labelwise.search.walk import is_below
-from labelwise.web.api import ERRORS, PLACE, answered_or_left, require_json, whole_body
+from labelwise.web.api import ERRORS
 from labelwise.web.batching import Tagged, Upload
 from labelwise.web.json_bodies import read_json
+from labelwise.web.requests import PLACE, answered_or_left, require_json, whole_body
 from labelwise.web.security import LABEL_STUDIO, RefusedError
 from labelwise.web.service import Service
 

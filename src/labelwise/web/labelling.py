@@ -26,12 +26,14 @@ from labelwise.errors import ImageError, LabelwiseError
 from labelwise.pictures import Transform
 from labelwise.pictures.decoders import Decoders
 from labelwise.pictures.sources import read_image_file
-from labelwise.web.api import ERRORS, PhotoId, add_session, require_json
+from labelwise.web.api import ERRORS, add_session
 from labelwise.web.app import add_errors
 from labelwise.web.library import SIDES, PhotoNotFoundError
+from labelwise.web.library_routes import PhotoId
 from labelwise.web.models import Health
 from labelwise.web.page import add_page
 from labelwise.web.refitting import Learn, Refitting
+from labelwise.web.requests import require_json
 from labelwise.web.security import Guard, RefusedError
 from labelwise.web.settings import ServeSettings
 from labelwise.web.threads import Threads

@@ -33,7 +33,7 @@ from labelwise.search.photo_files import PhotoFiles
 from labelwise.search.receipts import keep_found
 from labelwise.search.review import Reason
 from labelwise.search.store import Correction, Fact
-from labelwise.web.models import (
+from labelwise.web.library_models import (
     CorrectedState,
     CorrectionsIn,
     LikenessView,
