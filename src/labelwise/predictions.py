@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a search reads predictions as numpy, without torch
 
     from labelwise.links import Link
 
-__all__ = ["Predictions", "StoredPredictions", "matrix_of_lists"]
+__all__ = ["Predictions", "StoredPredictions", "matrix_of_lists", "stored_ids"]
 
 FORMAT = 1
 
@@ -294,6 +294,13 @@ class StoredPredictions:
             return StoredPredictions(ids, *matrices, names, facts.split, facts.link, group)
 
 
+def stored_ids(path: Path) -> list[str]:
+    """Return the ids of a predictions file, and read nothing else of it."""
+    table, _ = _opened(path, ["id"])
+    with _usable(path):
+        return _texts(table, "id")
+
+
 @contextmanager
 def _usable(path: Path) -> Iterator[None]:
     """Name the file in errors about what it holds."""
@@ -325,10 +332,10 @@ class PredictionsFacts(BaseModel):
     link: dict[str, Any] | None
 
 
-def _opened(path: Path) -> tuple[pa.Table, dict[str, Any]]:
+def _opened(path: Path, columns: list[str] | None = None) -> tuple[pa.Table, dict[str, Any]]:
     """Return the table in a file and what its metadata states, which must be of our format."""
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, columns=columns)
         stated = json.loads((table.schema.metadata or {})[b"labelwise"])
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None

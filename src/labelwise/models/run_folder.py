@@ -41,7 +41,7 @@ from labelwise.models.hub import HUB, fetched_from_hub
 from labelwise.models.journal import Journal
 from labelwise.models.predictor import WEIGHTS_FILE, Predictor
 from labelwise.models.spec import MODEL_FILE, ModelSpec
-from labelwise.predictions import Predictions
+from labelwise.predictions import Predictions, stored_ids
 from labelwise.system.files import locked, remove_leftovers, replacing, write_error
 from labelwise.system.mirror import Mirror
 from labelwise.system.storage import (
@@ -259,26 +259,37 @@ class RunFolder:
 
     def predictions(self, split: str) -> Predictions:
         """Return the predictions of a split."""
+        return Predictions.load(self._there(split))
+
+    def ids(self, *splits: str) -> list[str]:
+        """Return the photos of the predictions of splits, one after the other, and no numbers."""
+        return [one for split in splits for one in stored_ids(self._there(split))]
+
+    def _there(self, split: str) -> Path:
         if split not in self.splits:
             there = ", ".join(self.splits) or "none"
             raise CheckpointError(
                 f"{self.path} has no predictions of {split!r}; there are: {there}"
             )
-        return Predictions.load(self.predictions_path(split))
+        return self.predictions_path(split)
 
     def held_out(self) -> HeldOut | None:
         """Return all photos that fitted nothing, or else the best of the others; None without any.
 
         Of a promise, the photos it was made on are there too: they chose a rule, and no link.
         """
-        there = [name for name in ("promise", "test", "val") if name in self.splits]
-        untouched = [name for name in there if name not in self.fitted_splits]
-        names = untouched or there[:1]
+        names = self.held_out_splits
         if not names:
             return None
-        parts = [self.predictions(name) for name in names]
-        joined = reduce(Predictions.joined, parts)
-        return HeldOut(joined, tuple(names), bool(untouched))
+        joined = reduce(Predictions.joined, map(self.predictions, names))
+        return HeldOut(joined, names, names[0] not in self.fitted_splits)
+
+    @property
+    def held_out_splits(self) -> tuple[str, ...]:
+        """The splits of :meth:`held_out`."""
+        there = [name for name in ("promise", "test", "val") if name in self.splits]
+        untouched = [name for name in there if name not in self.fitted_splits]
+        return tuple(untouched or there[:1])
 
     @property
     def evaluation(self) -> Evaluation:

@@ -74,12 +74,12 @@ class HeldOutPictures:
     def _made(
         cls, run: RunFolder, weights_sha256: str, predictor: Predictor, watch: Watch
     ) -> "HeldOutPictures | None":
-        held_out, table = run.held_out(), own_table(run)
-        if held_out is None or table.images.blocks is not None:
+        held_out, table = run.ids(*run.held_out_splits), own_table(run)
+        if not held_out or table.images.blocks is not None:
             return None
-        apart = {name: row for row, name in enumerate(held_out.predictions.ids)}
+        apart = {name: row for row, name in enumerate(held_out)}
         places = np.array([row for row, name in enumerate(table.ids) if name in apart], np.int64)
-        trained = set(run.predictions("train").ids)
+        trained = set(run.ids("train"))
         fitted = [row for row, name in enumerate(table.ids) if name in trained]
         sides = [_sample("held-out", places), _sample("fitted", np.array(fitted, np.int64))]
         if len(sides[1]) < FEWEST_FITTED or not len(sides[0]):

@@ -124,6 +124,8 @@ class Index:
         self._odds.clear()
         for name in CACHED_OF_MODEL:
             self.__dict__.pop(name, None)
+        if held_out is not None:
+            self.__dict__["held_out"] = held_out  # as it was written: it need not be read
 
     def __len__(self) -> int:
         return self.store.rows

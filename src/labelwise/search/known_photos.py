@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelwise.decide import Evidence
-from labelwise.numeric.arrays import to_numpy
+from labelwise.numeric.arrays import to_numpy, to_tensor
 from labelwise.numeric.groups import Groups
-from labelwise.predictions import Predictions, StoredPredictions
+from labelwise.predictions import StoredPredictions
 from labelwise.search.cache import CacheFiles
 from labelwise.search.checksums import file_hash
 
@@ -57,8 +57,8 @@ class KnownPhotos:
         cache.remove(f"{path.stem}-*", but=made_of)
 
         def computed(done: int, _rows: int) -> Iterator[Numbers]:
-            whole = Predictions.load(path).with_link(link())
-            parts = (*link().log_probs(whole.logits.double()), whole.decision_probs().double())
+            logits, made = to_tensor(stored.logits.astype(np.float32)), link()
+            parts = (*made.log_probs(logits.double()), made.decision_probs(logits).double())
             yield np.concatenate([*map(to_numpy, parts)], axis=1)[done:]
 
         labels = len(stored.names)
