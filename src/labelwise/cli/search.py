@@ -2,23 +2,25 @@
 
 import json
 import os
-import sys
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from labelwise.cli.index import DEFAULT_INDEX
+from labelwise.cli.search_shown import counted_numbers, say_counted, show_hits, show_similar
 
 if TYPE_CHECKING:
     from labelwise.retrieval import Query
     from labelwise.search import Index
-    from labelwise.search.answering import Found, Hit
-    from labelwise.search.receipts import Receipt
 
 __all__ = ["search"]
+
+# Groups of its options in the help.
+PROMISED = "Promises"
+LOOKS = "By looks instead of labels"
+FILTERS = "Which photos"
+SHOWN = "How they are shown"
 
 
 def search(
@@ -42,7 +44,10 @@ def search(
     ] = None,
     wrong_at_most: Annotated[
         float | None,
-        typer.Option(help="Promise that at most this share of the list is wrong, such as 0.1."),
+        typer.Option(
+            help="Promise that at most this share of the list is wrong, such as 0.1.",
+            rich_help_panel=PROMISED,
+        ),
     ] = None,
     promise: Annotated[
         Literal["expected", "sure"] | None,
@@ -50,69 +55,118 @@ def search(
             help="expected: on average over searches like this, refused ones included (unless "
             "given). sure: of this very list, with a confidence; needs many more held-out photos, "
             "and of the lists that were "
-            "promised so in our tests 2 to 12 in 100 held more."
+            "promised so in our tests 2 to 12 in 100 held more.",
+            rich_help_panel=PROMISED,
         ),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(help="Of --promise sure; 0.95 unless given.")
+        float | None,
+        typer.Option(help="Of --promise sure; 0.95 unless given.", rich_help_panel=PROMISED),
     ] = None,
     like: Annotated[
-        str | None, typer.Option(help="Find photos that look like this file, indexed or not.")
+        str | None,
+        typer.Option(
+            help="Find photos that look like this file, indexed or not.", rich_help_panel=LOOKS
+        ),
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(
             help="Find photos that look like this text, as in 'a red bicycle'; with a query, among "
-            "the photos of that query. Needs a model that began with words (labelwise start)."
+            "the photos of that query. Needs a model that began with words (labelwise start).",
+            rich_help_panel=LOOKS,
         ),
     ] = None,
     encoder: Annotated[
         Path | None,
-        typer.Option(help="The folder of the sentence encoder, if it is not where it was."),
+        typer.Option(
+            help="The folder of the sentence encoder, if it is not where it was.",
+            rich_help_panel=LOOKS,
+        ),
     ] = None,
     sort: Annotated[
-        Literal["score", "date"], typer.Option(help="Most probable first, or newest first.")
+        Literal["score", "date"],
+        typer.Option(help="Most probable first, or newest first.", rich_help_panel=SHOWN),
     ] = "score",
     below: Annotated[
         str | None,
-        typer.Option("--folder", help="Only photos below this folder, such as 2023/june."),
+        typer.Option(
+            "--folder",
+            help="Only photos below this folder, such as 2023/june.",
+            rich_help_panel=FILTERS,
+        ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="Only photos taken on or after a day, month or year.")
+        str | None,
+        typer.Option(
+            help="Only photos taken on or after a day, month or year.", rich_help_panel=FILTERS
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Only photos taken on or before a day, month or year.")
+        str | None,
+        typer.Option(
+            help="Only photos taken on or before a day, month or year.", rich_help_panel=FILTERS
+        ),
     ] = None,
     camera: Annotated[
-        str | None, typer.Option(help="Only photos by a camera whose name holds this.")
+        str | None,
+        typer.Option(
+            help="Only photos by a camera whose name holds this.", rich_help_panel=FILTERS
+        ),
     ] = None,
     rating: Annotated[
-        int | None, typer.Option(min=1, max=5, help="Only photos rated so high or higher.")
+        int | None,
+        typer.Option(
+            min=1, max=5, help="Only photos rated so high or higher.", rich_help_panel=FILTERS
+        ),
     ] = None,
     keyword: Annotated[
         list[str] | None,
-        typer.Option(help="Only photos whose file or side-car has this keyword; may be repeated."),
+        typer.Option(
+            help="Only photos whose file or side-car has this keyword; may be repeated.",
+            rich_help_panel=FILTERS,
+        ),
     ] = None,
     distinct: Annotated[
         bool,
-        typer.Option("--distinct", help="Take near copies as one photo: the earliest of them."),
+        typer.Option(
+            "--distinct",
+            help="Take near copies as one photo: the earliest of them.",
+            rich_help_panel=FILTERS,
+        ),
     ] = False,
     who: Annotated[
-        str | None, typer.Option(help="By whom the promise is made. Default: the user.")
+        str | None,
+        typer.Option(
+            help="By whom the promise is made. Default: the user.", rich_help_panel=PROMISED
+        ),
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Only say how many there are.", rich_help_panel=SHOWN)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per line.", rich_help_panel=SHOWN)
+    ] = False,
     paths_only: Annotated[
-        bool, typer.Option("--paths-only", help="One path per line, as for xargs -d '\\n'.")
+        bool,
+        typer.Option(
+            "--paths-only", help="One path per line, as for xargs -d '\\n'.", rich_help_panel=SHOWN
+        ),
     ] = False,
     null: Annotated[
         bool,
         typer.Option(
-            "--null", "-0", help="End each path of --paths-only with a null byte, as for xargs -0."
+            "--null",
+            "-0",
+            help="End each path of --paths-only with a null byte, as for xargs -0.",
+            rich_help_panel=SHOWN,
         ),
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with the photos, which works offline.")
+        Path | None,
+        typer.Option(
+            help="Write a page with the photos, which works offline.", rich_help_panel=SHOWN
+        ),
     ] = None,
     unreadable: Annotated[
         bool, typer.Option("--unreadable", help="List the files that could not be read.")
@@ -187,7 +241,7 @@ def search(
             from labelwise.search.like_file import photos_like
 
             copies, similar = photos_like(index, like, top)
-            _show_similar(copies, similar, as_json, paths_only, null)
+            show_similar(copies, similar, as_json, paths_only, null)
             return
         if text is not None:
             parsed = None if query is None else Query.parse(query, index.space, index.taxonomy)
@@ -212,17 +266,17 @@ def search(
         receipt = keep_found(index, wanted, found, who)
         if count:
             if as_json:
-                say(json.dumps(_numbers(found, receipt)))
+                say(json.dumps(counted_numbers(found, receipt)))
             else:
-                _say_counted(found, receipt)
+                say_counted(found, receipt)
             return
-        _show(found.hits, as_json, paths_only, null)
+        show_hits(found.hits, as_json, paths_only, null)
         if html is not None:
             from labelwise.report.contact_sheet import write_contact_sheet
 
             write_contact_sheet(html, index, found)
         if not as_json and not paths_only:
-            _say_counted(found, receipt)
+            say_counted(found, receipt)
             if html is not None:
                 say(f"the page: {html}")
 
@@ -247,7 +301,7 @@ def _search_text(
     if query is not None:
         caution(index.spec.caution)
     hits = texts.photos(index, text, top, query=query, at_least=at_least)
-    _show_similar([], hits, as_json, paths_only, null)
+    show_similar([], hits, as_json, paths_only, null)
     if query is not None and len(hits) < top:
         complain(
             f"{len(hits):,} photos have {query} with a probability of at least {at_least:g}; "
@@ -264,96 +318,3 @@ def _refuse(reason: str, options: dict[str, Any]) -> None:
     for name, given in options.items():
         if given:
             raise SettingsError(f"{reason}, so {name} does not apply; leave it out")
-
-
-def _numbers(found: "Found", receipt: "Receipt | None") -> dict[str, Any]:
-    count = found.count
-    facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
-    facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
-    promise, bounded = found.promised, found.bounded
-    return facts | {
-        "above": found.above,
-        "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
-        "receipt": None if receipt is None else receipt.number,
-        "refused": found.refused or None,
-        "bounded": None if bounded is None else {**asdict(bounded), "text": str(bounded)},
-        "likeness": None
-        if found.likeness is None
-        else {"outcome": found.likeness.likeness.outcome, "text": found.likeness.sentence()},
-        "near_copies": None if found.copies is None else found.copies.copies,
-    }
-
-
-def _say_counted(found: "Found", receipt: "Receipt | None") -> None:
-    """Say how many photos match, what is promised, and whether what this supposes was seen."""
-    from labelwise.cli.text import say
-
-    say(found.sentence())
-    for sentence in (found.copies_sentence, found.likeness_sentence):
-        if sentence:
-            say(sentence)
-    if receipt is not None:
-        say(f"receipt {receipt.number}: labelwise verify holds the promise to answers")
-    elif found.promised is not None:
-        say("no receipt is kept of this promise, since the index may only be read")
-
-
-def _show_paths(paths: "Sequence[str]", null: bool) -> None:
-    """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
-    from labelwise.cli.text import say
-
-    if sys.stdout.isatty() and not null:
-        for path in paths:
-            say(path)
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(
-        b"".join(os.fsencode(path) + (b"\0" if null else b"\n") for path in paths)
-    )
-    sys.stdout.buffer.flush()
-
-
-def _show(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, null: bool) -> None:
-    from labelwise.cli.text import say, show_table
-
-    if paths_only:
-        _show_paths([hit.paths[0] for hit in hits], null)
-        return
-    if as_json:
-        for hit in hits:
-            facts: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
-            facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
-            say(json.dumps(facts))
-        return
-    rows = []
-    for hit in hits:
-        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.reasons.items())
-        rows.append((f"{hit.probability:.3f}", hit.paths[0], why, (hit.taken or "")[:10]))
-    show_table(("probability", "photo", "why", "taken"), rows)
-
-
-def _show_similar(
-    copies: "Sequence[Hit]",
-    similar: "Sequence[Hit]",
-    as_json: bool,
-    paths_only: bool,
-    null: bool,
-) -> None:
-    """Show files that are equal to the byte first, and then those that look alike."""
-    from labelwise.cli.text import say, show_table
-
-    hits = [*copies, *similar]
-    if paths_only:
-        _show_paths([hit.paths[0] for hit in hits], null)
-        return
-    if as_json:
-        for number, hit in enumerate(hits):
-            facts = {"path": hit.paths[0], "likeness": hit.probability}
-            equal = {"equal": number < len(copies)}
-            say(json.dumps(facts | equal | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
-        return
-    words = ["equal"] * len(copies) + [f"{hit.probability:.3f}" for hit in similar]
-    rows = [
-        (word, hit.paths[0], (hit.taken or "")[:10]) for word, hit in zip(words, hits, strict=True)
-    ]
-    show_table(("likeness", "photo", "taken"), rows)

@@ -18,6 +18,12 @@ UNGUARDED = (
     "and time, need Linux: let only people you trust send pictures"
 )
 
+# Groups of its options in the help.
+LABELLING = "To have photos labelled"
+MODELS = "More models, and jobs"
+LIMITS = "Limits"
+PROGRAMS = "Other programs"
+
 
 def serve(
     context: typer.Context,
@@ -36,17 +42,22 @@ def serve(
         list[Path] | None,
         typer.Option(
             help="Instead of a run: a folder of photos, or a photo, to be asked about in the "
-            "browser. Needs --words and no model; may be repeated."
+            "browser. Needs --words and no model; may be repeated.",
+            rich_help_panel=LABELLING,
         ),
     ] = None,
     words: Annotated[
-        Path | None, typer.Option(help="Of --label: the words to ask about, one per line.")
+        Path | None,
+        typer.Option(
+            help="Of --label: the words to ask about, one per line.", rich_help_panel=LABELLING
+        ),
     ] = None,
     answers: Annotated[
         Path | None,
         typer.Option(
             help="Of --label: the label table that answers become, answers.csv unless given. Every "
-            "answer as it came is kept beside it, as .jsonl."
+            "answer as it came is kept beside it, as .jsonl.",
+            rich_help_panel=LABELLING,
         ),
     ] = None,
     guide: Annotated[
@@ -54,7 +65,8 @@ def serve(
         typer.Option(
             help="Of --label: a run of labelwise start. Four of five questions are then about the "
             "photos it is least sure of; the others are set aside at random, and promises rest on "
-            "those alone."
+            "those alone.",
+            rich_help_panel=LABELLING,
         ),
     ] = None,
     model: Annotated[
@@ -63,6 +75,7 @@ def serve(
             metavar="NAME=RUN",
             help="One more model, asked for by its name as in /api/v1/models/NAME/predict; may be "
             "repeated.",
+            rich_help_panel=MODELS,
         ),
     ] = None,
     shadow: Annotated[
@@ -72,11 +85,16 @@ def serve(
             metavar="RUN",
             help="A model that answers a share of the pictures too, after those who asked have "
             "their answers; /api/v1/shadow says how the two differ.",
+            rich_help_panel=MODELS,
         ),
     ] = None,
     shadow_share: Annotated[
         float,
-        typer.Option(envvar="LABELWISE_SHADOW_SHARE", help="Of --shadow: the share of requests."),
+        typer.Option(
+            envvar="LABELWISE_SHADOW_SHARE",
+            help="Of --shadow: the share of requests.",
+            rich_help_panel=MODELS,
+        ),
     ] = 0.1,
     jobs: Annotated[
         Path | None,
@@ -84,6 +102,7 @@ def serve(
             envvar="LABELWISE_JOBS",
             help="A folder that keeps jobs, so that a server that starts with it again goes on "
             "with them; without it, jobs end with the server.",
+            rich_help_panel=MODELS,
         ),
     ] = None,
     host: Annotated[
@@ -107,7 +126,13 @@ def serve(
         ),
     ] = None,
     max_batch: Annotated[
-        int, typer.Option(envvar="LABELWISE_MAX_BATCH", min=1, help="Pictures per forward pass.")
+        int,
+        typer.Option(
+            envvar="LABELWISE_MAX_BATCH",
+            min=1,
+            help="Pictures per forward pass.",
+            rich_help_panel=LIMITS,
+        ),
     ] = 32,
     max_wait: Annotated[
         float,
@@ -115,6 +140,7 @@ def serve(
             envvar="LABELWISE_MAX_WAIT",
             min=0,
             help="Milliseconds that a picture waits for others that are being opened.",
+            rich_help_panel=LIMITS,
         ),
     ] = 5.0,
     max_queue: Annotated[
@@ -123,13 +149,23 @@ def serve(
             envvar="LABELWISE_MAX_QUEUE",
             min=1,
             help="Pictures in work before new ones get status 429.",
+            rich_help_panel=LIMITS,
         ),
     ] = 256,
     max_body: Annotated[
-        float, typer.Option(envvar="LABELWISE_MAX_BODY", help="MiB of one request.")
+        float,
+        typer.Option(
+            envvar="LABELWISE_MAX_BODY", help="MiB of one request.", rich_help_panel=LIMITS
+        ),
     ] = 32.0,
     max_files: Annotated[
-        int, typer.Option(envvar="LABELWISE_MAX_FILES", min=1, help="Pictures of one request.")
+        int,
+        typer.Option(
+            envvar="LABELWISE_MAX_FILES",
+            min=1,
+            help="Pictures of one request.",
+            rich_help_panel=LIMITS,
+        ),
     ] = 16,
     client_queue: Annotated[
         int | None,
@@ -138,6 +174,7 @@ def serve(
             min=1,
             help="Pictures in work from one address; a proxy is one address. Default: half of "
             "--max-queue.",
+            rich_help_panel=LIMITS,
         ),
     ] = None,
     body_memory: Annotated[
@@ -146,17 +183,26 @@ def serve(
             envvar="LABELWISE_BODY_MEMORY",
             min=0,
             help="MiB of memory for the bodies of all requests; beyond it they wait on disk.",
+            rich_help_panel=LIMITS,
         ),
     ] = 256.0,
     rate: Annotated[
         float,
         typer.Option(
-            envvar="LABELWISE_RATE", min=0, help="Requests per second and client; 0: no limit."
+            envvar="LABELWISE_RATE",
+            min=0,
+            help="Requests per second and client; 0: no limit.",
+            rich_help_panel=LIMITS,
         ),
     ] = 200.0,
     connections: Annotated[
         int,
-        typer.Option(envvar="LABELWISE_CONNECTIONS", min=1, help="Connections at the same time."),
+        typer.Option(
+            envvar="LABELWISE_CONNECTIONS",
+            min=1,
+            help="Connections at the same time.",
+            rich_help_panel=LIMITS,
+        ),
     ] = 512,
     client_connections: Annotated[
         int,
@@ -164,6 +210,7 @@ def serve(
             envvar="LABELWISE_CLIENT_CONNECTIONS",
             min=1,
             help="Connections from one address at the same time; a proxy is one address.",
+            rich_help_panel=LIMITS,
         ),
     ] = 256,
     decoders: Annotated[
@@ -173,6 +220,7 @@ def serve(
             min=0,
             help="Processes that open pictures, on Linux. Default: one per core; 0: threads of the "
             "server.",
+            rich_help_panel=LIMITS,
         ),
     ] = None,
     access_log: Annotated[
@@ -188,6 +236,7 @@ def serve(
             "--photoprism",
             envvar="LABELWISE_PHOTOPRISM",
             help="Answer PhotoPrism's Vision API at /photoprism/labels.",
+            rich_help_panel=PROGRAMS,
         ),
     ] = False,
     label_studio: Annotated[
@@ -196,6 +245,7 @@ def serve(
             envvar="LABELWISE_LABEL_STUDIO",
             help="Be an ML backend at /label-studio, for tasks whose photos lie below this folder: "
             "Label Studio's document root or media folder.",
+            rich_help_panel=PROGRAMS,
         ),
     ] = None,
     device: Annotated[str, typer.Option(envvar="LABELWISE_DEVICE", help="cpu, cuda, ...")] = "cpu",

@@ -1,0 +1,109 @@
+"""What ``labelwise search`` prints: counts, paths, JSON, tables."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labelwise.search.answering import Found, Hit
+    from labelwise.search.receipts import Receipt
+
+__all__ = ["counted_numbers", "say_counted", "show_hits", "show_similar"]
+
+
+def counted_numbers(found: "Found", receipt: "Receipt | None") -> dict[str, Any]:
+    """Return what is known of an answer as plain data."""
+    count = found.count
+    facts = {"query": found.query, "photos": found.photos, "expected": count.expected}
+    facts |= {"lower": count.lower, "upper": count.upper, "confidence": count.confidence}
+    promise, bounded = found.promised, found.bounded
+    return facts | {
+        "above": found.above,
+        "promise": None if promise is None else {**promise.spec(), "text": str(promise)},
+        "receipt": None if receipt is None else receipt.number,
+        "refused": found.refused or None,
+        "bounded": None if bounded is None else {**asdict(bounded), "text": str(bounded)},
+        "likeness": None
+        if found.likeness is None
+        else {"outcome": found.likeness.likeness.outcome, "text": found.likeness.sentence()},
+        "near_copies": None if found.copies is None else found.copies.copies,
+    }
+
+
+def say_counted(found: "Found", receipt: "Receipt | None") -> None:
+    """Say how many photos match, what is promised, and whether what this supposes was seen."""
+    from labelwise.cli.text import say
+
+    say(found.sentence())
+    for sentence in (found.copies_sentence, found.likeness_sentence):
+        if sentence:
+            say(sentence)
+    if receipt is not None:
+        say(f"receipt {receipt.number}: labelwise verify holds the promise to answers")
+    elif found.promised is not None:
+        say("no receipt is kept of this promise, since the index may only be read")
+
+
+def _show_paths(paths: "Sequence[str]", null: bool) -> None:
+    """Print paths, ended by lines or null bytes: as their bytes are, to a terminal made safe."""
+    from labelwise.cli.text import say
+
+    if sys.stdout.isatty() and not null:
+        for path in paths:
+            say(path)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(
+        b"".join(os.fsencode(path) + (b"\0" if null else b"\n") for path in paths)
+    )
+    sys.stdout.buffer.flush()
+
+
+def show_hits(hits: "Sequence[Hit]", as_json: bool, paths_only: bool, null: bool) -> None:
+    """Print the photos of an answer."""
+    from labelwise.cli.text import say, show_table
+
+    if paths_only:
+        _show_paths([hit.paths[0] for hit in hits], null)
+        return
+    if as_json:
+        for hit in hits:
+            facts: dict[str, Any] = {"path": hit.paths[0], "probability": hit.probability}
+            facts |= {"labels": hit.reasons, "taken": hit.taken, "copies": list(hit.paths[1:])}
+            say(json.dumps(facts))
+        return
+    rows = []
+    for hit in hits:
+        why = ", ".join(f"{name} {chance:.2f}" for name, chance in hit.reasons.items())
+        rows.append((f"{hit.probability:.3f}", hit.paths[0], why, (hit.taken or "")[:10]))
+    show_table(("probability", "photo", "why", "taken"), rows)
+
+
+def show_similar(
+    copies: "Sequence[Hit]",
+    similar: "Sequence[Hit]",
+    as_json: bool,
+    paths_only: bool,
+    null: bool,
+) -> None:
+    """Show files that are equal to the byte first, and then those that look alike."""
+    from labelwise.cli.text import say, show_table
+
+    hits = [*copies, *similar]
+    if paths_only:
+        _show_paths([hit.paths[0] for hit in hits], null)
+        return
+    if as_json:
+        for number, hit in enumerate(hits):
+            facts = {"path": hit.paths[0], "likeness": hit.probability}
+            equal = {"equal": number < len(copies)}
+            say(json.dumps(facts | equal | {"taken": hit.taken, "copies": list(hit.paths[1:])}))
+        return
+    words = ["equal"] * len(copies) + [f"{hit.probability:.3f}" for hit in similar]
+    rows = [
+        (word, hit.paths[0], (hit.taken or "")[:10]) for word, hit in zip(words, hits, strict=True)
+    ]
+    show_table(("likeness", "photo", "taken"), rows)
