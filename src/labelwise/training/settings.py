@@ -24,7 +24,7 @@ from labelwise.errors import LabelwiseError, SettingsError
 from labelwise.pictures.bands import parse_window
 from labelwise.system.files import replacing
 from labelwise.system.yaml_values import nested, read_yaml, short_value
-from labelwise.training.recipe import Recipe
+from labelwise.training.recipe import OptimizerSettings, Recipe, ScheduleSettings
 from labelwise.types import nearest
 
 __all__ = [
@@ -33,7 +33,10 @@ __all__ = [
     "SMALL_NETWORK",
     "Effort",
     "Hardware",
+    "OptimizerSettings",
     "Precision",
+    "Recipe",
+    "ScheduleSettings",
     "Settings",
     "differences",
     "flattened",
