@@ -234,14 +234,11 @@ class _Room:
         self.app, self.service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            route = picture_route(scope["path"])
-            if route is not None:
-                await self._with_place(route, scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-    async def _with_place(self, route: str, scope: Scope, receive: Receive, send: Send) -> None:
+        asks = scope["type"] == "http" and scope["method"] == "POST"
+        route = picture_route(scope["path"]) if asks else None
+        if route is None:
+            await self.app(scope, receive, send)
+            return
         scope["route_path"] = route
         try:
             place = self.service.reserve((scope.get("client") or ("", 0))[0])

@@ -152,7 +152,9 @@ class Batcher:
             self._waited = asyncio.get_running_loop().call_later(self.max_wait, self._begin_pass)
 
     def _begin_pass(self) -> None:
-        self._stop_waiting()
+        if self._waited is not None:
+            self._waited.cancel()
+            self._waited = None
         batch: list[_Waiting] = []
         while self._ready and len(batch) < self.max_batch:
             one = self._ready.popleft()
@@ -182,11 +184,6 @@ class Batcher:
             for at, answer in waiting:
                 answer.set_result(passed.result()[at])
         self._pass_on()
-
-    def _stop_waiting(self) -> None:
-        if self._waited is not None:
-            self._waited.cancel()
-            self._waited = None
 
     def _answers(self, batch: Sequence[_Waiting]) -> Sequence[Tagged]:
         pixels = np.stack([one.pixels for one in batch])

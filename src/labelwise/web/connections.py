@@ -97,7 +97,7 @@ class Connections:
         crowded = None
         if self._counts.get(client, 0) >= self.most_per_client:
             crowded = client
-        elif self.open - len(self._reserve) >= self.most:
+        elif sum(self._counts.values()) >= self.most:
             crowded = max(self._waiting, key=self._counts.__getitem__, default=client)
         if crowded is not None:
             victim = next(iter(self._waiting.get(crowded, ())), None)
