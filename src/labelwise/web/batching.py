@@ -110,8 +110,11 @@ class Batcher:
         client = "" if place is None else place.client
         if place is not None:
             place.release()
-        with self.queue.taken(len(uploads), client):
+        taken = self.queue.reserve(client, len(uploads))
+        try:
             return await self.answers(uploads, client)
+        finally:
+            taken.release()
 
     async def answers(self, uploads: Sequence[Upload], client: str) -> list[Tagged]:
         """Return the answers for pictures that have their places, or need none."""

@@ -10,9 +10,9 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -69,21 +69,15 @@ class PictureQueue:
         self.is_stopped = True
         self._openers.shutdown(wait=False, cancel_futures=True)
 
-    def reserve(self, client: str) -> "Place":
-        """Return a place for a request before its body is read, or raise BusyError."""
-        self._require_room(1, client)
-        self._count(1, client)
-        return Place(self, client)
+    def reserve(self, client: str, pictures: int = 1) -> "Place":
+        """Return a place for pictures, or for a request before its body is read.
 
-    @contextmanager
-    def taken(self, count: int, client: str) -> Iterator[None]:
-        """Have places for pictures, or raise BusyError."""
-        self._require_room(count, client)
-        self._count(count, client)
-        try:
-            yield
-        finally:
-            self._count(-count, client)
+        Raise BusyError where there is no room.
+        """
+        own = self._of_client[client] + pictures
+        if self.under_way + pictures > self.max_queue or own > self.client_queue:
+            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
+        return Place(self, client, pictures)
 
     async def opened(self, work: Callable[[], T], client: str, pixels: int) -> T:
         """Return what opening a picture gives, when it is the client's turn."""
@@ -107,11 +101,6 @@ class PictureQueue:
         """Note how long a forward pass took, for when those who find no room should come again."""
         self._seconds_per_picture += 0.2 * (seconds / size - self._seconds_per_picture)
 
-    def _require_room(self, count: int, client: str) -> None:
-        own = self._of_client[client] + count
-        if self.under_way + count > self.max_queue or own > self.client_queue:
-            raise BusyError(max(1, ceil(self.under_way * self._seconds_per_picture)))
-
     def _count(self, more: int, client: str) -> None:
         self.under_way += more
         self._of_client[client] += more
@@ -121,16 +110,17 @@ class PictureQueue:
 
 
 class Place:
-    """A place in the queue, given back once."""
+    """A place in the queue, of so many pictures, given back once."""
 
-    def __init__(self, queue: PictureQueue, client: str) -> None:
+    def __init__(self, queue: PictureQueue, client: str, pictures: int) -> None:
+        self.client, self.pictures = client, pictures
         self._queue: PictureQueue | None = queue
-        self.client = client
+        queue._count(pictures, client)
 
     def release(self) -> None:
         """Give the place back, if that was not done before."""
         if self._queue is not None:
-            self._queue._count(-1, self.client)
+            self._queue._count(-self.pictures, self.client)
             self._queue = None
 
 
