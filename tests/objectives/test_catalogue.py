@@ -202,7 +202,9 @@ def test_gradient_is_right(name):
 # BoostLU is a head: its objectives are those of the methods without it, at other rates.
 @pytest.mark.parametrize("name", [n for n in METHODS if not n.endswith("+boostlu")])
 def test_compiles_to_one_graph(name):
-    contract.assert_compiles(maker(name), "aot_eager")
+    # What changes state on its way goes through the pass that makes graphs functional, too.
+    state = [*new(name).buffers(), *new(name).parameters()]
+    contract.assert_compiles(maker(name), "aot_eager" if state else "eager")
 
 
 @pytest.mark.parametrize("name", ["warp", "rml"])
