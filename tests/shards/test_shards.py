@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from quick_processes import QUICK
 from shard_setup import (
     answers,
     hashes,
@@ -218,7 +219,8 @@ class Counting:
         return work
 
 
-def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path):
+def test_the_shard_of_a_worker_that_dies_is_given_to_another(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.local.SPAWN", QUICK)
     records = list(LocalEngine(2).run(Counting(tmp_path, deadly=(1,)), iter(range(5))))
     assert sorted(record.shard for record in records) == [f"part-{n:05d}.parquet" for n in range(5)]
     assert len(list(tmp_path.iterdir())) == 6
@@ -251,7 +253,8 @@ def test_a_worker_that_dies_before_it_has_its_task_is_replaced(monkeypatch):
     assert sorted(found) == [(shard, 1 << 20) for shard in range(3)]
 
 
-def test_a_shard_that_kills_every_worker_is_named(tmp_path):
+def test_a_shard_that_kills_every_worker_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("labelwise.shards.local.SPAWN", QUICK)
     with pytest.raises(LostShardError, match="3 workers died over shard 0;"):
         list(LocalEngine(2).run(Counting(tmp_path, deadly=(0,), times=9), range(1)))
     assert len(list(tmp_path.iterdir())) == ATTEMPTS
