@@ -25,6 +25,12 @@ def images(side: int, rows: int = 2) -> torch.Tensor:
     return torch.randn(rows, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
+def without_numbers(name: str, **options) -> torch.nn.Module:
+    """Return a backbone whose tensors have shapes alone: to draw them takes longest."""
+    with torch.device("meta"):
+        return create_backbone(name, **options)
+
+
 def count(network: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
@@ -39,9 +45,9 @@ def count(network: torch.nn.Module) -> int:
     ],
 )
 def test_the_papers_networks_have_their_sizes(name, parameters, side):
-    backbone = create_backbone(name)
+    backbone = without_numbers(name)
     assert count(backbone) == parameters
-    assert backbone(images(32)).shape == (2, backbone.channels, side, side)
+    assert backbone(images(32).to("meta")).shape == (2, backbone.channels, side, side)
     assert backbone.transform.size == 32
     assert backbone.transform.mean == pytest.approx((0.4914, 0.4824, 0.4467), abs=1e-4)
 
@@ -197,8 +203,8 @@ def test_an_unknown_name_tells_the_nearest():
 def test_squashing_keeps_what_the_own_transform_cuts_off(name):
     edge = Image.new("RGB", (64, 32))
     edge.putpixel((0, 16), (255, 255, 255))
-    own = create_backbone(name, image_size=64).transform
-    squashed = create_backbone(name, image_size=64, squash=True).transform
+    own = without_numbers(name, image_size=64).transform
+    squashed = without_numbers(name, image_size=64, squash=True).transform
     assert own.pixels(edge).max() == 0
     assert squashed.pixels(edge).max() > 0
     assert replace(squashed, crop=own.crop) == own
@@ -221,7 +227,7 @@ STAGES = [
 
 @pytest.mark.parametrize(("name", "stages"), STAGES)
 def test_stages_part_the_parameters_in_order(name, stages):
-    backbone = create_backbone(name, image_size=32)
+    backbone = without_numbers(name, image_size=32)
     groups = backbone.stages()
     assert len(groups) == stages
     assert sorted(name for group in groups for name in group) == sorted(
@@ -244,7 +250,7 @@ def test_frozen_stages_stay_as_they_are():
 
 
 def test_layers_are_frozen_by_name_with_or_without_the_networks_own():
-    backbone = create_backbone("resnet10t", image_size=32)
+    backbone = without_numbers("resnet10t", image_size=32)
     freeze(backbone, prefixes=["layer1", "conv1.0"])
     frozen = {name for name, p in backbone.named_parameters() if not p.requires_grad}
     assert frozen
