@@ -8,8 +8,6 @@ With LABELWISE_DOCS_IMAGES=docs/images it also takes the picture of docs/words.m
 import os
 import re
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -41,7 +39,7 @@ SUBJECTS = "{http://purl.org/dc/elements/1.1/}subject"
 LISTED = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li"
 
 
-def test_from_words_through_answers_to_a_promise(tmp_path, visit):
+def test_from_words_through_answers_to_a_promise(tmp_path, visit, warm_commands):
     photos, words, run, index = (tmp_path / name for name in ("photos", "words.txt", "run", "idx"))
     answers = tmp_path / "answers.csv"
     colours = save_photos(photos, PHOTOS)
@@ -54,9 +52,8 @@ def test_from_words_through_answers_to_a_promise(tmp_path, visit):
     way = refused("tag", index, "--xmp", "--wrong-at-most", 0.5)
     assert "labelwise start PHOTOS --words WORDS --answers TABLE" in way
 
-    with serving(
-        "--label", photos, "--words", words, "--guide", run, "--answers", answers
-    ) as place:
+    told = ("--label", photos, "--words", words, "--guide", run, "--answers", answers)
+    with serving(warm_commands, tmp_path, *told) as place:
         answer_everything(visit(place, viewport=VIEWPORT), colours, answers)
 
     table = load(str(answers))
@@ -214,16 +211,11 @@ def refused(*arguments):
 
 
 @contextmanager
-def serving(*arguments):
+def serving(warm_commands, folder, *arguments):
     """Run ``labelwise serve`` as a process and stop it as a person does."""
-    command = [sys.executable, "-m", "labelwise", "serve", *map(str, arguments), "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--decoders", "1"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            found = re.search(r"at (http://\S+:\d+)/", process.stdout.readline())
-            yield SimpleNamespace(address=found[1])
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) in (0, 130)
-        finally:
-            process.kill()
+    words = ["serve", *arguments, "--port", "0", "--decoders", "1"]
+    with warm_commands.running(words, folder) as process:
+        found = re.search(r"at (http://\S+:\d+)/", process.line())
+        yield SimpleNamespace(address=found[1])
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait().returncode in (0, 130)
