@@ -157,6 +157,17 @@ def test_nothing_more_is_tried_once_validation_is_ranked_perfectly(photos, finis
     assert "Nothing more was tried: the mAP on validation is 1." in watch.messages
 
 
+def test_data_that_holds_features_has_no_network_to_train(tmp_path):
+    sizes = {f"data_options.num_{split}": 60 for split in ("train", "val", "test")}
+    flags = sizes | {"hardware.accelerator": "cpu", "calibrate": "none", "effort": "best"}
+    done = train(read_settings(None, {"data": "posterior", **flags}), tmp_path / "run")
+    assert sorted(path.name for path in RunFolder(done.folder).trials.iterdir()) == ["solved"]
+    assert done.evaluation.notes[-1].endswith(
+        "Kept: head solved on the features of the data. "
+        "Nothing more was tried: the data holds features, and no network."
+    )
+
+
 def test_a_try_is_given_up_when_the_minutes_are_over(photos, finished, tmp_path, monkeypatch):
     made, clock, watch = Made(finished, {"solved": 1.0, "trained": 0.1}), [0.0], Hearing()
     now = SimpleNamespace(monotonic=lambda: clock[0])

@@ -9,9 +9,9 @@
 Each try is a run in ``trials/``. The next one is kept instead of the best so far if its mAP on
 validation is higher by more than the standard error of the difference, from how much each image
 moves it (:mod:`labelwise.evaluate.headline`): what cannot be told apart stays simple. Nothing
-more is tried once that mAP is 1. When ``minutes`` have passed, the try that is going on is given
-up, unless it is the first. The files of the one that is kept become those of the run, and what
-was tried stands in its notes.
+more is tried once that mAP is 1, or where the data holds features and there is no network. When
+``minutes`` have passed, the try that is going on is given up, unless it is the first. The files
+of the one that is kept become those of the run, and what was tried stands in its notes.
 """
 
 import time
@@ -122,29 +122,34 @@ class _Effort:
         minutes, watch = self.settings.minutes, self.watch
         if self.best is not None and self.until is not None:
             if time.monotonic() > self.until:
-                self.stopped = f"The {minutes:g} minutes were over before {words}."
-                return False
+                return self._stop(f"The {minutes:g} minutes were over before {words}.")
             watch = LimitedWatch(watch, self.until)
         self.watch.say(f"trying {words}")
         run = RunFolder(self.run.trials / name)
         try:
             self.begin(settings, run.path, watch)
         except TimeIsUp:
-            self.stopped = f"The {minutes:g} minutes were over: {words} was given up."
-            self.watch.say(self.stopped)
-            return False
+            return self._stop(f"The {minutes:g} minutes were over: {words} was given up.")
         except SettingsError as error:
             if self.best is None or "cannot be reached" not in str(error):
                 raise
             self.watch.say(f"{words}: its weights cannot be had here")
             self.sentences.append(f"{words}: not tried, its weights cannot be had here")
             return True
+        without_network = run.spec.backbone.name == "identity"
+        if without_network:
+            words = "head solved on the features of the data"
         self._judge(Trial(words, run, run.predictions("val")))
+        if without_network:
+            return self._stop("Nothing more was tried: the data holds features, and no network.")
         if self._kept.score > PERFECT:
-            self.stopped = "Nothing more was tried: the mAP on validation is 1."
-            self.watch.say(self.stopped)
-            return False
+            return self._stop("Nothing more was tried: the mAP on validation is 1.")
         return True
+
+    def _stop(self, why: str) -> bool:
+        self.stopped = why
+        self.watch.say(why)
+        return False
 
     @property
     def _kept(self) -> Trial:
