@@ -78,7 +78,9 @@ def test_single_label_softmax_is_the_best_of_a_grid():
 def test_separable_scores_are_capped_and_reversed_ones_flattened_with_a_warning():
     logits = torch.tensor([[-1.0, 1], [-2, 2], [-3, 3]])
     labels = torch.tensor([[0, 1]] * 3)
-    with pytest.warns(UserWarning, match="separate the labels"):
+    with pytest.warns(
+        UserWarning, match=r"cannot tell how sure to be: the temperature is the least"
+    ):
         assert temperature(logits, labels, Sigmoid()).temperature == pytest.approx(0.01)
     with pytest.warns(UserWarning, match="do not rise with the labels"):
         link = temperature(logits, 1 - labels, Sigmoid())

@@ -50,6 +50,15 @@ def library(tmp_path_factory):
     return home
 
 
+def test_an_index_of_no_photos_is_an_error(library, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("no picture")
+    call = ("index", tmp_path / "empty", "--model", library / "run", "-o", tmp_path / "i.index")
+    with pytest.raises(LabelwiseError, match=r"i\.index is an index of no photos: name a folder"):
+        labelwise(*call)
+    assert labelwise("index", "-o", library / "photos.index")[1] == 0  # where nothing changed
+
+
 def by_arrays(index, text):
     """Return the log scores and probabilities of a query for every photo, without the index."""
     logits = np.stack([index.store.column(k) for k in range(len(LABELS))], axis=1).astype(float)

@@ -76,7 +76,11 @@ def _best_slope(entries: Entries, derivatives: Derivatives) -> float:
     if a == LEAST:
         warn("scores do not rise with the labels: the temperature is its maximum", stacklevel=3)
     if a == MOST:
-        warn("scores separate the labels: the temperature is its minimum, 0.01", stacklevel=3)
+        warn(
+            "no score is on the wrong side on these rows, so that they cannot tell how sure to be: "
+            "the temperature is the least that is tried, 0.01",
+            stacklevel=3,
+        )
     return a
 
 

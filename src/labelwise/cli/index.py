@@ -62,6 +62,7 @@ def index(
     deletes nothing.
     """
     from labelwise.cli.text import caution, resumable, say
+    from labelwise.errors import DataError
     from labelwise.models.loading import caution_of
     from labelwise.search import Index, update_index
     from labelwise.search.walk import root_place
@@ -105,6 +106,8 @@ def index(
                     say(f"{out}: {changes}")
     if changes.refused:
         raise typer.Exit(1)
+    if not (changes.anything or changes.unchanged or changes.forgotten):
+        raise DataError(f"{out} is an index of no photos: name a folder that has some")
 
 
 def _updates(update: Callable[..., "Changes"], roots: list[str], out: Path) -> Iterator["Changes"]:
