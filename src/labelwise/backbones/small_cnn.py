@@ -32,8 +32,8 @@ class SmallCNN(Backbone):
         self.top = _convolution(64, 128)
 
     def forward(self, images: Tensor) -> Tensor:
-        strokes = max_pool2d(torch.abs(self.stem(avg_pool2d(images, 2))), 2)
-        parts = max_pool2d(relu(self.middle(strokes)), 2)
+        strokes = max_pool2d(torch.abs(self.stem(avg_pool2d(images, 2))), 2, 2)
+        parts = max_pool2d(relu(self.middle(strokes)), 2, 2)
         strongest: Tensor = relu(self.top(parts)).amax(dim=(2, 3), keepdim=True)
         return strongest
 
