@@ -21,13 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import binomtest, poisson
+from scipy.stats import binomtest
 
 from labelwise.calibrate import platt
 from labelwise.data import posterior
 from labelwise.decide import (
     ListCheck,
-    list_above,
     list_bound,
     list_to_check,
     sure_list,
@@ -116,7 +115,7 @@ def row(start, kind, results):
         f"{np.median(checks[made]) if made.any() else np.nan:7.0f}",
         flush=True,
     )
-    if kind in ("selected", "expected", "best cut"):
+    if kind in ("selected", "expected"):
         return wrong.mean() <= WRONG + 3 * wrong.std() / np.sqrt(len(wrong))
     return low <= 0.05
 
@@ -129,24 +128,6 @@ def calibrated(world, bound, rows):
 def scores_of(world, bound, rows):
     columns = np.ix_(rows, bound.columns)
     return np.asarray(bound.log_scores(world.log_p[columns], world.log_q[columns]))
-
-
-@cache
-def passing_needs(most=2000):
-    """Return how many wrong held-out photos a list must allow to pass each number of misses."""
-    means = np.geomspace(0.05, 2 * most, 4000)
-    return np.array([(means * poisson.cdf(w, means)).max() for w in range(most)])
-
-
-def best_cut(scores, hits, photos, wrong):
-    """Return the cut of the most hits listed in expectation, by one who has seen the pool."""
-    order = np.argsort(-scores, kind="stable")
-    found, listed = hits[order].cumsum(), np.arange(1, len(order) + 1)
-    held = photos / len(order)
-    allowed = np.searchsorted(passing_needs(), wrong * listed * held, side="right") - 1
-    value = found * np.where(allowed >= 0, poisson.cdf(allowed, (listed - found) * held), 0.0)
-    value[:-1][np.diff(scores[order]) == 0] = 0.0
-    return scores[order[value.argmax()]] if value.any() else np.inf
 
 
 def made_world(name, photos=40_000):
@@ -308,8 +289,6 @@ def attempt(world, bound, hits, photos, size, rng, wrong=WRONG, most_checks=MOST
     known, rows = calibrated(world, bound, held), ScoredLibrary(listed.astype(np.float32))
     selected = known.cut(rows, wrong)  # conformal selection, as without validation photos
     expected = known.cut(rows, wrong, tuning=tuning)
-    cut = best_cut(scores_of(world, bound, np.arange(count)), hits, photos, wrong)
-    best_list = list_above(cut, scores, right, listed, wrong_at_most=wrong)
     sure = sure_list(scores, right, listed, wrong_at_most=wrong, tuning=tuning.probs(tuning.scores))
     bound_of = list_bound(scores, right, listed)
     lengths = np.searchsorted(-listed, -bound_of.cuts, side="right")
@@ -320,7 +299,6 @@ def attempt(world, bound, hits, photos, size, rng, wrong=WRONG, most_checks=MOST
     return {
         "selected": seen(selected.listed),
         "expected": seen(expected.listed),
-        "best cut": seen(best_list.listed),
         "sure": seen(sure.listed),
         "any cut": (made, 1.0 if bad else 0.0, power, 0),
         "checked": checked(tuning, scores, right, listed, truth, wrong, rng, most_checks, seen),

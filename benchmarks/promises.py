@@ -20,10 +20,9 @@ photos, size of the library and number of labels. Broken are lists of which more
 wrong, with the Clopper-Pearson interval of the share among all attempts, and the share among the
 promises made, the only ones a person sees; for ``expected`` the mean share that is wrong counts.
 ``selected`` is conformal selection, which makes an expected list where no other photos can set a
-cut; ``best cut`` an expected list whose cut is set by one who has seen the whole pool, the ceiling.
-Power is the hits listed as a share of those on the longest list that is right in hindsight, 0 where
-nothing is promised. ``any cut``: broken if any list of the library exceeds its bound. ``checked``:
-a person checks up to 40 photos; "made" is of the attempts with a list worth checking.
+cut. Power is the hits listed as a share of those on the longest list that is right in hindsight, 0
+where nothing is promised. ``any cut``: broken if any list of the library exceeds its bound.
+``checked``: a person checks up to 40 photos; "made" is of the attempts with a list worth checking.
 
 ``--compare`` runs two comparisons instead. Cross-fitting: precision promised where half of the
 photos calibrate (Platt, shared) and the others test; where both halves do both, each at half of

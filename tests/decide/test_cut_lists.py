@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 from scipy.special import expit
+from scipy.stats import binom, poisson
 
 from labelwise.decide import cut_to_try, expected_list, list_above, most_to_expect
 from labelwise.errors import SettingsError
@@ -16,38 +17,50 @@ DRAWS = 200
 
 
 def most_slowly(misses, hits, listed, held_out, library):
-    """The definition: for every number of misses above the cut, a sum of exact fractions."""
-    places, most = held_out - hits, Fraction(0)
-    for total in range(misses, misses + listed + 1):
-        others = library - listed + total - misses
-        ways = comb(places + others, total)
-        expected = sum(
-            Fraction(comb(places, i) * comb(others, total - i) * (total - i), ways)
-            for i in range(min(misses, total) + 1)
-        )
-        most = max(most, expected)
+    """The definition: for every number of misses above the cut, all ways to hold photos out."""
+    above, pooled = misses + hits, misses + hits + listed
+    rest, most = held_out + library - pooled, Fraction(0)
+    for total in range(1, pooled + 1):
+        mean = Fraction(0)
+        for h in range(min(total, held_out) + 1):
+            for k in range(min(pooled - total, held_out - h) + 1):
+                better = (h + 0.7) * above <= (misses + 0.7) * (h + k) + 1e-9
+                if better and h + k < pooled and held_out - h - k <= rest:
+                    ways = comb(total, h) * comb(pooled - total, k) * comb(rest, held_out - h - k)
+                    mean += Fraction(ways * (total - h), pooled - h - k)
+        most = max(most, mean / comb(held_out + library, held_out))
     return float(most)
 
 
 @pytest.mark.parametrize(
     "numbers",
-    [(0, 0, 1, 1, 1), (0, 3, 4, 10, 9), (2, 5, 8, 30, 20), (1, 0, 6, 4, 6), (3, 9, 300, 60, 900)],
-)  # fmt: skip
+    [(0, 1, 1, 1, 1), (0, 3, 4, 10, 9), (2, 5, 8, 30, 20), (1, 0, 6, 4, 6), (1, 6, 30, 20, 100)],
+)
 def test_the_most_misses_to_expect_are_the_largest_sum(numbers):
     assert most_to_expect(*numbers) == pytest.approx(most_slowly(*numbers), rel=1e-9)
 
 
-def test_many_photos_have_the_limit_of_poisson():
-    """Oracle: the largest x P(Poisson(x) <= w) is 1 / e for no held-out miss, at x = 1."""
-    n, m = 3000, 1_000_000
-    found = most_to_expect(0, 10, 10_000, n, m)
-    assert found * n / m == pytest.approx(np.exp(-1), rel=0.02)
-    assert found < expected_needs(n, m) / 2
+def test_numbers_in_blocks_are_on_the_safe_side():
+    """Oracle: the definition; 40 blocks stand for some 80 numbers of held-out photos here."""
+    numbers = 5, 45, 70, 100, 140
+    assert 1 < most_to_expect(*numbers) / most_slowly(*numbers) < 1.2
 
 
-def expected_needs(n, m):
-    """What conformal selection takes for granted above the first held-out miss."""
-    return m / (n + 1)
+@pytest.mark.parametrize(("misses", "above", "likely"), [(0, 3, 3.0), (2, 14, 12.0)])
+def test_many_photos_have_the_limit_of_poisson(misses, above, likely):
+    """Oracle: photos above the cut are a Poisson number, and each is wrong by itself."""
+    n, m = 3000, 30_000_000
+    listed = round(likely * (n + m) / n) - above
+    counts, shares = np.arange(1, 80), np.linspace(0.001, 1, 1000)[:, None]
+    allowed = np.floor((misses + 0.7) / above * counts - 0.7 + 1e-9)
+    chance = np.where(allowed >= 0, binom.cdf(allowed, counts, shares), 0.0)
+    most = (shares[:, 0] * (chance @ poisson.pmf(counts, likely))).max()
+    found = most_to_expect(misses, above - misses, listed, n, m)
+    assert most * 0.999 < found < most * 1.03
+
+
+def test_photos_that_are_not_there_promise_nothing():
+    assert most_to_expect(0, 0, 50, 100, 1000) == 1.0
 
 
 @pytest.mark.parametrize("wrong", [0.1, 0.3, 0.5])
@@ -58,7 +71,7 @@ def test_no_number_of_misses_and_hits_breaks_the_mean(wrong):
     """
     n, m, worst = 12, 15, 0.0
     promised = {
-        (h, k, listed): most_to_expect(h, k, listed, n, m) <= wrong * listed + 1e-9
+        (h, k, listed): most_to_expect(h, k, listed, n, m) <= wrong + 1e-9
         for h in range(n + 1)
         for k in range(n + 1 - h)
         for listed in range(1, m + 1)

@@ -1,35 +1,39 @@
-"""Expected lists above a cut that was set before the held-out misses were looked at.
+"""Expected lists above a cut that was set before the held-out answers were looked at.
 
 Conformal selection (:mod:`promised_lists`) tries every cut at once and needs (w + 1) / n of the
 library on a list that passes w held-out misses. A cut that is set beforehand needs less: the list
-is promised only where few held-out photos above the cut miss, and where the misses are many that
-seldom happens. Of n held-out and m library photos let T misses and S hits stand above the cut, k of
-these hits and h of the misses among the held-out photos. The list has L = S - k + T - h photos, of
-which T - h are wrong. Photos are exchangeable, so given the hits the misses are dealt at random to
-n' = n - k and m' = m - (S - k) places: h is Hypergeometric(n' + m', T, n'), and
+is promised only where the held-out photos above the cut look right, and where many photos there
+are wrong that seldom happens. Of n held-out and m library photos let N stand above the cut, T of
+them misses; c of the N are held-out photos, h of these misses. The list has N - c photos, of which
+T - h are wrong. Photos are exchangeable, so which of them are held out is a random draw: c is
+Hypergeometric(n + m, N, n), and given c, each miss is on the list with chance (N - c) / N, where
+the others have h misses among c held-out photos. So the mean wrong share of lists of h <= w is
 
-    A(h, L, k) = max over T of  sum over i <= h of  P(i) (T - i)
-               = max over T of  T m' / (n' + m') P(Hypergeometric(n' + m' - 1, T - 1, n') <= h)
+    sum over h <= w of P(h) (T - h) / (N - c) = T / N P(Hypergeometric(N - 1, T - 1, c) <= w)
 
-with m' = m - L + T - h. The list is promised if A(h, L, k) <= alpha L. For given T and hits let h*
-be the largest h that is promised and L* its list. For a smaller h the list is longer, and
-(T - h) / L at most (T - h) / L*, so that the mean wrong share, 0 where nothing is promised, is at
-most A(h*, L*, k) / L* <= alpha.
+Lists are promised by falling evidence, the score s = (h + 0.7) / c. Those of a score up to s have
+
+    B(s) = max over T of  T / N  sum over c < N of  P(c) P(Hypergeometric(N - 1, T - 1, c) <= w(c))
+
+of wrong photos at most, on average over searches, where w(c) = s c - 0.7 and a search that is
+refused counts as none. The list is promised if B(s) <= alpha. N does not say which photos are held
+out, and B rises with s, so this keeps the mean at alpha whatever T is. Which score orders the pairs
+(h, c) is a matter of power alone.
 
 The cut may depend on other photos, and on the scores of held-out and library photos that do not say
 which is which. :func:`cut_to_try` takes the one at which the list, promised or not, has the largest
 share of the hits on the longest list that is right, as the probabilities have it. It tries no list
-that by these has more than twice the wrong photos where it passes: such a one would pass now and
-then, within the mean over all searches, and people see those that passed.
+that by these has more than one and a half times the wrong photos where it passes: such a one would
+pass now and then, within the mean over all searches, and people see those that passed.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from labelwise.decide.arrays import Matrix, as_numpy
-from labelwise.decide.misses import Counts, Numbers, chance_of_misses, descending
+from labelwise.decide.misses import Counts, Numbers, chance_of_misses, descending, log_choose
 from labelwise.decide.promised_lists import (
     TOLERANCE,
     PromisedList,
@@ -38,35 +42,78 @@ from labelwise.decide.promised_lists import (
     why_refused,
 )
 from labelwise.decide.sequences import check_levels
-from labelwise.numeric.special import betainc, gammaincc
+from labelwise.numeric.special import betainc
 
 __all__ = ["cut_to_try", "list_above", "most_to_expect"]
 
 STEPS = 32  # numbers of misses that are tried at once
+BLOCKS = 40  # numbers of held-out photos above a cut that are told apart
+FAR = 5.0  # standard deviations within which that number lies, but for what counts as all wrong
+MANY = 64  # such photos, from which on their number is taken as it is
+BEFORE = 0.7  # of a miss, before any is seen
 PLACES = 96  # cuts among which one is chosen, and a third as many above them
-BELIEVED = 2  # times the share that lists should hold by fits that see few photos
-SPREAD = (-1.28, -0.52, 0.0, 0.52, 1.28)  # fifths of a normal law, by their middles
+BELIEVED = 1.5  # times the share that lists should hold by fits that see few photos
+SPREAD = (-1.47, -0.79, -0.37, 0.0, 0.37, 0.79, 1.47)  # sevenths of a normal law, by their middles
 
 
 def most_to_expect(misses: int, hits: int, listed: int, held_out: int, library: int) -> float:
-    """Return A: the most wrong photos to expect on a list of ``listed`` of the library's photos.
+    """Return B: the largest mean share of wrong photos, if lists with such evidence are promised.
 
-    ``misses`` and ``hits`` are those of the held-out photos above its cut.
+    ``misses`` and ``hits`` are those of the held-out photos above the cut of a list of ``listed``
+    of the library's photos.
     """
-    places = held_out - hits
+    above, pooled = misses + hits, misses + hits + listed
+    if not above:
+        return 1.0
+    score = (misses + BEFORE) / above
+    first, last, chances, beyond = _counts_above(above, pooled, held_out, library)
+    allowed = np.floor(score * last - BEFORE + TOLERANCE).astype(np.int64)
+    used = allowed >= 0
+    first, allowed, chances = first[used], np.minimum(allowed, first)[used], chances[used]
 
-    def expected(total: NDArray[np.int64]) -> Numbers:
-        others = library - listed + total - misses
-        seen = np.full(len(total), misses)
-        chance = chance_of_misses(seen, total - 1 - misses, places, np.maximum(others - 1, 0))
-        return np.asarray(total * others / (places + others) * chance)
+    def expected(total: Counts) -> Numbers:
+        shape = len(first), len(total)
+        counts, most, others = (
+            np.broadcast_to(one, shape).ravel()
+            for one in (first[:, None], allowed[:, None], total[None] - 1)
+        )
+        chance = chance_of_misses(most, others - most, counts, pooled - 1 - counts)
+        return np.asarray(total / pooled * (chances @ chance.reshape(shape)))
 
-    low, high = max(misses, 1), misses + listed  # of T
+    low, high = 1, pooled  # of T
     while high - low > STEPS:  # it rises and falls once
         grid = np.unique(np.geomspace(low, high, STEPS).astype(np.int64))
         best = int(np.argmax(expected(grid)))
         low, high = int(grid[max(best - 1, 0)]), int(grid[min(best + 1, len(grid) - 1)])
-    return float(expected(np.arange(low, high + 1)).max())
+    return float(expected(np.arange(low, high + 1)).max()) + beyond
+
+
+def _counts_above(
+    above: int, pooled: int, held_out: int, library: int
+) -> tuple[Counts, Counts, Numbers, float]:
+    """Return the numbers c of held-out photos above a cut, in blocks, and their chances.
+
+    That is, the first and last number of each block, which stand for it so that no chance is taken
+    too small, and the chance of a number that lies beyond all blocks. Where it is large, c varies
+    so little that the one that was seen is taken alone, as if it had been given.
+    """
+    mean = pooled * (held_out / (held_out + library))
+    if mean > MANY:
+        return np.array([above]), np.array([above]), np.ones(1), 0.0
+    reach = FAR * np.sqrt(mean) + FAR
+    low = max(0, pooled - library, int(mean - reach))
+    counts = np.arange(low, min(held_out, pooled, int(mean + reach)) + 1)
+    chances = np.exp(
+        log_choose(pooled, counts)
+        + log_choose(held_out + library - pooled, held_out - counts)
+        - log_choose(held_out + library, np.array([held_out]))
+    )
+    beyond = max(0.0, 1 - float(chances.sum()))
+    counts = counts[counts < pooled]  # with none in the library there is no list
+    starts = np.unique(np.linspace(0, len(counts), BLOCKS + 1).astype(np.int64))[:-1]
+    ends = np.append(starts[1:], len(counts)) - 1
+    chances = chances[: len(counts)]
+    return counts[starts], counts[ends], np.add.reduceat(chances, starts), beyond
 
 
 def list_above(
@@ -93,7 +140,7 @@ def list_above(
     if not len(listed) or not len(held):
         return PromisedList(np.inf, None, why_refused(held, total, wrong_at_most))
     most = most_to_expect(misses, above - misses, len(listed), len(held), total)
-    if most > wrong_at_most * len(listed) + TOLERANCE:
+    if most > wrong_at_most + TOLERANCE:
         why = (
             f"of {above:,} held-out photos above the cut that other photos set, {misses:,} do not "
             f"match, too many for a list of which {wrong_at_most:.3g} may be wrong"
@@ -124,8 +171,7 @@ def cut_to_try(
         return None
     upto = np.arange(1, len(ranked) + 1) if times is None else times.cumsum()
     photos = int(upto[-1])
-    steps, needed = _needed(wrong_at_most * photos, held_out, library)
-    shortest = min(max(needed[0] * total / (2 * wrong_at_most * max(library, 1)), 1), photos)
+    shortest = min(max(total / held_out, 1), photos)
     above = np.geomspace(1, shortest, PLACES // 3)  # of lists too short to pass
     ranks = np.append(above, np.geomspace(shortest, photos, PLACES)).astype(np.int64)
     places = np.unique(np.searchsorted(upto, ranks))
@@ -134,14 +180,14 @@ def cut_to_try(
     middles = np.searchsorted(upto, ends - widths // 2)  # they stand for those between two ends
     p = chances(ranked[middles])
     hits, misses = (p * widths).cumsum(1), ((1 - p) * widths).cumsum(1)
-    listed = ends * (library / total)
-    spread = np.sqrt(listed * held_out / total)
-    passing = np.zeros(p.shape)
-    for place in SPREAD:
-        allowed = np.searchsorted(needed, wrong_at_most * (listed + place * spread), "right") - 1
-        long = allowed >= 0
-        chance = gammaincc(steps[allowed[long]] + 1, misses[:, long] * (held_out / total))
-        passing[:, long] += chance / len(SPREAD)
+    sizes, scores = _highest_scores(held_out, library, wrong_at_most)
+    highest = np.interp(np.log(ends), np.log(sizes), scores)
+    counts = _likely_counts(ends, held_out, library)
+    allowed = np.floor(highest * counts - BEFORE + TOLERANCE)
+    passing = sum(
+        _chance_at_most(most, count, misses, ends)
+        for most, count in zip(allowed, counts, strict=True)
+    ) / len(SPREAD)
     good = np.where(misses <= wrong_at_most * ends, hits, 0.0).max(1, keepdims=True)
     share = np.minimum(hits / np.where(good > 0, good, np.inf), 1)
     wrong = (passing * misses).mean(0)  # of lists that pass
@@ -151,18 +197,43 @@ def cut_to_try(
     return float(ranked[places[best]]) if value[best] > 0 else None
 
 
-def _needed(
-    wrong: float, held_out: int, library: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return numbers of held-out misses, and how many wrong photos a list may have to pass each.
+@lru_cache(maxsize=64)
+def _highest_scores(held_out: int, library: int, wrong_at_most: float) -> tuple[Numbers, Numbers]:
+    """Return numbers N of photos above a cut, and about the highest score that is promised there.
 
-    Up to lists with ``wrong`` of them. The hypergeometric law is taken as a binomial one, for a
-    choice that need not be exact.
+    For a choice that need not be exact: by a few numbers c, and binomial laws.
     """
-    share = library / (held_out + library)
-    most = 2 * wrong * held_out / max(library, 1) + 10
-    steps = np.unique(np.geomspace(1, most + 1, STEPS).astype(np.int64)) - 1
-    total = np.geomspace(1, (steps + 2) * 3 / (1 - share), STEPS, axis=1)
-    more = np.maximum(total - 1 - steps[:, None], 1e-9)
-    below = betainc(more, steps[:, None] + 1, share)
-    return steps, np.maximum.accumulate((total * share * below).max(1))
+    total = held_out + library
+    sizes = np.unique(np.geomspace(max(total / held_out / 2, 1), total, STEPS).astype(np.int64))
+    counts = _likely_counts(sizes, held_out, library)
+    shares = np.geomspace(wrong_at_most / 4, 1, STEPS)[:, None, None]
+    low, high = np.zeros(len(sizes)), np.ones(len(sizes))
+    for _ in range(10):
+        middle = (low + high) / 2
+        allowed = np.floor(middle * counts - BEFORE + TOLERANCE)
+        chance = _chance_at_most(allowed, counts, np.maximum(shares * sizes - 1, 0), sizes - 1)
+        kept = (shares[:, 0] * chance.mean(1)).max(0) <= wrong_at_most
+        low, high = np.where(kept, middle, low), np.where(kept, high, middle)
+    return sizes.astype(np.float64), low
+
+
+def _likely_counts(sizes: Counts, held_out: int, library: int) -> Numbers:
+    """Return numbers (7, N) of held-out photos among so many, each as likely as the others."""
+    share = held_out / (held_out + library)
+    places = np.array(SPREAD)[:, None]
+    skewed = places * np.sqrt(sizes * share * (1 - share)) + (places**2 - 1) * (1 - 2 * share) / 6
+    return np.asarray(np.clip(np.rint(sizes * share + skewed), 0, np.minimum(sizes, held_out)))
+
+
+def _chance_at_most(most: Numbers, drawn: Numbers, marked: Numbers, of: Counts) -> Numbers:
+    """Return about P(Hypergeometric(of, marked, drawn) <= most), 0 where that is negative.
+
+    The fewer of drawn and marked ones are taken as draws with replacement.
+    """
+    draws, others = np.minimum(drawn, marked), np.maximum(drawn, marked)
+    chance = betainc(
+        np.maximum(draws - most, 1e-9),
+        np.maximum(most, 0) + 1,
+        1 - np.minimum(others / np.maximum(of, 1), 1),
+    )
+    return np.asarray(np.where(most < 0, 0.0, np.where(most >= draws, 1.0, chance)))

@@ -35,21 +35,21 @@ NEAR = 32  # photos by which a library's quantile is off that of a large one, se
 
 
 def chance_of_misses(
-    passed: Counts, misses: Counts, held_out: int, library: Counts | int
+    passed: Counts, misses: Counts, held_out: Counts | int, library: Counts | int
 ) -> Numbers:
-    """Return P(G >= misses) above held-out miss number ``passed`` + 1; both (T,)."""
+    """Return P(G >= misses) above held-out miss number ``passed`` + 1; all (T,)."""
     passed, misses, library = np.broadcast_arrays(passed, misses, library)
-    library = library[:, None]
-    drawn = np.minimum(passed + misses, held_out + library[:, 0])[:, None]
+    held_out, library = np.atleast_1d(held_out)[:, None], library[:, None]
+    drawn = np.minimum((passed + misses)[:, None], held_out + library)
     hit = np.arange(int(passed.max(initial=0)) + 1)
     possible = (hit <= passed[:, None]) & (hit <= held_out)
     possible &= (drawn - hit <= library) & (hit <= drawn)
     row, column = np.nonzero(possible)  # often a small part of all
     logs = np.full(possible.shape, -np.inf)
     logs[row, column] = (
-        _log_choose(held_out, hit)[column]
-        + _log_choose(library[row, 0], drawn[row, 0] - column)
-        - _log_choose(held_out + library, drawn)[row, 0]
+        np.broadcast_to(log_choose(held_out, hit), possible.shape)[row, column]
+        + log_choose(library[row, 0], drawn[row, 0] - column)
+        - log_choose(held_out + library, drawn)[row, 0]
     )
     chances = np.exp(logs).sum(1)
     return np.asarray(np.minimum(np.where(misses <= 0, 1.0, chances), 1.0))
@@ -134,7 +134,7 @@ def descending(scores: Matrix) -> Numbers:
     return np.sort(values[~np.isneginf(values)])[::-1].astype(np.float64)
 
 
-def _log_choose(total: Counts | int, chosen: Counts) -> Numbers:
+def log_choose(total: Counts | int, chosen: Counts) -> Numbers:
     """Return log C(total, chosen); betaln keeps its digits where gammaln would lose them."""
     inside = np.clip(chosen, 0, total)
     return np.asarray(-betaln(inside + 1, total - inside + 1) - np.log(total + 1))
