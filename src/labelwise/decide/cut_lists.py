@@ -46,7 +46,8 @@ from labelwise.numeric.special import betainc
 
 __all__ = ["cut_to_try", "list_above", "most_to_expect"]
 
-STEPS = 32  # numbers of misses that are tried at once
+TRIED = 12  # numbers of misses that are tried at once
+STEPS = 32  # numbers of photos above a cut for which the highest score is known
 BLOCKS = 40  # numbers of held-out photos above a cut that are told apart
 FAR = 5.0  # standard deviations within which that number lies, but for what counts as all wrong
 MANY = 64  # such photos, from which on their number is taken as it is
@@ -81,8 +82,8 @@ def most_to_expect(misses: int, hits: int, listed: int, held_out: int, library: 
         return np.asarray(total / pooled * (chances @ chance.reshape(shape)))
 
     low, high = 1, pooled  # of T
-    while high - low > STEPS:  # it rises and falls once
-        grid = np.unique(np.geomspace(low, high, STEPS).astype(np.int64))
+    while high - low > TRIED:  # it rises and falls once
+        grid = np.unique(np.geomspace(low, high, TRIED).astype(np.int64))
         best = int(np.argmax(expected(grid)))
         low, high = int(grid[max(best - 1, 0)]), int(grid[min(best + 1, len(grid) - 1)])
     return float(expected(np.arange(low, high + 1)).max()) + beyond
